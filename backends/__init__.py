@@ -1,0 +1,35 @@
+"""Where arrays live: selecting a backend, random numbers, and fast kernels."""
+
+from phiball.backends.arrays import (
+    Array,
+    array_namespace,
+    detach,
+    device,
+    is_array_api_obj,
+    library,
+    quiet,
+    to_numpy,
+)
+from phiball.backends.dispatch import kernel
+from phiball.backends.random import Rng, rng
+from phiball.backends.selection import BACKENDS, Backend, active, use
+from phiball.backends.threads import threads
+
+__all__ = [
+    "BACKENDS",
+    "Array",
+    "Backend",
+    "Rng",
+    "active",
+    "array_namespace",
+    "detach",
+    "device",
+    "is_array_api_obj",
+    "kernel",
+    "library",
+    "quiet",
+    "rng",
+    "threads",
+    "to_numpy",
+    "use",
+]

@@ -1,0 +1,33 @@
+"""`@kernel`: a reference function for which a backend may have a faster twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+from phiball.backends.selection import active
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def kernel(reference: Callable[P, R]) -> Callable[P, R]:
+    """Mark `reference`, so that the active backend's kernel of the same name runs in its place.
+
+    A kernel takes the same arguments and returns the same result, or `NotImplemented` to decline;
+    then the reference runs. The reference itself stays at hand as `function.reference`.
+    """
+    name = reference.__name__
+
+    @wraps(reference)
+    def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
+        fast = active().kernel(name)
+        if fast is not None:
+            result = fast(*args, **kwargs)
+            if result is not NotImplemented:
+                return cast(R, result)
+        return reference(*args, **kwargs)
+
+    cast(Any, dispatch).reference = reference
+    return dispatch

@@ -1,0 +1,247 @@
+"""Random numbers for any library: one seed, one object, draws made where an array lives."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.arrays import Array, array_namespace, device, library
+
+Shape = tuple[int, ...]
+
+
+class Rng:
+    """A source of random numbers that makes each draw for the library and device of `like`.
+
+    The same seed gives the same run within one library and device. Each library has a stream of
+    its own, so that a draw for torch does not move NumPy's.
+    """
+
+    def __init__(self, seed: int | np.random.SeedSequence) -> None:
+        if isinstance(seed, np.random.SeedSequence):
+            self._seed = seed
+        elif isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
+            self._seed = np.random.SeedSequence(int(seed))
+        else:
+            raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
+        self._streams: dict[tuple[str, str], Any] = {}
+
+    def _stream(self, like: Array) -> Any:
+        """The generator for the library and device of `like`, made on first use."""
+        kind = library(like)
+        where = str(device(like)) if kind in ("torch", "cupy") else "cpu"
+        stream = self._streams.get((kind, where))
+        if stream is None:
+            stream = self._streams[kind, where] = _make_stream(kind, where, self._seed)
+        return stream
+
+    def uniform(self, shape: Shape, *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
+        """Independent draws from the uniform law on [low, high)."""
+        return low + (high - low) * self._stream(like).uniform(shape, like)
+
+    def normal(self, shape: Shape, *, like: Array) -> Array:
+        """Independent draws from the standard normal law."""
+        return self._stream(like).normal(shape, like)
+
+    def exponential(self, shape: Shape, *, like: Array) -> Array:
+        """Independent draws from the exponential law of mean one."""
+        xp = array_namespace(like)
+        return -xp.log1p(-self.uniform(shape, like=like))
+
+    def gamma(self, concentration: float, shape: Shape, *, like: Array) -> Array:
+        """Independent draws from the gamma law of the given concentration and scale one."""
+        if not concentration > 0 or not np.isfinite(concentration):
+            raise ValueError(f"concentration is {concentration!r}; expected a positive number")
+        return self._stream(like).gamma(float(concentration), shape, like)
+
+    def integers(self, high: int, shape: Shape, *, like: Array) -> Array:
+        """Independent draws from the uniform law on 0, ..., high - 1, as int64."""
+        if high < 1:
+            raise ValueError(f"high is {high!r}; expected a whole number of at least 1")
+        return self._stream(like).integers(int(high), shape, like)
+
+    def permutation(self, n: int, *, like: Array) -> Array:
+        """A uniformly random order of 0, ..., n - 1, as int64."""
+        if n < 0:
+            raise ValueError(f"n is {n!r}; expected a whole number that is not negative")
+        return self._stream(like).permutation(int(n), like)
+
+    def spawn(self, n: int) -> list[Rng]:
+        """`n` new sources, independent of this one and of each other."""
+        return [Rng(child) for child in self._seed.spawn(n)]
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on from here, in plain and picklable values."""
+        seed = self._seed
+        return {
+            "entropy": seed.entropy,
+            "spawn_key": tuple(seed.spawn_key),
+            "children": seed.n_children_spawned,
+            "streams": {key: stream.state() for key, stream in self._streams.items()},
+        }
+
+    @staticmethod
+    def restore(state: dict[str, Any]) -> Rng:
+        """The source that `state` was taken from, at the moment when it was taken."""
+        seed = np.random.SeedSequence(
+            state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
+        )
+        source = Rng(seed)
+        for (kind, where), saved in state["streams"].items():
+            stream = source._streams[kind, where] = _make_stream(kind, where, seed)
+            stream.restore(saved)
+        return source
+
+
+def rng(seed: int) -> Rng:
+    """A library-neutral source of random numbers.
+
+    >>> import numpy as np
+    >>> draw = rng(0).uniform((3,), like=np.empty(0, dtype=np.float32))
+    >>> draw.dtype, draw.shape
+    (dtype('float32'), (3,))
+    """
+    return Rng(seed)
+
+
+def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
+    # Streams of two libraries on one seed must not coincide: the name goes into the spawn key.
+    words = np.frombuffer(f"{kind}/{where}".ljust(32).encode()[:32], dtype=np.uint32)
+    key = np.random.SeedSequence(
+        seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words))
+    )
+    if kind == "torch":
+        return _TorchStream(key, where)
+    if kind == "cupy":
+        return _CupyStream(key)
+    return _NumpyStream(key)
+
+
+class _NumpyStream:
+    """Draws of a NumPy generator, handed to NumPy or array-api-strict."""
+
+    def __init__(self, key: np.random.SeedSequence) -> None:
+        self._pcg = np.random.Generator(np.random.PCG64(key))
+
+    @property
+    def _generator(self) -> Any:
+        return self._pcg
+
+    def _born(self, draw: Any, like: Array, dtype: Any = None) -> Array:
+        xp = array_namespace(like)
+        return xp.asarray(draw, dtype=like.dtype if dtype is None else dtype)
+
+    def _float(self, like: Array) -> Any:
+        return np.float32 if "float32" in str(like.dtype) else np.float64
+
+    def uniform(self, shape: Shape, like: Array) -> Array:
+        return self._born(self._generator.random(shape, dtype=self._float(like)), like)
+
+    def normal(self, shape: Shape, like: Array) -> Array:
+        return self._born(self._generator.standard_normal(shape, dtype=self._float(like)), like)
+
+    def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
+        draw = self._generator.standard_gamma(concentration, shape, dtype=self._float(like))
+        return self._born(draw, like)
+
+    def integers(self, high: int, shape: Shape, like: Array) -> Array:
+        xp = array_namespace(like)
+        return self._born(self._generator.integers(high, size=shape), like, xp.int64)
+
+    def permutation(self, n: int, like: Array) -> Array:
+        xp = array_namespace(like)
+        return self._born(self._generator.permutation(n), like, xp.int64)
+
+    def state(self) -> Any:
+        return self._pcg.bit_generator.state
+
+    def restore(self, state: Any) -> None:
+        self._pcg.bit_generator.state = state
+
+
+class _CupyStream(_NumpyStream):
+    """Draws of CuPy's own generators, which never leave the device.
+
+    CuPy cannot save the state of a generator, so each draw has a counter-based one of its own,
+    and the count of draws is the state.
+    """
+
+    def __init__(self, key: np.random.SeedSequence) -> None:
+        self._key = key
+        self._draws = 0
+
+    @property
+    def _generator(self) -> Any:
+        import cupy
+
+        key = self._key
+        word = np.random.SeedSequence(key.entropy, spawn_key=(*key.spawn_key, self._draws))
+        self._draws += 1
+        seed = int(word.generate_state(1, np.uint64)[0])
+        return cupy.random.Generator(cupy.random.Philox4x3210(seed))
+
+    def permutation(self, n: int, like: Array) -> Array:
+        # CuPy's generator has no permutation: sort independent uniforms.
+        xp = array_namespace(like)
+        return xp.astype(xp.argsort(self._generator.random(n)), xp.int64)
+
+    def state(self) -> int:
+        return self._draws
+
+    def restore(self, state: int) -> None:
+        self._draws = state
+
+
+class _TorchStream:
+    """Draws of a torch generator on one device."""
+
+    def __init__(self, key: np.random.SeedSequence, where: str) -> None:
+        import torch
+
+        self._torch = torch
+        self._generator = torch.Generator(device=where)
+        self._generator.manual_seed(int(key.generate_state(1, np.uint64)[0] >> np.uint64(1)))
+
+    def _where(self, like: Array) -> dict[str, Any]:
+        return {"generator": self._generator, "device": like.device}
+
+    def uniform(self, shape: Shape, like: Array) -> Array:
+        return self._torch.rand(shape, dtype=like.dtype, **self._where(like))
+
+    def normal(self, shape: Shape, like: Array) -> Array:
+        return self._torch.randn(shape, dtype=like.dtype, **self._where(like))
+
+    def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
+        """Marsaglia and Tsang's rejection: torch's own gamma takes no generator."""
+        torch = self._torch
+        boost = concentration < 1  # Gamma(a) = Gamma(a + 1) U^(1/a)
+        d = concentration + (1 if boost else 0) - 1 / 3
+        c = 1 / (9 * d) ** 0.5
+        n = prod(shape)
+        out = torch.empty(n, dtype=like.dtype, device=like.device)
+        todo = torch.arange(n, device=like.device)
+        while todo.numel():
+            z = self.normal((todo.numel(),), like)
+            v = (1 + c * z) ** 3
+            log_u = torch.log(1 - self.uniform((todo.numel(),), like))
+            accept = (v > 0) & (log_u < z * z / 2 + d * (1 - v + torch.log(torch.clamp(v, min=0))))
+            out[todo[accept]] = d * v[accept]
+            todo = todo[~accept]
+        if boost:
+            out = out * (1 - self.uniform((n,), like)) ** (1 / concentration)
+        return out.reshape(shape)
+
+    def integers(self, high: int, shape: Shape, like: Array) -> Array:
+        return self._torch.randint(high, shape, dtype=self._torch.int64, **self._where(like))
+
+    def permutation(self, n: int, like: Array) -> Array:
+        return self._torch.randperm(n, dtype=self._torch.int64, **self._where(like))
+
+    def state(self) -> Any:
+        return self._generator.get_state().numpy().tobytes()
+
+    def restore(self, state: Any) -> None:
+        saved = np.frombuffer(state, dtype=np.uint8).copy()
+        self._generator.set_state(self._torch.from_numpy(saved))

@@ -1,0 +1,120 @@
+"""Which backend is active: where new arrays are born, and which kernels are consulted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import TracebackType
+from typing import Any
+
+VARIABLE = "PHIBALL_BACKEND"
+DEFAULT = "numba"
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A named place for arrays: an Array API namespace, and the fast kernels that go with it.
+
+    `kernels` maps the name of a reference function to "module:function", imported on first use.
+    """
+
+    name: str
+    module: str
+    library: str
+    install: str
+    kernels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def namespace(self) -> Any:
+        """The Array API namespace in which this backend makes new arrays."""
+        try:
+            return import_module(self.module)
+        except ImportError as error:
+            raise ImportError(
+                f"the backend {self.name!r} needs {self.library}, which is not installed: {self.install}"
+            ) from error
+
+    def kernel(self, name: str) -> Callable[..., Any] | None:
+        """The fast kernel registered for the reference function `name`, or None."""
+        target = self.kernels.get(name)
+        if target is None:
+            return None
+        module, function = target.split(":")
+        kernel: Callable[..., Any] = getattr(import_module(module), function)
+        return kernel
+
+
+_NUMPY = "array_api_compat.numpy"
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend("numpy", _NUMPY, "numpy", "pip install numpy"),
+        Backend(
+            "numba",
+            _NUMPY,
+            "numba",
+            "pip install numba",
+            {"solve": "phiball.backends.numba_solve:solve"},
+        ),
+        Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),
+        Backend("cupy", "array_api_compat.cupy", "cupy", "pip install 'phiball[cupy]'"),
+        Backend("strict", "array_api_strict", "array-api-strict", "pip install 'phiball[dev]'"),
+    )
+}
+
+_process: Backend | None = None  # what a plain call of `use` chose, for every thread
+_block: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
+
+
+def _find(name: str, source: str) -> Backend:
+    try:
+        return BACKENDS[name]
+    except (KeyError, TypeError):
+        valid = ", ".join(BACKENDS)
+        raise ValueError(f"{source} is {name!r}; the backends are {valid}") from None
+
+
+def active() -> Backend:
+    """The backend in force now: what `use` chose, else PHIBALL_BACKEND, else numba.
+
+    >>> with use("numpy"):
+    ...     active().name
+    'numpy'
+    """
+    chosen = _block.get() or _process
+    if chosen is not None:
+        return chosen
+    return _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
+
+
+class use:
+    """Select a backend from here on, or, as a context manager, for one block of one thread.
+
+    >>> with use("numpy"):
+    ...     active().name
+    'numpy'
+    """
+
+    def __init__(self, name: str) -> None:
+        global _process
+        self.backend = _find(name, "the backend")
+        _ = self.backend.namespace  # a missing library is told here, not at the first array
+        self._before = _process
+        _process = self.backend
+
+    def __enter__(self) -> Backend:
+        global _process
+        _process = self._before
+        self._token: Token[Backend | None] = _block.set(self.backend)
+        return self.backend
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _block.reset(self._token)

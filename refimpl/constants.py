@@ -1,0 +1,77 @@
+"""The constants of a divergence, derived from its conjugate by bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite, isnan
+
+from phiball.backends import Array, active, quiet
+
+# A conjugate that reaches these sizes has overflowed or underflowed; it was not cut off there.
+_HUGE, _TINY = 1e290, 1e-290
+
+
+def _scalar(function: Callable[[Array], Array]) -> Callable[[float], float]:
+    """`function` on one number, through a small array of the active backend."""
+    xp = active().namespace
+
+    def evaluate(s: float) -> float:
+        with quiet():
+            return float(function(xp.asarray([s], dtype=xp.float64))[0])
+
+    return evaluate
+
+
+def _last(holds: Callable[[float], bool], start: float, direction: float) -> float:
+    """The last s, going from `start` in `direction`, at which `holds` is true; infinite if none ends it."""
+    step = 1e-3
+    while holds(start + direction * step):
+        step *= 2
+        if step > 1e300:
+            return direction * inf
+    good, bad = start, start + direction * step
+    while True:
+        middle = good + (bad - good) / 2
+        if middle in (good, bad):
+            return good
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+
+
+def derive_constants(
+    conj: Callable[[Array], Array],
+    dconj: Callable[[Array], Array],
+    d2conj: Callable[[Array], Array],
+) -> tuple[float, float, float, float]:
+    """(slope0, slope1, recession, curvature1) of the phi whose conjugate this is.
+
+    phi'(0+) is where the density phi*' leaves zero, the subdifferential at 1 is where it crosses
+    one, and lim phi(t)/t is where the conjugate becomes infinite.
+    """
+    value, density, slope = _scalar(conj), _scalar(dconj), _scalar(d2conj)
+
+    # 0 where the subdifferential at 1 allows it, else its end nearest to 0.
+    at_zero = density(0.0)
+    if isnan(at_zero):
+        raise ValueError("dconj(0) is NaN; expected the derivative of the conjugate at 0")
+    slope1 = 0.0
+    if at_zero < 1:
+        slope1 = _last(lambda s: density(s) < 1, 0.0, 1.0)
+    elif at_zero > 1:
+        slope1 = _last(lambda s: density(s) > 1, 0.0, -1.0)
+    if not isfinite(slope1):
+        raise ValueError("dconj never crosses 1; expected a phi that is finite around 1")
+
+    slope0 = _last(lambda s: density(s) > 0, slope1, -1.0)
+    if density(slope0 + 1e-12 * (abs(slope0) + 1)) < _TINY:
+        slope0 = -inf
+    recession = _last(lambda s: value(s) < inf, slope1, 1.0)
+    if isfinite(recession) and value(recession) > _HUGE:
+        recession = inf
+    bend = slope(slope1)
+    return _tidy(slope0), _tidy(slope1), _tidy(recession), inf if bend == 0 else 1 / bend
+
+
+def _tidy(s: float) -> float:
+    """`s`, without the last digits that bisection leaves around a short decimal."""
+    short = float(f"{s:.12g}")
+    return short if isfinite(s) and abs(s - short) <= 1e-14 * abs(s) else s

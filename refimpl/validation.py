@@ -1,0 +1,140 @@
+"""Checks at the door: each message names the argument, shows the value and says what is expected."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.refimpl.divergences import Divergence
+
+
+def valid_divergence(divergence: Divergence) -> None:
+    """Raise unless `divergence` is one."""
+    if not isinstance(divergence, Divergence):
+        raise TypeError(
+            f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
+            "cressie_read(1.5)"
+        )
+
+
+def valid_array(name: str, x: Array) -> None:
+    """Raise unless `x` is an array of real floating-point numbers."""
+    if not is_array_api_obj(x):
+        raise TypeError(
+            f"{name} is {_short(x)}, of type {type(x).__name__}; expected an array (NumPy, CuPy, torch)"
+        )
+    xp = array_namespace(x)
+    if x.dtype not in (xp.float32, xp.float64):
+        raise TypeError(f"{name} has dtype {x.dtype}; expected float32 or float64")
+
+
+def valid_losses(losses: Array) -> None:
+    """Raise unless `losses` is a floating-point array with at least one entry a row."""
+    valid_array("losses", losses)
+    if losses.ndim == 0 or losses.shape[-1] == 0:
+        raise ValueError(
+            f"losses has shape {tuple(losses.shape)}; expected at least one loss along the last axis"
+        )
+
+
+def valid_finite(name: str, x: Array) -> None:
+    """Raise unless every entry of `x` is finite."""
+    xp = array_namespace(x)
+    if not xp.all(xp.isfinite(x)):
+        raise ValueError(
+            f"{name} contains {_first_bad(x)}; expected finite numbers (check=False skips this test)"
+        )
+
+
+def valid_eta(eta: float | Array, losses: Array) -> Array:
+    """`eta` as an array of shape losses.shape[:-1], or an error."""
+    xp = array_namespace(losses)
+    shape = losses.shape[:-1]
+    if is_array_api_obj(eta):
+        same_library("eta", eta, losses)
+        if eta.dtype not in (xp.float32, xp.float64):
+            raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
+        if not broadcasts(eta.shape, shape):
+            raise ValueError(
+                f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
+                f"losses.shape[:-1] = {tuple(shape)}"
+            )
+        eta = xp.astype(eta, losses.dtype, copy=False)
+        if not xp.all((eta > 0) & xp.isfinite(eta)):
+            raise ValueError(f"eta is {_short(eta)}; expected positive, finite numbers")
+        return xp.broadcast_to(eta, shape)
+    if isinstance(eta, (bool, str, bytes, complex)):
+        raise TypeError(f"eta is {eta!r}; expected a positive number")
+    try:
+        number = float(eta)
+    except (TypeError, ValueError):
+        raise TypeError(f"eta is {eta!r}; expected a positive number, or an array") from None
+    if not (number > 0 and isfinite(number)):
+        raise ValueError(f"eta is {eta!r}; expected a positive, finite number")
+    born = xp.full(shape, number, dtype=losses.dtype, device=device(losses))
+    if not xp.all((born > 0) & xp.isfinite(born)):
+        raise ValueError(f"eta is {eta!r}, which is not a positive, finite number in {losses.dtype}")
+    return born
+
+
+def valid_p(p: Array | None, losses: Array) -> Array | None:
+    """`p` as an array of the shape of `losses` whose rows sum to one, or an error."""
+    if p is None:
+        return None
+    valid_array("p", p)
+    same_library("p", p, losses)
+    xp = array_namespace(losses)
+    if p.ndim == 0 or p.shape[-1] != losses.shape[-1] or not broadcasts(p.shape, losses.shape):
+        raise ValueError(
+            f"p has shape {tuple(p.shape)}; expected a shape that broadcasts to losses.shape = "
+            f"{tuple(losses.shape)} and has the same last axis"
+        )
+    p = xp.astype(p, losses.dtype, copy=False)
+    if not xp.all(p >= 0):
+        raise ValueError(f"p contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
+    total = xp.sum(p, axis=-1, keepdims=True)
+    # A law that was rounded in its own precision is taken, and rescaled; anything else is not.
+    loose = float(xp.finfo(p.dtype).eps) ** 0.5
+    if not xp.all(xp.abs(total - 1) <= loose):
+        worst = _first(total, ~(xp.abs(total - 1) <= loose))
+        raise ValueError(f"p sums to {worst} along the last axis; expected 1")
+    return xp.broadcast_to(p / total, losses.shape)
+
+
+def same_library(name: str, x: Array, losses: Array) -> None:
+    """Raise unless `x` belongs to the library and the device of `losses`."""
+    try:
+        array_namespace(x, losses)
+    except TypeError:
+        raise TypeError(
+            f"{name} is a {_kind(x)} and losses a {_kind(losses)}; expected arrays of one library"
+        ) from None
+    if device(x) != device(losses):
+        raise ValueError(
+            f"{name} is on {device(x)} and losses on {device(losses)}; expected one device"
+        )
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to `target` without changing it."""
+    if len(shape) > len(target):
+        return False
+    pairs = zip(reversed(shape), reversed(target), strict=False)
+    return all(n in (1, t) for n, t in pairs)
+
+
+def _kind(x: Array) -> str:
+    return f"{type(x).__module__.partition('.')[0]} array"
+
+
+def _first(x: Array, bad: Array) -> float:
+    return float(array_namespace(x).reshape(x, (-1,))[array_namespace(x).reshape(bad, (-1,))][0])
+
+
+def _first_bad(x: Array) -> float:
+    return _first(x, ~array_namespace(x).isfinite(x))
+
+
+def _short(x: object) -> str:
+    text = " ".join(repr(x).split())
+    return text if len(text) <= 80 else text[:77] + "..."

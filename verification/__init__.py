@@ -1,0 +1,1 @@
+"""The paper's statements as executable claims, and their report."""

@@ -1,0 +1,210 @@
+"""Slow, independent solutions of the inner problem, in exact or 50-digit arithmetic.
+
+Nothing here shares code with refimpl: problems are named by strings, numbers are Python's fractions
+and mpmath's floats, and every method is the plainest that is right.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import mpmath as mp
+import numpy as np
+
+DIGITS = 50
+
+
+class Answer(NamedTuple):
+    """The optimal value and one optimal gamma; `unique` says whether it is the only one."""
+
+    value: Any
+    weights: list[Any]
+    unique: bool
+
+
+def inner(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Answer:
+    """Solve the inner problem for the floats given, taken as exact numbers."""
+    fs = [Fraction(float(v)) for v in f]
+    ps = [Fraction(1, len(fs))] * len(fs) if p is None else [Fraction(float(v)) for v in p]
+    total = sum(ps)
+    ps = [v / total for v in ps]
+    e = Fraction(float(eta))
+    if family == "quadratic" or (family == "cressie_read" and parameter == 2):
+        return _quadratic(fs, e, ps)
+    if family == "indicator":
+        assert parameter is not None
+        return _indicator(fs, Fraction(parameter), ps)
+    if family in ("absolute", "hinge"):
+        return _kinked(fs, e * (2 if family == "absolute" else 1), e, ps)
+    if family == "entropic":
+        return _entropic(fs, e, ps)
+    if family == "cressie_read":
+        assert parameter is not None
+        return _power(fs, e, ps, Fraction(parameter))
+    raise ValueError(f"family is {family!r}; expected a named divergence")
+
+
+def _quadratic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
+    """Sort and fill: with the j largest losses active, mu solves sum p (f - mu) = eta."""
+    order = sorted((i for i in range(len(f)) if p[i]), key=lambda i: -f[i])
+    mass = moment = Fraction(0)
+    mu = Fraction(0)
+    for position, i in enumerate(order):
+        mass, moment = mass + p[i], moment + p[i] * f[i]
+        mu = (moment - eta) / mass
+        if position + 1 == len(order) or f[order[position + 1]] <= mu:
+            break
+    x = [max(v - mu, Fraction(0)) / eta for v in f]
+    weights = [q * v for q, v in zip(p, x, strict=True)]
+    cost = sum(q * (v * v - 1) / 2 for q, v in zip(p, x, strict=True))
+    return Answer(sum(w * v for w, v in zip(weights, f, strict=True)) - eta * cost, weights, True)
+
+
+def _indicator(f: list[Fraction], alpha: Fraction, p: list[Fraction]) -> Answer:
+    """Give each loss, from the largest down, at most p/alpha until the mass is used up."""
+    weights = [Fraction(0)] * len(f)
+    left = Fraction(1)
+    for level in sorted({v for v, q in zip(f, p, strict=True) if q}, reverse=True):
+        tied = [i for i in range(len(f)) if f[i] == level and p[i]]
+        mass = sum(p[i] for i in tied)
+        share = min(left, mass / alpha)
+        for i in tied:
+            weights[i] = share * p[i] / mass
+        left -= share
+        if not left:
+            break
+    value = sum(w * v for w, v in zip(weights, f, strict=True))
+    distinct = len({v for v, q in zip(f, p, strict=True) if q}) == sum(1 for q in p if q)
+    return Answer(value, weights, distinct)
+
+
+def _kinked(f: list[Fraction], width: Fraction, eta: Fraction, p: list[Fraction]) -> Answer:
+    """Moving mass to the top costs `width` a unit, so everything lower than that moves."""
+    top = max(v for v, q in zip(f, p, strict=True) if q)
+    at_top = sum(q for v, q in zip(f, p, strict=True) if q and v == top)
+    moved = sum(q for v, q in zip(f, p, strict=True) if top - v >= width)
+    weights = [
+        Fraction(0) if top - v >= width else q * (1 + (moved / at_top if v == top else 0))
+        for v, q in zip(f, p, strict=True)
+    ]
+    value = sum(q * max(v, top - width) for v, q in zip(f, p, strict=True))
+    unique = at_top == max(q for v, q in zip(f, p, strict=True) if v == top)
+    return Answer(value, weights, unique and all(top - v != width for v in f))
+
+
+def _mpf(v: Fraction) -> Any:
+    return mp.mpf(v.numerator) / v.denominator
+
+
+def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
+    with mp.workdps(DIGITS):
+        top = max(v for v, q in zip(f, p, strict=True) if q)
+        terms = [_mpf(q) * mp.exp(_mpf((v - top) / eta)) if q else mp.mpf(0) for v, q in zip(f, p, strict=True)]
+        total = mp.fsum(terms)
+        return Answer(_mpf(top) + _mpf(eta) * mp.log(total), [t / total for t in terms], True)
+
+
+def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> Answer:
+    """Bisect on log y, y = 1 + (k-1) s the base of the power at the largest loss, then polish by secants."""
+    top = max(v for v, q in zip(f, p, strict=True) if q)
+    charged = [i for i in range(len(f)) if p[i]]
+    # Ratios are y^(1/(k-1)): to hold them beside each other, y takes abs(k - 1) times the digits.
+    smallest = float(min(p[i] for i in charged))
+    extra = int(abs(float(k) - 1) * (20 + abs(mp.log10(smallest)))) + 20
+    with mp.workdps(DIGITS + extra):
+        q = 1 / (_mpf(k) - 1)
+        u = {i: _mpf((f[i] - top) / eta) for i in charged}
+        law = {i: _mpf(p[i]) for i in charged}
+
+        def ratios(log_y: Any) -> dict[int, Any]:
+            y = mp.exp(log_y)
+            base = {i: y + (_mpf(k) - 1) * u[i] for i in charged}
+            return {i: b**q if b > 0 else mp.mpf(0) for i, b in base.items()}
+
+        def excess(log_y: Any) -> Any:
+            x = ratios(log_y)
+            return mp.fsum(law[i] * x[i] for i in charged) - 1
+
+        # X lies in [1, 1/p(top)].
+        at_top = mp.fsum(law[i] for i in charged if f[i] == top)
+        low, high = mp.mpf(0), -(_mpf(k) - 1) * mp.log(at_top)
+        low_e, high_e = excess(low), excess(high)
+        side = 0
+        for _ in range(2000):  # Illinois: a bracketing secant
+            if high_e == low_e or abs(high - low) <= mp.eps * 100 * (1 + abs(high)):
+                break
+            mid = (low * high_e - high * low_e) / (high_e - low_e)
+            mid_e = excess(mid)
+            if mid_e == 0:
+                low = high = mid
+                break
+            if (mid_e < 0) == (low_e < 0):
+                low, low_e = mid, mid_e
+                if side == -1:
+                    high_e /= 2
+                side = -1
+            else:
+                high, high_e = mid, mid_e
+                if side == 1:
+                    low_e /= 2
+                side = 1
+        x = ratios(high if abs(high_e) < abs(low_e) else low)
+        total = mp.fsum(law[i] * x[i] for i in charged)
+        weights = [law[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
+        kk = _mpf(k)
+
+        def phi(v: Any) -> Any:
+            if k == 0:
+                return v - 1 - mp.log(v)
+            return (v**kk - kk * v + kk - 1) / (kk * (kk - 1))
+
+        cost = mp.fsum(law[i] * phi(weights[i] / law[i]) for i in charged)
+        value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * cost
+        return Answer(value, weights, True)
+
+
+def inner_extended(f: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
+    """Value and weights in NumPy's extended precision, under the uniform law, for long rows."""
+    long = np.longdouble
+    g = np.asarray(f, dtype=long)
+    top = g.max()
+    g = g - top
+    m = g.size
+    e = long(eta)
+    if family == "entropic":
+        w = np.exp(g / e)
+        # log of the mean by way of expm1, which keeps its digits when eta is large
+        value = e * np.log1p(np.expm1(g / e).mean())
+        return top + value, w / w.sum()
+    if family == "quadratic":
+        ranked = -np.sort(-g)
+        mu = (np.cumsum(ranked) - m * e) / np.arange(1, m + 1)
+        mu = mu[np.nonzero(ranked > mu)[0][-1]]
+        x = np.maximum(g - mu, 0) / e
+    elif family == "cressie_read":
+        assert parameter is not None
+        k = long(parameter)
+        lo, hi = long(1), long(m)
+        for _ in range(200):
+            mid = np.sqrt(lo * hi)
+            x = _ratio_extended(g / e, mid, k)
+            lo, hi = (mid, hi) if x.mean() <= 1 else (lo, mid)
+        x = _ratio_extended(g / e, lo, k)
+    else:
+        raise ValueError(f"family is {family!r}; expected entropic, quadratic or cressie_read")
+    w = x / x.sum()
+    x = w * m
+    if family == "quadratic":
+        cost = ((x - 1) ** 2).mean() / 2
+    else:
+        log_x = np.log(np.where(x > 0, x, 1))
+        small = np.where(x > 0, x * np.expm1((k - 1) * log_x) / (k - 1) - np.expm1(k * log_x) / k, 1 / k)
+        cost = small.mean()
+    return top + (w * g).sum() - e * cost, w
+
+
+def _ratio_extended(u: Any, top: Any, k: Any) -> Any:
+    base = np.maximum(top ** (k - 1) + (k - 1) * u, 0)
+    with np.errstate(divide="ignore"):
+        return base ** (1 / (k - 1))
