@@ -9,6 +9,7 @@ from phiball.backends import Array, active, quiet
 
 # A conjugate that reaches these sizes has overflowed or underflowed; it was not cut off there.
 _HUGE, _TINY = 1e290, 1e-290
+_FAR = 1e50  # beyond this, s stands for infinity; its powers in a conjugate still do not overflow
 
 
 def _scalar(function: Callable[[Array], Array]) -> Callable[[float], float]:
@@ -27,7 +28,7 @@ def _last(holds: Callable[[float], bool], start: float, direction: float) -> flo
     step = 1e-3
     while holds(start + direction * step):
         step *= 2
-        if step > 1e300:
+        if step > _FAR:
             return direction * inf
     good, bad = start, start + direction * step
     while True:
@@ -68,10 +69,15 @@ def derive_constants(
     if isfinite(recession) and value(recession) > _HUGE:
         recession = inf
     bend = slope(slope1)
-    return _tidy(slope0), _tidy(slope1), _tidy(recession), inf if bend == 0 else 1 / bend
+    if bend == 0:  # phi* is straight around slope1 where phi has a kink at 1, and kinked where phi is straight
+        near = 1e-9 * (1 + abs(slope1))
+        curvature1 = 0.0 if density(slope1 - near) < density(slope1 + near) else inf
+    else:
+        curvature1 = 1 / bend
+    return _tidy(slope0), _tidy(slope1), _tidy(recession), curvature1
 
 
 def _tidy(s: float) -> float:
     """`s`, without the last digits that bisection leaves around a short decimal."""
     short = float(f"{s:.12g}")
-    return short if isfinite(s) and abs(s - short) <= 1e-14 * abs(s) else s
+    return short if isfinite(s) and abs(s - short) <= 1e-14 * abs(s) + _TINY else s

@@ -150,7 +150,7 @@ def bisection(
                 reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
                 raise ValueError(
                     f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
-                    "expected a larger tol"
+                    "expected a larger tol (worst_case solves the problem to rounding)"
                 )
             # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
             low = xp.where(met | (total <= 1), s, low)
