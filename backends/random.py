@@ -109,9 +109,7 @@ def rng(seed: int) -> Rng:
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
     # Streams of two libraries on one seed must not coincide: the name goes into the spawn key.
     words = np.frombuffer(f"{kind}/{where}".ljust(32).encode()[:32], dtype=np.uint32)
-    key = np.random.SeedSequence(
-        seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words))
-    )
+    key = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *(int(word) for word in words)))
     if kind == "torch":
         return _TorchStream(key, where)
     if kind == "cupy":

@@ -108,7 +108,11 @@ def _fault_of_equality(d: Divergence, ss: list[float]) -> str | None:
         if x < before - _TOL * (1 + abs(before)):
             return f"dconj decreases from {before:g} to {x:g} at {s:g}; it must not."
         before = x
-        if isfinite(x) and isfinite(conj) and not abs(s * x - phi - conj) <= _TOL * (1 + abs(conj) + abs(s * x)):
+        if (
+            isfinite(x)
+            and isfinite(conj)
+            and not abs(s * x - phi - conj) <= _TOL * (1 + abs(conj) + abs(s * x))
+        ):
             return (
                 f"dconj is not the derivative of the conjugate of phi: at s = {s:g} and "
                 f"x = dconj(s) = {x:g}, s x - phi(x) is {s * x - phi:g}, but conj(s) is {conj:g}."

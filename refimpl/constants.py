@@ -69,7 +69,9 @@ def derive_constants(
     if isfinite(recession) and value(recession) > _HUGE:
         recession = inf
     bend = slope(slope1)
-    if bend == 0:  # phi* is straight around slope1 where phi has a kink at 1, and kinked where phi is straight
+    if (
+        bend == 0
+    ):  # phi* is straight around slope1 where phi has a kink at 1, and kinked where phi is straight
         near = 1e-9 * (1 + abs(slope1))
         curvature1 = 0.0 if density(slope1 - near) < density(slope1 + near) else inf
     else:

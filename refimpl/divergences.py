@@ -61,9 +61,7 @@ class Divergence:
             raise TypeError(f"name is {self.name!r}; expected a string")
         for function in ("phi", "conj", "dconj", "d2conj"):
             if not callable(getattr(self, function)):
-                raise TypeError(
-                    f"{function} is {getattr(self, function)!r}; expected a function of an array"
-                )
+                raise TypeError(f"{function} is {getattr(self, function)!r}; expected a function of an array")
         constants = ("slope0", "slope1", "recession", "curvature1")
         if any(isnan(getattr(self, constant)) for constant in constants):
             derived = derive_constants(self.conj, self.dconj, self.d2conj)

@@ -71,10 +71,10 @@ def valid_eta(eta: float | Array, losses: Array) -> Array:
         raise TypeError(f"eta is {eta!r}; expected a positive number, or an array") from None
     if not (number > 0 and isfinite(number)):
         raise ValueError(f"eta is {eta!r}; expected a positive, finite number")
-    born = xp.full(shape, number, dtype=losses.dtype, device=device(losses))
-    if not xp.all((born > 0) & xp.isfinite(born)):
-        raise ValueError(f"eta is {eta!r}, which is not a positive, finite number in {losses.dtype}")
-    return born
+    limits = xp.finfo(losses.dtype)
+    if not limits.smallest_normal <= number <= limits.max:
+        raise ValueError(f"eta is {eta!r}; expected a number within the range of {losses.dtype}")
+    return xp.full(shape, number, dtype=losses.dtype, device=device(losses))
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:
@@ -110,9 +110,7 @@ def same_library(name: str, x: Array, losses: Array) -> None:
             f"{name} is a {_kind(x)} and losses a {_kind(losses)}; expected arrays of one library"
         ) from None
     if device(x) != device(losses):
-        raise ValueError(
-            f"{name} is on {device(x)} and losses on {device(losses)}; expected one device"
-        )
+        raise ValueError(f"{name} is on {device(x)} and losses on {device(losses)}; expected one device")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

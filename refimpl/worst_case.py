@@ -81,11 +81,14 @@ def worst_case(
     """
     f = detach(losses)
     eta, p = _problem(f, eta, divergence, p)
-    if check:
+    xp = array_namespace(losses)
+    if check and p is not None:
         valid_finite("losses", f)
     value, mu, weights, gap = solve(f, eta, p, divergence)
+    # A loss that is not finite leaves a value that is not, so the losses need not be read twice.
+    if check and not xp.all(xp.isfinite(value)):
+        valid_finite("losses", f)
     if f is not losses:
-        xp = array_namespace(losses)
         value = value + xp.sum(weights * (losses - f), axis=-1)  # adds 0, with gradient `weights`
     return WorstCase(value, mu, weights, gap)
 

@@ -100,7 +100,9 @@ def _mpf(v: Fraction) -> Any:
 def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
     with mp.workdps(DIGITS):
         top = max(v for v, q in zip(f, p, strict=True) if q)
-        terms = [_mpf(q) * mp.exp(_mpf((v - top) / eta)) if q else mp.mpf(0) for v, q in zip(f, p, strict=True)]
+        terms = [
+            _mpf(q) * mp.exp(_mpf((v - top) / eta)) if q else mp.mpf(0) for v, q in zip(f, p, strict=True)
+        ]
         total = mp.fsum(terms)
         return Answer(_mpf(top) + _mpf(eta) * mp.log(total), [t / total for t in terms], True)
 

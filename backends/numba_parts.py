@@ -1,0 +1,141 @@
+"""The small parts that the compiled kernels are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import float64, int64, njit
+from numba.extending import intrinsic
+
+# Sums may be reordered, to be vectorised; NaN and infinity keep their meaning. A function that says
+# nothing inherits this from its caller, so what must not be reordered says fastmath=False.
+SUMS = {"reassoc", "contract", "nsz"}
+BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
+TILE = 64  # rows that are solved side by side where they are short
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _bits(context: Any, x: Any) -> Any:
+    """The bits of a float64, as an int64."""
+    signature = int64(float64)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(int64))
+
+    return signature, build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _float(context: Any, n: Any) -> Any:
+    """The float64 that has these bits."""
+    signature = float64(int64)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(float64))
+
+    return signature, build
+
+
+@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+def _scale_and_power(x: float) -> tuple[float, float]:
+    """(2^n, exp(r) - 1) with x = n log 2 + r and abs(r) <= log(2)/2, without a branch.
+
+    Adding 1.5 * 2^52 rounds x/log 2 to the integer n, in the low bits. No `reassoc` here: it
+    would undo that. The polynomial is a Chebyshev fit, good to 2e-17.
+    """
+    shifted = x * 1.4426950408889634 + 6755399441055744.0
+    n = shifted - 6755399441055744.0
+    r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10  # log 2 in two parts
+    y = 2.510038549551032e-08
+    y = y * r + 2.7620088445409746e-07
+    y = y * r + 2.7557268459997064e-06
+    y = y * r + 2.4801521295954376e-05
+    y = y * r + 0.00019841269863053618
+    y = y * r + 0.0013888888917213717
+    y = y * r + 0.008333333333330062
+    y = y * r + 0.04166666666662413
+    y = y * r + 0.16666666666666669
+    y = y * r + 0.5000000000000001
+    return _float((_bits(shifted) + 1023) << 52), y * (r * r) + r
+
+
+@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+def exp_nonpositive(x: float) -> float:
+    """exp(x) for x <= 0, to a few ulp, as vectors of it; 0 below the normal range (x < -708)."""
+    scale, power = _scale_and_power(x)
+    return scale + scale * power if x >= -708.0 else 0.0
+
+
+@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+def expm1_nonpositive(x: float) -> float:
+    """exp(x) - 1 for x <= 0, to a few ulp, as vectors of it."""
+    scale, power = _scale_and_power(x)
+    return scale * power + (scale - 1.0) if x >= -708.0 else -1.0
+
+
+@njit(fastmath=False, cache=True, error_model="numpy")
+def minus(a: float, b: float) -> float:
+    """a - b, first: compiled without SUMS, it is not merged with the sums around it.
+
+    Reordering (f - top) - c to f - (top + c) would lose the digits of c under an offset of f.
+    """
+    return float64(a) - float64(b)
+
+
+@njit(fastmath=False, cache=True, error_model="numpy")
+def _add_up(a: float, b: float) -> float:
+    """a + b, rounded upwards."""
+    s = a + b
+    c = s - a
+    e = (a - (s - c)) + (b - c)
+    if e > 0.0:  # then s is not 0, and its neighbour above is a step of its bits
+        return _float(_bits(s) + (1 if s > 0.0 else -1))
+    return s
+
+
+@njit(fastmath=False, cache=True, error_model="numpy")
+def store_mu(out: Any, row: int, top: float, shift: float, eta: float, slope1: float) -> float:
+    """out[row] = top + shift - eta slope1, rounded up; returns the shift that this mu stands for."""
+    mu = _add_up(_add_up(top, shift), -eta * slope1)
+    out[row] = mu
+    if out[row] < mu:  # the dtype of the losses is coarser
+        out[row] = np.nextafter(out[row], out.dtype.type(np.inf))
+    mu = float64(out[row])
+    high = mu + eta * slope1
+    c = high - mu
+    low = (mu - (high - c)) + (eta * slope1 - c)
+    return (high - top) + low
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _larger(context: Any, a: Any, b: Any) -> Any:
+    """max(a, b), as the instruction that the compiler knows how to vectorise in a reduction."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = args[0].type
+        takes = ir.FunctionType(kind, [kind, kind])
+        function = builder.module.declare_intrinsic("llvm.maxnum", [kind], takes)
+        return builder.call(function, args, fastmath=("nnan", "nsz"))
+
+    return a(a, a), build
+
+
+@njit(fastmath=SUMS, cache=True, error_model="numpy")
+def top_and_mean(f: Any) -> tuple[float, float]:
+    """(max f, mean f - max f), the mean by way of differences, which an offset does not spoil."""
+    top, total = f[0], 0.0
+    for start in range(0, f.size, BLOCK):
+        part = 0.0
+        for i in range(start, min(start + BLOCK, f.size)):
+            top = _larger(top, f[i])
+            part += minus(f[i], f[0])
+        total += part
+    return float64(top), minus(total / f.size, minus(top, f[0]))
+
+
+@njit(fastmath=False, cache=True, error_model="numpy")
+def rank_of(alpha: float, m: int) -> int:
+    """The rank of the smallest loss that has weight; alpha m may be an integer but for rounding."""
+    return min(m, max(1, int(np.ceil(alpha * m * (1.0 - 1e-14)))))

@@ -1,0 +1,1 @@
+"""The paper's studies, the benchmarks and the command line."""

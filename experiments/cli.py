@@ -1,0 +1,127 @@
+"""The commands of `phiball`: verify, backends and bench."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import packages_distributions, version
+from importlib.util import find_spec
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+from phiball.backends import BACKENDS, Backend, active
+from phiball.backends.selection import VARIABLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+app = typer.Typer(
+    help="Adversarially robust learning with phi-divergence regularisation.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+bench = typer.Typer(help="Benchmarks of the solvers.", no_args_is_help=True)
+app.add_typer(bench, name="bench", epilog="Example: phiball bench inner --quick")
+
+
+@contextmanager
+def _readable(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
+    """Turn the errors that a user can mend into one line on stderr and an exit status."""
+    try:
+        yield
+    except kinds as error:
+        print(f"phiball: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(code) from None
+
+
+@app.command(epilog="Example: phiball verify --section 3 --out results/verify")
+def verify(
+    claim: Annotated[str | None, typer.Option(help="An id such as C4, or words of a statement.")] = None,
+    section: Annotated[int | None, typer.Option(help="A section of the paper.")] = None,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
+    out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("results/verify"),
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
+) -> None:
+    """Check the paper's statements: each is searched for violations, and reaches its verdict by itself."""
+    with _readable(ImportError):
+        from phiball.verification import report, runner
+    console = Console()
+    with _readable(ValueError, code=2):
+        chosen = runner.find(claim, section)
+    if list_only:
+        report.list_claims(chosen, console)
+        return
+    with _readable(ValueError, ImportError):
+        _ = active().namespace
+    with _readable(OSError):
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
+    began = perf_counter()
+    with report.Table(console, len(chosen)) as table:
+        results = runner.run(claim, section, deep=deep, seed=seed, on_result=table.add)
+    seconds = perf_counter() - began
+    with _readable(OSError):
+        written = report.write(results, out, seed=seed, deep=deep, seconds=seconds)
+    console.print(report.summary(results, seconds), highlight=False, soft_wrap=True)
+    console.print(f"wrote {' and '.join(map(str, written))}", highlight=False, soft_wrap=True)
+    if not all(result.as_recorded for result in results):
+        raise typer.Exit(1)
+
+
+@app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
+def backends() -> None:
+    """List the backends: what is installed, on which device, and which one is active and why."""
+    with _readable(ValueError):
+        chosen = active()
+    why = f"{VARIABLE} says so" if os.environ.get(VARIABLE) else f"the default; {VARIABLE} selects another"
+    table = Table("name", "library", "device", "active")
+    for backend in BACKENDS.values():
+        # The brackets of 'phiball[torch]' are no markup.
+        mark = f"yes: {why}" if backend is chosen else ""
+        table.add_row(backend.name, escape(_installed(backend)), _device(backend), mark)
+    Console().print(table)
+
+
+def _module(backend: Backend) -> str:
+    return backend.library.replace("-", "_")
+
+
+def _installed(backend: Backend) -> str:
+    """The library and its version, or how to install it."""
+    distributions = packages_distributions().get(_module(backend))
+    if find_spec(_module(backend)) is None or not distributions:
+        return f"not installed: {backend.install}"
+    return f"{backend.library} {version(distributions[0])}"
+
+
+def _device(backend: Backend) -> str:
+    """Where the backend's new arrays live, as far as this machine allows."""
+    if find_spec(_module(backend)) is None:
+        return ""
+    if backend.name == "torch":
+        return "cpu and cuda" if import_module("torch").cuda.is_available() else "cpu"
+    if backend.name != "cupy":
+        return "cpu"
+    try:
+        count = int(import_module("cupy").cuda.runtime.getDeviceCount())
+    except Exception:  # CuPy has several errors for a machine without a driver or a device
+        count = 0
+    return "cuda" if count else "none: CuPy found no GPU"
+
+
+@bench.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
+def inner(
+    threads: Annotated[int, typer.Option(min=1, help="Threads that every solver may use.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Time the solvers of the inner problem against each other."""
+    with _readable(ValueError, ImportError, OSError):
+        bench_inner = import_module("phiball.experiments.bench_inner")
+        bench_inner.main(threads=threads, quick=quick, out=out)

@@ -1,0 +1,104 @@
+"""Algorithm 2 with the corrected bracket: certified, and compared with the exact solution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    bisection,
+    cressie_read,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+SMOOTH = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, -1, 0, 0.5, 0.99, 1.01, 1.5, 2, 3, 10))]
+ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+
+
+@pytest.mark.parametrize("d", SMOOTH, **ids)
+@pytest.mark.parametrize("digits", [1, 3, 9])
+def test_within_tol_of_the_exact_solution(d: Divergence, digits: int, arrays: Arrays) -> None:
+    random = np.random.default_rng(7)
+    f = arrays.asarray(random.normal(size=(5, 7)) + 2)
+    eta = arrays.asarray(10 ** random.uniform(-1, 1, size=5))
+    p = random.dirichlet(np.ones(7), size=5)
+    p[:, 3] = 0
+    p = arrays.asarray(p / p.sum(axis=-1, keepdims=True))
+    # Single precision certifies some 64 eps times the size of the losses.
+    tol = max(10.0**-digits, 512 * arrays.eps)
+    exact, out = worst_case(f, eta, d, p=p), bisection(f, eta, d, tol=tol, p=p)
+    slack = 64 * arrays.eps * 8  # rounding, for losses up to 8
+    value, best = arrays.numpy(out.value), arrays.numpy(exact.value)
+    assert np.all(arrays.numpy(out.gap) <= tol)
+    assert np.all(value >= best - slack)  # a dual value is an upper bound
+    assert np.all(value <= best + tol + slack)
+    w = arrays.numpy(out.weights)
+    np.testing.assert_allclose(w.sum(axis=-1), 1, atol=16 * arrays.eps)
+    assert np.all(w >= 0)
+    assert np.all(w[:, 3] == 0)
+    # Anyone can recompute the certificate.
+    dual, primal = dual_value(f, out.mu, eta, d, p), primal_value(f, out.weights, eta, d, p)
+    np.testing.assert_allclose(arrays.numpy(dual), value, atol=slack)
+    np.testing.assert_allclose(arrays.numpy(dual - primal), arrays.numpy(out.gap), atol=slack)
+    assert out.value.dtype == out.weights.dtype == f.dtype
+
+
+def test_a_loose_tol_is_not_an_exact_solution(doubles: Arrays) -> None:
+    """It is Algorithm 2, not the exact method under another name."""
+    f = doubles.asarray([0.0, 0.5, 1.0])
+    loose, tight = (bisection(f, 0.2, QUADRATIC, tol=tol) for tol in (1e-1, 1e-12))
+    exact = float(worst_case(f, 0.2, QUADRATIC).value)
+    assert 1e-12 < abs(float(loose.value) - exact) <= 1e-1
+    assert abs(float(tight.value) - exact) <= 1e-12
+
+
+def test_where_the_printed_bracket_fails(arrays: Arrays) -> None:
+    """C1: mu = -0.95 lies outside [min f, max f]; with one point the printed gamma is 0."""
+    out = bisection(arrays.asarray([0.0, 0.1]), 1.0, QUADRATIC, tol=1e-5)
+    assert float(out.value) == pytest.approx(0.05125, abs=2e-5)
+    assert float(out.mu) == pytest.approx(-0.95, abs=5e-3)  # the dual is flat: sqrt(2 eta tol)
+    one = bisection(arrays.asarray([3.0]), 0.5, QUADRATIC, tol=1e-5)
+    assert float(one.weights[0]) == 1.0
+    assert float(one.value) == pytest.approx(3.0, abs=2e-5)
+
+
+@pytest.mark.parametrize("d", SMOOTH, **ids)
+def test_constant_losses(d: Divergence, arrays: Arrays) -> None:
+    out = bisection(arrays.asarray([2.5] * 4), 0.5, d, tol=1e-4)
+    assert float(out.value) == pytest.approx(2.5, abs=1e-4)
+    assert arrays.numpy(out.weights).tolist() == pytest.approx([0.25] * 4, abs=4 * arrays.eps)
+
+
+@pytest.mark.parametrize("d", [ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)], **ids)
+def test_a_kinked_phi_is_sent_to_worst_case(d: Divergence, doubles: Arrays) -> None:
+    with pytest.raises(ValueError, match=rf"divergence is {d.name.split('(')[0]}.*kinked.*use worst_case"):
+        bisection(doubles.asarray([0.0, 1.0]), 1.0, d, tol=1e-3)
+
+
+def test_an_unattainable_tol_is_told(arrays: Arrays) -> None:
+    # mu is rounded at the size of the offset, h, which costs h^2/(2 eta) whatever is done.
+    offset = 1e8 if arrays.eps < 1e-10 else 1e3
+    f = arrays.asarray(offset + np.random.default_rng(0).random((40, 9)))
+    with pytest.raises(ValueError, match=r"tol is 1e-30, but .*float\d\d certifies no gap below .*larger tol"):
+        bisection(f, 1e-3, QUADRATIC, tol=1e-30)
+
+
+def test_arguments_are_not_modified(arrays: Arrays) -> None:
+    given = [arrays.asarray(v) for v in ([[0.0, 0.5, 1.0]], [0.7], [0.5, 0.25, 0.25])]
+    before = [arrays.numpy(x).copy() for x in given]
+    f, eta, p = given
+    bisection(f, eta, ENTROPIC, tol=1e-4, p=p)
+    assert all(np.array_equal(arrays.numpy(x), old) for x, old in zip(given, before, strict=True))

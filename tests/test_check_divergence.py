@@ -1,0 +1,163 @@
+"""`check_divergence` names the fault of each of many broken divergences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import ENTROPIC, Divergence, check_divergence, cressie_read
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+Function = Callable[[Array], Array]
+
+
+def where(condition: Callable[[Array], Array], then: Function, otherwise: Function) -> Function:
+    def function(x: Array) -> Array:
+        return array_namespace(x).where(condition(x), then(x), otherwise(x))
+
+    return function
+
+
+def constant(value: float) -> Function:
+    return lambda x: array_namespace(x).full_like(x, value)
+
+
+def on_positives(phi: Function) -> Function:
+    return where(lambda x: x < 0, constant(inf), phi)
+
+
+def sound() -> Divergence:
+    """(x - 1)^2/2, from functions alone."""
+    return Divergence(
+        "sound",
+        phi=on_positives(lambda x: (x - 1) ** 2 / 2),
+        conj=where(lambda s: s > -1, lambda s: s + s * s / 2, constant(-0.5)),
+        dconj=where(lambda s: s > -1, lambda s: 1 + s, constant(0.0)),
+        d2conj=where(lambda s: s > -1, constant(1.0), constant(0.0)),
+    )
+
+
+def in_place(function: Function) -> Function:
+    def spoil(x: Array) -> Array:
+        out = function(x)
+        x += 1.0
+        return out
+
+    return spoil
+
+
+def raising(x: Array) -> Array:
+    raise ZeroDivisionError("by accident")
+
+
+d = sound().phi, sound().conj, sound().dconj, sound().d2conj
+PHI, CONJ, DCONJ, D2CONJ = d
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "not convex": (
+        {"phi": on_positives(where(lambda x: x > 3, lambda x: 2 + (x - 3) / 2, lambda x: (x - 1) ** 2 / 2))},
+        "phi is not convex: phi(",
+    ),
+    "not convex near 1": (
+        {"phi": on_positives(lambda x: -abs(x - 1) + (x - 1) ** 2)},
+        "phi is not convex: phi(1)",
+    ),
+    "phi(1) is not 0": (
+        {"phi": lambda x: PHI(x) + 0.1, "conj": lambda s: CONJ(s) - 0.1},
+        "phi(1) is 0.1; it must be 0.",
+    ),
+    "finite below zero": (
+        {"phi": lambda x: (x - 1) ** 2 / 2},
+        "phi(-0.5) is 1.125; phi must be infinite below 0.",
+    ),
+    "conj too small": ({"conj": lambda s: CONJ(s) - 0.2}, "conj is not the conjugate of phi: conj("),
+    "conj of another phi": ({"conj": lambda s: CONJ(s) / 2}, "conj is not the conjugate of phi: conj("),
+    "conj too large": ({"conj": lambda s: CONJ(s) + 0.2}, "the conjugate of phi: at s = "),
+    "conj not truncated": ({"conj": lambda s: s + s * s / 2}, "the conjugate of phi: at s = "),
+    "dconj negative": ({"dconj": lambda s: 1 + s}, "; a density is not negative: truncate it at 0."),
+    "dconj scaled": ({"dconj": lambda s: 1.1 * DCONJ(s)}, "dconj is not the derivative of the conjugate"),
+    "dconj decreasing": (
+        {"dconj": where(lambda s: s > 1, constant(0.5), DCONJ)},
+        "dconj decreases from ",
+    ),
+    "d2conj scaled": ({"d2conj": lambda s: 2 * D2CONJ(s)}, "is 2, but dconj has slope 1 there."),
+    "d2conj zero": ({"d2conj": constant(0.0)}, "is 0, but dconj has slope 1 there."),
+    "slope0": ({"slope0": -2.0}, "slope0 is -2, but the functions give -1."),
+    "slope0 infinite": ({"slope0": -inf}, "slope0 is -inf, but the functions give -1."),
+    "slope1": ({"slope1": 0.5}, "slope1 is 0.5, but the functions give 0."),
+    "recession": ({"recession": 7.0}, "recession is 7, but the functions give inf."),
+    "curvature1": ({"curvature1": 3.0}, "curvature1 is 3, but the functions give 1."),
+    **{
+        f"{name} {fault}": ({name: function}, f"{name} {message}")
+        for name, whole in zip(("phi", "conj", "dconj", "d2conj"), d, strict=True)
+        for fault, function, message in (
+            ("raises", raising, "raises ZeroDivisionError on an array: by accident."),
+            ("has another shape", lambda x, f=whole: f(x)[:3], "returns shape "),
+            ("is a number", lambda x: 1.0, "returns shape None for shape ("),
+            (
+                "has another dtype",
+                lambda x, f=whole: array_namespace(x).astype(f(x), array_namespace(x).float32),
+                "returns dtype ",
+            ),
+            ("is NaN", where(lambda x: x == x, constant(nan), constant(nan)), "is NaN at "),
+            ("modifies", in_place(whole), "modifies its argument."),
+        )
+    },
+}
+
+
+def test_the_sound_one_is_sound(doubles: Arrays) -> None:
+    assert check_divergence(sound()) == []
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_each_fault_is_named(fault: str, doubles: Arrays) -> None:
+    changes, sentence = BROKEN[fault]
+    found = check_divergence(replace(sound(), **changes))
+    assert any(sentence in one for one in found), found
+    assert all(one.endswith(".") for one in found)
+
+
+@pytest.mark.parametrize("k", [-1.0, 0.5, 1.5, 3.0])
+def test_a_wrong_order_is_noticed(k: float, doubles: Arrays) -> None:
+    right, wrong = cressie_read(k), cressie_read(k + 0.1)
+    for name in ("phi", "conj", "dconj", "d2conj"):
+        mixed = replace(right, **{name: getattr(wrong, name)})
+        assert any(name in one for one in check_divergence(mixed)), name
+
+
+def test_nan_at_one_point_is_found(doubles: Arrays) -> None:
+    bad = replace(ENTROPIC, phi=on_positives(lambda x: x * array_namespace(x).log(x) - x + 1))
+    assert check_divergence(bad) == ["phi is NaN at 0."]
+
+
+def test_a_conjugate_without_constants() -> None:
+    """What never crosses one has no subgradient at 1: said when the constants are derived."""
+    with pytest.raises(ValueError, match="dconj never crosses 1; expected a phi that is finite around 1"):
+        Divergence("flat", PHI, CONJ, constant(0.5), constant(0.0))
+    with pytest.raises(ValueError, match=r"dconj\(0\) is NaN"):
+        Divergence("hole", PHI, CONJ, constant(nan), constant(0.0))
+
+
+@pytest.mark.parametrize("name", ["phi", "conj", "dconj", "d2conj"])
+def test_fields_must_be_functions(name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} is 3.0; expected a function of an array"):
+        replace(sound(), **{name: 3.0})
+
+
+def test_the_name_must_be_a_string() -> None:
+    with pytest.raises(TypeError, match="name is 7; expected a string"):
+        replace(sound(), name=7)
+
+
+@pytest.mark.parametrize("bad", ["entropic", None, 2.0])
+def test_only_a_divergence_is_checked(bad: Any) -> None:
+    with pytest.raises(TypeError, match=f"divergence is {bad!r}; expected a Divergence"):
+        check_divergence(bad)

@@ -1,0 +1,300 @@
+"""Every field of every named divergence, against conjugates found numerically in 40 digits."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mpmath as mp
+import numpy as np
+import pytest
+
+from phiball.backends import quiet
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    check_divergence,
+    cressie_read,
+    indicator,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+Real = Any  # an mpmath number
+FLOOR = 1e-18  # what the numerical conjugates themselves are known to
+ORDERS = (-100, -10, -2, -1, -0.5, 0, 0.5, 0.9, 0.99, 1.01, 1.1, 4 / 3, 1.5, 2, 3, 10, 50)
+
+
+def power(k: float) -> Callable[[Real], Real]:
+    """The paper's formula, in mpmath."""
+
+    def phi(x: Real) -> Real:
+        kk = mp.mpf(k)
+        if k == 0:
+            return x - 1 - mp.log(x) if x > 0 else mp.inf
+        if x == 0 and k < 0:
+            return mp.inf
+        return (x**kk - kk * x + kk - 1) / (kk * (kk - 1))
+
+    return phi
+
+
+NAMED: dict[str, tuple[Divergence, Callable[[Real], Real]]] = {
+    "entropic": (ENTROPIC, lambda x: x * mp.log(x) - x + 1 if x > 0 else mp.mpf(1)),
+    "quadratic": (QUADRATIC, lambda x: (x * x - 1) / 2),
+    "absolute": (ABSOLUTE, lambda x: abs(x - 1)),
+    "hinge": (HINGE, lambda x: max(x - 1, mp.mpf(0))),
+    **{
+        f"indicator({a})": (indicator(a), lambda x, a=a: mp.mpf(0) if a * x <= 1 else mp.inf)
+        for a in (0.013, 0.25, 1.0)
+    },
+    **{f"cressie_read({k:.3g})": (cressie_read(k), power(k)) for k in ORDERS},
+}
+SMOOTH = [name for name in NAMED if name.startswith(("entropic", "quadratic", "cressie"))]
+# phi'(0+), the subgradient at 1 nearest to 0, lim phi(t)/t, phi''(1)
+CONSTANTS = {
+    "entropic": (-inf, 0.0, inf, 1.0),
+    "quadratic": (0.0, 1.0, inf, 1.0),
+    "absolute": (-1.0, 0.0, 1.0, inf),
+    "hinge": (0.0, 0.0, 1.0, inf),
+    "indicator(0.013)": (0.0, 0.0, inf, 0.0),
+    "indicator(0.25)": (0.0, 0.0, inf, 0.0),
+    "indicator(1.0)": (0.0, 0.0, inf, inf),
+    **{
+        f"cressie_read({k:.3g})": (
+            -1 / (k - 1) if k > 1 else -inf,
+            0.0,
+            1 / (1 - k) if k < 1 else inf,
+            1.0,
+        )
+        for k in ORDERS
+    },
+}
+
+
+class Point(NamedTuple):
+    """At s: the conjugate, its maximiser x, and what one rounding of s moves them by, at most."""
+
+    s: float
+    conj: float
+    x: float
+    d2conj: float
+    d3conj: float
+
+
+def supremum(phi: Callable[[Real], Real], s: float) -> tuple[Real, Real]:
+    """(sup over x >= 0 of s x - phi(x), its argument): a dense grid, then golden sections."""
+    with mp.workdps(40):
+
+        def score(x: Real) -> Real:
+            return s * x - phi(x)
+
+        grid = [mp.mpf(0), *(mp.mpf(10) ** (mp.mpf(e) / 16) for e in range(-96, 97))]
+        values = [score(x) for x in grid]
+        best = max(range(len(grid)), key=lambda i: values[i])
+        a, d = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+        ratio = (mp.sqrt(5) - 1) / 2
+        b, c = d - ratio * (d - a), a + ratio * (d - a)
+        fb, fc = score(b), score(c)
+        for _ in range(95):  # 0.618^95 = 1e-20
+            if fb >= fc:
+                d, c, fc = c, b, fb
+                b = d - ratio * (d - a)
+                fb = score(b)
+            else:
+                a, b, fb = b, c, fc
+                c = a + ratio * (d - a)
+                fc = score(c)
+        return max((score(x), x) for x in (a, b, c, d, grid[best]))
+
+
+@lru_cache(None)
+def points(name: str) -> tuple[Point, ...]:
+    """Points s that single precision holds exactly, where the density is between 1/100 and 100."""
+    _, phi = NAMED[name]
+    slope0, _, recession, _ = CONSTANTS[name]
+    found = []
+    with mp.workdps(40):
+        if name in SMOOTH:
+            ratios = [mp.mpf(x) for x in (0.01, 0.07, 0.3, 0.7, 0.95, 0.99, 1, 1.01, 1.1, 1.6, 3, 10, 100)]
+            slopes = [mp.diff(phi, x) for x in ratios]
+            ss = [float(np.float32(slope)) for slope in slopes if abs(slope) < 1e6]
+        else:
+            ss = [-3.0, -1.5, -0.75, -0.25, 0.25, 0.5, 0.75, 2.5]
+        if slope0 > -inf:
+            ss += [slope0 - 0.25, slope0 - 2]
+        for s in ss:
+            if s >= recession:
+                continue
+            conj, x = supremum(phi, s)
+            d2 = d3 = mp.mpf(0)
+            if name in SMOOTH and x > mp.mpf("1e-6"):
+                # phi*''(s) = 1/phi''(x) and phi*'''(s) = -phi'''(x)/phi''(x)^3 at x = phi*'(s)
+                second, third = mp.diff(phi, x, 2), mp.diff(phi, x, 3)
+                d2, d3 = 1 / second, abs(third / second**3)
+            if abs(s) * d2 < 1e4 * max(x, 1e-30) or x == 0:  # else s itself does not say where x is
+                found.append(Point(s, float(conj), float(x), float(d2), float(d3)))
+    return tuple(found)
+
+
+def spread(value: float) -> float:
+    """The size of a value, and of the error that exp makes of a rounded exponent."""
+    return abs(value) * (1 + abs(float(np.log(abs(value))))) if value else 0.0
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_conjugate_and_its_derivatives(name: str, arrays: Arrays) -> None:
+    d, some = NAMED[name][0], points(name)
+    assert len(some) >= 5
+    s = arrays.asarray([p.s for p in some])
+    conj, x, bend = (arrays.numpy(f(s)).astype(np.float64) for f in (d.conj, d.dconj, d.d2conj))
+    few = 16 * arrays.eps  # each is a handful of operations
+    for i, p in enumerate(some):
+        # A backward error of a few roundings in s, and a forward one in the result.
+        phi = p.s * p.x - p.conj
+        assert abs(conj[i] - p.conj) <= few * (abs(p.s) * spread(p.x) + spread(p.conj) + abs(phi)) + FLOOR, p
+        assert abs(x[i] - p.x) <= few * (abs(p.s) * p.d2conj + spread(p.x)) + FLOOR, p
+        assert abs(bend[i] - p.d2conj) <= few * (abs(p.s) * p.d3conj + spread(p.d2conj)), p
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_phi(name: str, arrays: Arrays) -> None:
+    d, phi = NAMED[name]
+    xs = [0.0, 0.0078125, 0.25, 0.75, 0.984375, 1.0, 1.015625, 1.25, 2.0, 3.5, 40.0]
+    with quiet():
+        out = arrays.numpy(d.phi(arrays.asarray(xs))).astype(np.float64)
+    largest = float(arrays.xp.finfo(arrays.dtype).max)
+    for x, value in zip(xs, out, strict=True):
+        with mp.workdps(40):
+            exact = phi(mp.mpf(x))
+            # It is a difference of terms the size of x phi'(x), k times larger than phi itself.
+            term = x * abs(mp.diff(phi, x)) if name in SMOOTH and x > 0 else exact
+        if exact > largest / 1e3 or term > largest / 1e3:
+            assert value > largest / 1e6
+        else:
+            bound = 16 * arrays.eps * (spread(float(exact)) + spread(float(term)) + abs(x - 1))
+            assert abs(value - float(exact)) <= bound, x
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_phi_is_infinite_below_zero_and_zero_at_one(name: str, arrays: Arrays) -> None:
+    d = NAMED[name][0]
+    below = arrays.numpy(d.phi(arrays.asarray([-1e-30, -0.5, -3.0, -inf])))
+    assert np.all(below == inf)
+    assert float(d.phi(arrays.asarray([1.0]))[0]) == 0.0
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED if CONSTANTS[name][2] < inf])
+def test_the_conjugate_is_infinite_beyond_the_recession(name: str, arrays: Arrays) -> None:
+    d = NAMED[name][0]
+    s = arrays.asarray([d.recession * 1.001, d.recession + 3, 1e20])
+    assert np.all(arrays.numpy(d.conj(s)) == inf)
+    assert np.all(arrays.numpy(d.dconj(s)) == inf)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_density_is_truncated_at_zero(name: str, arrays: Arrays) -> None:
+    d = NAMED[name][0]
+    if d.slope0 > -inf:
+        s = arrays.asarray([d.slope0 - 0.125, d.slope0 - 10, -1e20])
+        assert np.all(arrays.numpy(d.dconj(s)) == 0)
+        assert np.all(arrays.numpy(d.d2conj(s)) == 0)
+        at_zero = float(NAMED[name][1](mp.mpf(0)))
+        assert arrays.numpy(d.conj(s)).tolist() == pytest.approx([-at_zero] * 3, rel=4 * arrays.eps)
+    else:
+        assert np.all(arrays.numpy(d.dconj(arrays.asarray([-2.0, -50.0]))) > 0)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_constants(name: str) -> None:
+    d, phi = NAMED[name]
+    assert (d.slope0, d.slope1, d.recession, d.curvature1) == pytest.approx(CONSTANTS[name], rel=1e-15)
+    with mp.workdps(40):
+        if d.slope0 > -inf:
+            tiny = mp.mpf(10) ** -30
+            slope = (phi(tiny) - phi(mp.mpf(0))) / tiny
+            # phi(t) - phi(0) = slope0 t + O(t^k), so 30 digits show slope0 to t^(k - 1).
+            order = d.parameter if d.family == "cressie_read" and d.parameter else 2
+            assert abs(slope - d.slope0) <= 2 * tiny ** min(order - 1, 1) / abs(order - 1) + 1e-9
+        if d.recession < inf:
+            far = mp.mpf(10) ** 30
+            rate = 1 - d.parameter if d.family == "cressie_read" and d.parameter is not None else 1
+            assert abs(phi(far) / far - d.recession) <= (far ** -min(rate, mp.mpf("0.9"))) * 10 / min(rate, 1) + 1e-15
+        if name in SMOOTH:
+            assert abs(mp.diff(phi, 1, 2) - d.curvature1) < 1e-9
+            assert abs(mp.diff(phi, 1) - d.slope1) < 1e-9
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_arguments_are_kept(name: str, arrays: Arrays) -> None:
+    d = NAMED[name][0]
+    values = [-2.5, -1.0, -0.25, 0.0, 0.5, 1.0, 3.0]
+    for function in (d.phi, d.conj, d.dconj, d.d2conj):
+        for shape in ((7,), (7, 1), (1, 7), (0,)):
+            given = np.reshape(values, shape) if shape != (0,) else np.zeros(0)
+            argument = arrays.asarray(given)
+            out = function(argument)
+            assert arrays.numpy(argument).tolist() == given.tolist()
+            assert (out.shape, out.dtype) == (shape, arrays.dtype)
+            assert not np.any(np.isnan(arrays.numpy(out)))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_check_divergence_finds_nothing_wrong(name: str, doubles: Arrays) -> None:
+    assert check_divergence(NAMED[name][0]) == []
+
+
+# Near k = 1 the conjugate overflows long before it ends, so the functions do not show its end.
+@pytest.mark.parametrize("name", [n for n in NAMED if n not in ("cressie_read(0.99)", "cressie_read(1.01)")])
+def test_constants_are_derived_from_the_functions(name: str, doubles: Arrays) -> None:
+    d = NAMED[name][0]
+    derived = Divergence("mine", d.phi, d.conj, d.dconj, d.d2conj)
+    found = (derived.slope0, derived.slope1, derived.recession)
+    assert found == pytest.approx(CONSTANTS[name][:3], rel=1e-9, abs=1e-9)
+    if name in ("hinge", "indicator(1.0)"):  # straight on the left of 1, and kinked there
+        assert derived.curvature1 in (0.0, inf)
+    else:
+        assert derived.curvature1 == pytest.approx(CONSTANTS[name][3], rel=1e-9)
+    assert derived.family is None
+    assert derived.parameter is None
+
+
+def test_special_orders() -> None:
+    x = np.linspace(0, 5, 41)
+    assert cressie_read(1) is ENTROPIC
+    assert cressie_read(1.0) is ENTROPIC
+    np.testing.assert_allclose(cressie_read(2).phi(x), (x - 1) ** 2 / 2, atol=1e-15 * 16, rtol=1e-15)
+    # Hellinger: four times the usual (sqrt x - 1)^2/2.
+    np.testing.assert_allclose(cressie_read(0.5).phi(x), 2 * (np.sqrt(x) - 1) ** 2, atol=1e-14)
+    np.testing.assert_allclose(cressie_read(0).phi(x[1:]), x[1:] - 1 - np.log(x[1:]), atol=1e-14)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_pickling(name: str) -> None:
+    d = NAMED[name][0]
+    copy = pickle.loads(pickle.dumps(d))
+    assert copy == d
+    x = np.array([0.0, 0.5, 1.0, 2.0])
+    for function in ("phi", "conj", "dconj", "d2conj"):
+        assert np.array_equal(getattr(copy, function)(x), getattr(d, function)(x))
+
+
+def test_equality() -> None:
+    assert len({d for d, _ in NAMED.values()}) == len(NAMED)
+    assert indicator(0.25) == indicator(0.25)
+    assert cressie_read(1.5) == cressie_read(1.5)
+    assert cressie_read(1 + 1e-9) != cressie_read(1 - 1e-9)
+    assert cressie_read(2) != QUADRATIC
+    assert hash(cressie_read(3)) == hash(cressie_read(3.0))
+
+
+def test_a_divergence_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        ENTROPIC.slope1 = 1.0  # type: ignore[misc]

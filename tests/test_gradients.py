@@ -1,0 +1,142 @@
+"""Danskin's theorem: with torch losses, the gradient of the value is the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import use
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    bisection,
+    cressie_read,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+EVERY = [
+    ENTROPIC,
+    QUADRATIC,
+    ABSOLUTE,
+    HINGE,
+    indicator(0.25),
+    indicator(1.0),
+    *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
+]
+mine = Divergence("mine", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
+ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ROW = [0.11, -0.42, 0.9, 0.37, 0.63]
+
+
+@pytest.fixture(params=["torch", "numba", "numpy"], autouse=True)
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tensors carry gradients whichever backend is active."""
+    with use(request.param):
+        yield
+
+
+def tensor(values: Any, dtype: Any = torch.float64) -> Any:
+    return torch.tensor(values, dtype=dtype, requires_grad=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("d", [*EVERY, mine], **ids)
+def test_the_gradient_is_the_weights(d: Divergence, dtype: Any) -> None:
+    f = tensor([ROW, ROW[::-1], [1.0, 1.0, 0.0, 0.0, 0.5]], dtype)
+    out = worst_case(f, torch.tensor([0.2, 1.0, 5.0], dtype=dtype), d)
+    out.value.sum().backward()
+    assert f.grad.dtype == dtype
+    assert torch.equal(f.grad, out.weights)
+
+
+@pytest.mark.parametrize("d", [*EVERY, mine], **ids)
+@pytest.mark.parametrize("eta", [0.2, 2.0])
+def test_against_finite_differences(d: Divergence, eta: float) -> None:
+    f, p = tensor(ROW), torch.tensor([0.1, 0.2, 0.3, 0.25, 0.15], dtype=torch.float64)
+    worst_case(f, eta, d, p=p).value.backward()
+    h = 1e-5
+    for i in range(5):
+        step = torch.zeros(5, dtype=torch.float64)
+        step[i] = h
+        up, down = (float(worst_case(f.detach() + s, eta, d, p=p).value) for s in (step, -step))
+        # Truncation h^2 R''' and rounding eps/h are both far below this.
+        assert (up - down) / (2 * h) == pytest.approx(float(f.grad[i]), abs=1e-7)
+
+
+def test_each_row_has_its_own_factor() -> None:
+    f, factor = tensor([ROW, ROW]), torch.tensor([2.0, -3.0], dtype=torch.float64)
+    out = worst_case(f, 0.5, QUADRATIC)
+    (out.value * factor).sum().backward()
+    np.testing.assert_allclose(f.grad, factor[:, None] * out.weights, rtol=1e-15)
+
+
+def test_through_losses_that_are_computed() -> None:
+    theta = tensor([0.3, -0.2])
+    x = torch.tensor(np.random.default_rng(0).normal(size=(6, 2)))
+    f = (x @ theta - 1) ** 2
+    out = worst_case(f, 0.4, ENTROPIC)
+    out.value.backward()
+    expected = out.weights @ (2 * (x @ theta.detach() - 1)[:, None] * x)
+    np.testing.assert_allclose(theta.grad, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_nothing_else_carries_a_gradient(d: Divergence) -> None:
+    f, eta, p = tensor(ROW), tensor(0.5), tensor([0.2] * 5)
+    out = worst_case(f, eta, d, p=p)
+    assert out.value.requires_grad
+    assert not any(x.requires_grad for x in (out.mu, out.weights, out.gap))
+    out.value.backward()
+    assert f.grad is not None
+    assert eta.grad is None
+    assert p.grad is None
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_the_value_is_unchanged(d: Divergence) -> None:
+    """To the last bit, and losses without a gradient give a value without one."""
+    f = tensor([ROW, [1e8 + v for v in ROW]])
+    with_gradient, without = worst_case(f, 0.3, d), worst_case(f.detach(), 0.3, d)
+    assert torch.equal(with_gradient.value.detach(), without.value)
+    assert not without.value.requires_grad
+
+
+def test_only_eta_or_p_with_a_gradient_gives_none() -> None:
+    out = worst_case(tensor(ROW).detach(), tensor(0.5), ENTROPIC, p=tensor([0.2] * 5))
+    assert not out.value.requires_grad
+
+
+def test_under_no_grad() -> None:
+    with torch.no_grad():
+        assert not worst_case(tensor(ROW), 0.5, ENTROPIC).value.requires_grad
+
+
+def test_the_reference_functions_carry_none() -> None:
+    f = tensor(ROW)
+    w = torch.full((5,), 0.2, dtype=torch.float64, requires_grad=True)
+    assert not bisection(f, 0.5, ENTROPIC, tol=1e-3).value.requires_grad
+    assert not dual_value(f, tensor(0.1), 0.5, ENTROPIC).requires_grad
+    assert not primal_value(f, w, 0.5, ENTROPIC).requires_grad
+
+
+def test_descent_decreases_the_risk() -> None:
+    theta = tensor([1.0, -1.0])
+    x = torch.tensor(np.random.default_rng(1).normal(size=(8, 2)))
+    risks = []
+    for _ in range(30):
+        risk = worst_case((x @ theta) ** 2, 0.5, QUADRATIC).value
+        risks.append(float(risk.detach()))
+        (gradient,) = torch.autograd.grad(risk, theta)
+        theta = (theta - 0.02 * gradient).detach().requires_grad_()
+    assert all(b < a for a, b in zip(risks, risks[1:], strict=False))

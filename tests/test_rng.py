@@ -1,0 +1,214 @@
+"""Random numbers: shapes, laws, streams, and going on from a saved state."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import permutations
+from math import inf, nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from phiball.backends import Array, Rng, rng
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+LEVEL = 1e-4  # of each test of a law: a sound generator fails one seed in ten thousand
+N = 4000
+
+LAWS: dict[str, tuple[Callable[[Rng, Array], Array], Any]] = {
+    "uniform": (lambda g, x: g.uniform((N,), like=x), stats.uniform()),
+    "uniform(-3, 5)": (lambda g, x: g.uniform((N,), like=x, low=-3.0, high=5.0), stats.uniform(-3, 8)),
+    "normal": (lambda g, x: g.normal((N,), like=x), stats.norm()),
+    "exponential": (lambda g, x: g.exponential((N,), like=x), stats.expon()),
+    "gamma(0.3)": (lambda g, x: g.gamma(0.3, (N,), like=x), stats.gamma(0.3)),
+    "gamma(1)": (lambda g, x: g.gamma(1, (N,), like=x), stats.gamma(1)),
+    "gamma(7.5)": (lambda g, x: g.gamma(7.5, (N,), like=x), stats.gamma(7.5)),
+}
+FLOATS: dict[str, Callable[[Rng, tuple[int, ...], Array], Array]] = {
+    "uniform": lambda g, shape, x: g.uniform(shape, like=x),
+    "normal": lambda g, shape, x: g.normal(shape, like=x),
+    "exponential": lambda g, shape, x: g.exponential(shape, like=x),
+    "gamma": lambda g, shape, x: g.gamma(2.5, shape, like=x),
+    "small gamma": lambda g, shape, x: g.gamma(0.5, shape, like=x),
+}
+
+
+def everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[Any]:
+    """One draw of every verb, as lists."""
+    draws = [draw(source, (3, 2), like) for draw in FLOATS.values()]
+    draws += [source.integers(1000, (5,), like=like), source.permutation(9, like=like)]
+    return [read(draw).tolist() for draw in draws]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law(law: str, arrays: Arrays) -> None:
+    draw, exact = LAWS[law]
+    sample = arrays.numpy(draw(rng(1), arrays.asarray([0.0]))).astype(np.float64)
+    assert stats.kstest(sample, exact.cdf).pvalue > LEVEL
+    # Kolmogorov's test is blind in the tails, and to dependence between neighbours.
+    low, high = exact.support()
+    assert np.all((sample >= low) & (sample <= high))
+    ranks = exact.cdf(sample) - 0.5
+    assert abs(np.sum(ranks[1:] * ranks[:-1])) * 12 / np.sqrt(N - 1) < stats.norm.isf(LEVEL / 2)
+
+
+def test_the_test_of_a_law_can_fail(arrays: Arrays) -> None:
+    sample = arrays.numpy(rng(1).gamma(1.2, (N,), like=arrays.asarray([0.0]))).astype(np.float64)
+    assert stats.kstest(sample, stats.gamma(1.0).cdf).pvalue < LEVEL
+
+
+def test_integers_are_uniform(arrays: Arrays) -> None:
+    draw = rng(2).integers(7, (N,), like=arrays.asarray([0.0]))
+    counts = np.bincount(arrays.numpy(draw), minlength=7)
+    assert counts.size == 7
+    assert stats.chisquare(counts).pvalue > LEVEL
+
+
+def test_permutations_are_uniform(arrays: Arrays) -> None:
+    source, like = rng(3), arrays.asarray([0.0])
+    orders = list(permutations(range(3)))
+    counts = [0] * len(orders)
+    for _ in range(1200):
+        counts[orders.index(tuple(arrays.numpy(source.permutation(3, like=like)).tolist()))] += 1
+    assert stats.chisquare(counts).pvalue > LEVEL
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (2, 0, 3)])
+def test_shapes_and_dtypes(shape: tuple[int, ...], arrays: Arrays) -> None:
+    like, source = arrays.asarray([0.0]), rng(0)
+    for draw in FLOATS.values():
+        out = draw(source, shape, like)
+        assert out.shape == shape
+        assert out.dtype == arrays.dtype
+        assert np.all(np.isfinite(arrays.numpy(out)))
+    whole = source.integers(4, shape, like=like)
+    assert whole.shape == shape
+    assert whole.dtype == arrays.xp.int64
+    arrays.numpy(whole)
+
+
+@pytest.mark.parametrize("n", [0, 1, 6])
+def test_permutation_has_every_number_once(n: int, arrays: Arrays) -> None:
+    order = rng(0).permutation(n, like=arrays.asarray([0.0]))
+    assert order.dtype == arrays.xp.int64
+    assert sorted(arrays.numpy(order).tolist()) == list(range(n))
+
+
+def test_integers_below_one_are_zero(arrays: Arrays) -> None:
+    assert set(arrays.numpy(rng(0).integers(1, (20,), like=arrays.asarray([0.0]))).tolist()) == {0}
+
+
+def test_the_seed_decides_the_draws(arrays: Arrays) -> None:
+    like = arrays.asarray([0.0])
+    first, again, other = (everything(rng(seed), like, arrays.numpy) for seed in (5, 5, 6))
+    assert first == again
+    assert all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_a_source_moves_on(arrays: Arrays) -> None:
+    source, like = rng(5), arrays.asarray([0.0])
+    first, second = (everything(source, like, arrays.numpy) for _ in range(2))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+
+
+def test_libraries_have_streams_of_their_own(doubles: Arrays) -> None:
+    source, here, elsewhere = rng(5), doubles.asarray([0.0]), np.zeros(1)
+    alone = doubles.numpy(rng(5).uniform((8,), like=here)).tolist()
+    numbers = source.uniform((8,), like=elsewhere).tolist()
+    drawn = doubles.numpy(source.uniform((8,), like=here)).tolist()
+    if type(here) is np.ndarray:
+        assert drawn != numbers
+        assert alone == numbers
+    else:
+        assert drawn == alone  # a draw for NumPy has not moved this stream
+        assert not set(drawn) & set(numbers)
+
+
+def test_spawned_sources_are_independent_and_reproducible(arrays: Arrays) -> None:
+    like = arrays.asarray([0.0])
+
+    def family(seed: int) -> list[list[float]]:
+        parent = rng(seed)
+        sources = [parent, *parent.spawn(2), *parent.spawn(1)]
+        sources += sources[1].spawn(1)
+        return [arrays.numpy(s.uniform((N,), like=like)).tolist() for s in sources]
+
+    draws = family(8)
+    assert draws == family(8)
+    for i, a in enumerate(draws):
+        for b in draws[:i]:
+            assert a[:20] != b[:20]
+            assert stats.pearsonr(a, b).pvalue > LEVEL
+
+
+def test_a_draw_of_the_parent_does_not_move_the_children(arrays: Arrays) -> None:
+    like, parent = arrays.asarray([0.0]), rng(8)
+    before = everything(rng(8).spawn(1)[0], like, arrays.numpy)
+    parent.normal((10,), like=like)
+    assert everything(parent.spawn(1)[0], like, arrays.numpy) == before
+
+
+def test_a_saved_state_goes_on_exactly(arrays: Arrays) -> None:
+    like, source = arrays.asarray([0.0]), rng(9).spawn(3)[2]
+    everything(source, like, arrays.numpy)
+    source.integers(3, (1,), like=like)  # leaves half a word in a 64-bit generator
+    source.spawn(2)
+    saved = pickle.loads(pickle.dumps(source.state()))
+    went_on = everything(source, like, arrays.numpy)
+    child = everything(source.spawn(1)[0], like, arrays.numpy)
+
+    restored = Rng.restore(saved)
+    assert everything(restored, like, arrays.numpy) == went_on
+    assert everything(restored.spawn(1)[0], like, arrays.numpy) == child
+    assert everything(Rng.restore(saved), like, arrays.numpy) == went_on  # the state is not used up
+
+
+def test_a_saved_state_is_a_copy(arrays: Arrays) -> None:
+    like, source = arrays.asarray([0.0]), rng(9)
+    source.normal((3,), like=like)
+    saved = source.state()
+    frozen = pickle.dumps(saved)
+    source.normal((3,), like=like)
+    source.spawn(1)
+    assert pickle.dumps(saved) == frozen
+
+
+def test_a_stream_first_used_after_restoring_is_the_same(doubles: Arrays) -> None:
+    like, source = doubles.asarray([0.0]), rng(9)
+    source.normal((3,), like=np.zeros(1, dtype=np.float32))
+    saved = source.state()
+    assert everything(Rng.restore(saved), like, doubles.numpy) == everything(source, like, doubles.numpy)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "seven", None, nan])
+def test_bad_seed(seed: Any) -> None:
+    with pytest.raises(ValueError, match=rf"seed is {seed!r}; expected a whole number"):
+        rng(seed)
+
+
+def test_a_numpy_integer_is_a_seed() -> None:
+    like = np.zeros(1)
+    a, b = rng(np.int64(3)), rng(3)  # type: ignore[arg-type]
+    assert a.normal((4,), like=like).tolist() == b.normal((4,), like=like).tolist()
+
+
+@pytest.mark.parametrize("concentration", [0, -1.0, nan, inf])
+def test_bad_concentration(concentration: float, doubles: Arrays) -> None:
+    with pytest.raises(ValueError, match=f"concentration is {concentration!r}; expected a positive"):
+        rng(0).gamma(concentration, (2,), like=doubles.asarray([0.0]))
+
+
+@pytest.mark.parametrize("high", [0, -3])
+def test_bad_high(high: int, doubles: Arrays) -> None:
+    with pytest.raises(ValueError, match=f"high is {high}; expected a whole number of at least 1"):
+        rng(0).integers(high, (2,), like=doubles.asarray([0.0]))
+
+
+def test_bad_n(doubles: Arrays) -> None:
+    with pytest.raises(ValueError, match="n is -1; expected a whole number that is not negative"):
+        rng(0).permutation(-1, like=doubles.asarray([0.0]))

@@ -1,0 +1,252 @@
+"""The inner problem on instances that are solved by hand, and the shapes it is given in."""
+
+from __future__ import annotations
+
+from math import e, exp, log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+EVERY = [
+    ENTROPIC,
+    QUADRATIC,
+    ABSOLUTE,
+    HINGE,
+    indicator(0.25),
+    indicator(1.0),
+    *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
+]
+ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+TWO, THREE = [0.0, 1.0], [0.0, 0.5, 1.0]
+
+# losses, eta, divergence, value, density ratios (None: not stated), mu (None: not unique)
+BY_HAND = [
+    (TWO, 1.0, ENTROPIC, log((1 + e) / 2), [2 / (1 + e), 2 * e / (1 + e)], log((1 + e) / 2)),
+    (TWO, 1.0, QUADRATIC, 5 / 8, [0.5, 1.5], -0.5),
+    (TWO, 0.5, QUADRATIC, 3 / 4, [0.0, 2.0], 0.0),
+    (TWO, 0.25, QUADRATIC, 7 / 8, [0.0, 2.0], 0.5),
+    (TWO, 1.0, cressie_read(2), 5 / 8, [0.5, 1.5], 0.5),
+    (TWO, 0.2, ABSOLUTE, 4 / 5, [0.0, 2.0], 0.8),
+    (TWO, 0.2, HINGE, 9 / 10, [0.0, 2.0], 0.8),
+    (TWO, 0.2, indicator(0.75), 2 / 3, [2 / 3, 4 / 3], 0.0),
+    (THREE, 0.2, ABSOLUTE, 11 / 15, [0.0, 0.0, 3.0], 0.8),
+    (THREE, 0.2, HINGE, 13 / 15, [0.0, 0.0, 3.0], 0.8),
+    (THREE, 0.2, QUADRATIC, 193 / 240, [0.0, 0.25, 2.75], 0.45),
+    (THREE, 0.2, ENTROPIC, 0.797296991539, None, 0.797296991539),
+    (THREE, 1.0, QUADRATIC, 7 / 12, [0.5, 1.0, 1.5], -0.5),
+    (THREE, 1.0, ENTROPIC, 0.581657381974, None, 0.581657381974),
+    ([0.0, 0.1], 1.0, QUADRATIC, 0.05125, [0.95, 1.05], -0.95),  # C1: outside the printed bracket
+    ([3.0], 0.7, QUADRATIC, 3.0, [1.0], 2.3),
+]
+
+
+@pytest.mark.parametrize(("losses", "eta", "d", "value", "ratios", "mu"), BY_HAND, **ids)
+def test_solved_by_hand(
+    losses: list[float], eta: float, d: Divergence, value: float, ratios: Any, mu: float, arrays: Arrays
+) -> None:
+    solution = worst_case(arrays.asarray(losses), eta, d)
+    tol = 16 * arrays.eps + 1e-12  # the values above are given to twelve digits
+    assert float(solution.value) == pytest.approx(value, abs=tol)
+    assert float(solution.mu) == pytest.approx(mu, abs=tol)
+    assert abs(float(solution.gap)) <= 16 * arrays.eps
+    if ratios is not None:
+        assert arrays.numpy(solution.weights * len(losses)).tolist() == pytest.approx(ratios, abs=tol)
+
+
+@pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], **ids)
+def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
+    """E4c: mass from at or below max f - c eta moves to the maximum, ties in proportion to p."""
+    f, p = [1.0, 0.875, 1.0, 0.25, -2.0, 0.75], [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]
+    low = [3, 4] if d is ABSOLUTE else [3, 4, 5]
+    gamma = list(p)
+    for i in low:
+        gamma[i] = 0.0
+    moved = sum(p[i] for i in low)
+    gamma[0] += moved * 0.25
+    gamma[2] += moved * 0.75
+    solution = worst_case(arrays.asarray(f), 0.2, d, p=arrays.asarray(p))
+    assert arrays.numpy(solution.weights).tolist() == pytest.approx(gamma, abs=16 * arrays.eps)
+    value = sum(q * max(v, 1 - 0.2 * c) for q, v in zip(p, f, strict=True))
+    assert float(solution.value) == pytest.approx(value, abs=16 * arrays.eps)
+
+
+def test_ties_at_the_quantile_share(arrays: Arrays) -> None:
+    """E1 with atoms: 1/alpha above the quantile, and what is left spread over it by p."""
+    f, p = [5.0, 2.0, 2.0, 2.0, 1.0], [0.125, 0.25, 0.125, 0.125, 0.375]
+    solution = worst_case(arrays.asarray(f), 1.0, indicator(0.5), p=arrays.asarray(p))
+    share = 0.375 / 0.5 / 0.5  # (alpha - mass above)/mass at, over alpha
+    gamma = [0.25, 0.25 * share, 0.125 * share, 0.125 * share, 0.0]
+    assert arrays.numpy(solution.weights).tolist() == pytest.approx(gamma, abs=16 * arrays.eps)
+    assert float(solution.mu) == pytest.approx(2.0, abs=16 * arrays.eps)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_ties_share_in_proportion_to_p(d: Divergence, arrays: Arrays) -> None:
+    f, p = [1.0, 0.0, 1.0, 0.0, 0.5], [0.1, 0.2, 0.3, 0.1, 0.3]
+    w = arrays.numpy(worst_case(arrays.asarray(f), 0.4, d, p=arrays.asarray(p)).weights)
+    assert w[2] == pytest.approx(3 * w[0], abs=16 * arrays.eps)
+    assert w[1] == pytest.approx(2 * w[3], abs=16 * arrays.eps)
+
+
+def problem(arrays: Arrays, shape: tuple[int, ...] = (3, 4, 6)) -> tuple[Any, Any, Any]:
+    """Losses, one eta and one law a row, with zeros in the law."""
+    random = np.random.default_rng(4)
+    f = random.normal(size=shape)
+    eta = 10 ** random.uniform(-2, 2, size=shape[:-1])
+    p = random.dirichlet(np.ones(shape[-1]), size=shape[:-1])
+    p[..., 1] = 0
+    return arrays.asarray(f), arrays.asarray(eta), arrays.asarray(p / p.sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_a_batch_is_a_loop_over_rows(d: Divergence, arrays: Arrays) -> None:
+    f, eta, p = problem(arrays)
+    whole = worst_case(f, eta, d, p=p)
+    assert whole.value.shape == whole.mu.shape == whole.gap.shape == (3, 4)
+    assert whole.weights.shape == (3, 4, 6)
+    for i in range(3):
+        for j in range(4):
+            row = worst_case(f[i, j, :], float(eta[i, j]), d, p=p[i, j, :])
+            tol = 64 * arrays.eps
+            assert float(whole.value[i, j]) == pytest.approx(float(row.value), rel=tol, abs=tol)
+            assert float(whole.mu[i, j]) == pytest.approx(float(row.mu), rel=tol, abs=tol * float(eta[i, j]))
+            ours, theirs = arrays.numpy(whole.weights[i, j, :]), arrays.numpy(row.weights)
+            np.testing.assert_allclose(ours, theirs, atol=tol, rtol=0)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_zeros_in_p_leave_the_point_out(d: Divergence, arrays: Arrays) -> None:
+    f, p = [0.3, 1e6, 0.7, -1e6, 0.1], [0.25, 0.0, 0.5, 0.0, 0.25]
+    kept = [0, 2, 4]
+    solution = worst_case(arrays.asarray(f), 0.3, d, p=arrays.asarray(p))
+    less = worst_case(arrays.asarray([f[i] for i in kept]), 0.3, d, p=arrays.asarray([p[i] for i in kept]))
+    w = arrays.numpy(solution.weights)
+    assert w[1] == w[3] == 0
+    np.testing.assert_allclose(w[kept], arrays.numpy(less.weights), atol=16 * arrays.eps)
+    assert float(solution.value) == pytest.approx(float(less.value), abs=16 * arrays.eps)
+    assert abs(float(solution.gap)) <= 64 * arrays.eps
+
+
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, ABSOLUTE, indicator(0.25), cressie_read(0.5)], **ids)
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 6), (1, 4, 6), (3, 1, 6), (3, 4, 6)])
+def test_p_broadcasts(d: Divergence, shape: tuple[int, ...], arrays: Arrays) -> None:
+    f, eta, _ = problem(arrays)
+    p = np.random.default_rng(2).dirichlet(np.ones(6), size=shape[:-1])
+    out = worst_case(f, eta, d, p=arrays.asarray(p))
+    full = worst_case(f, eta, d, p=arrays.asarray(np.broadcast_to(p, (3, 4, 6))))
+    # Sums run in another order where the strides differ.
+    for a, b in ((out.weights, full.weights), (out.value, full.value)):
+        np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), rtol=0, atol=64 * arrays.eps)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (1, 4), (3, 1), (3, 4)])
+def test_eta_broadcasts(shape: tuple[int, ...], arrays: Arrays) -> None:
+    f, _, _ = problem(arrays)
+    eta = 0.5 + np.random.default_rng(2).random(shape)
+    out = worst_case(f, arrays.asarray(eta), QUADRATIC)
+    full = worst_case(f, arrays.asarray(np.broadcast_to(eta, (3, 4))), QUADRATIC)
+    assert np.array_equal(arrays.numpy(out.value), arrays.numpy(full.value))
+
+
+@pytest.mark.parametrize("eta", [1, np.float64(1.0)])
+def test_eta_is_any_number(eta: Any, arrays: Arrays) -> None:
+    f = arrays.asarray([0.0, 1.0])
+    assert float(worst_case(f, eta, QUADRATIC).value) == float(worst_case(f, 1.0, QUADRATIC).value)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_uniform_is_the_default(d: Divergence, arrays: Arrays) -> None:
+    f, eta, _ = problem(arrays, (4, 8))
+    out, same = worst_case(f, eta, d), worst_case(f, eta, d, p=arrays.asarray(np.full(8, 0.125)))
+    for a, b in ((out.value, same.value), (out.weights, same.weights)):
+        np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), atol=64 * arrays.eps)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_what_is_given_is_kept(d: Divergence, arrays: Arrays) -> None:
+    """Library, dtype and device are those of the losses; no argument is modified."""
+    given = problem(arrays, (3, 5))
+    before = [arrays.numpy(x).copy() for x in given]
+    f, eta, p = given
+    out = worst_case(f, eta, d, p=p)
+    values = (dual_value(f, out.mu, eta, d, p), primal_value(f, out.weights, eta, d, p))
+    for x in (out.value, out.mu, out.weights, out.gap, *values):
+        assert type(x) is type(f)
+        assert x.dtype == f.dtype
+        assert x.device == f.device
+    for x, old in zip(given, before, strict=True):
+        assert np.array_equal(arrays.numpy(x), old)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3)])
+def test_a_batch_may_be_empty(shape: tuple[int, ...], arrays: Arrays) -> None:
+    for d in EVERY:
+        out = worst_case(arrays.asarray(np.zeros(shape)), 1.0, d)
+        assert out.weights.shape == shape
+        assert out.value.shape == shape[:-1]
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+@pytest.mark.parametrize("eta", [1e-6, 1.0, 1e6])
+def test_one_point(d: Divergence, eta: float, arrays: Arrays) -> None:
+    out = worst_case(arrays.asarray([[-3.5], [0.0], [1e4]]), eta, d)
+    assert arrays.numpy(out.weights).tolist() == [[1.0]] * 3
+    assert arrays.numpy(out.value).tolist() == [-3.5, 0.0, 1e4]
+    assert np.all(np.abs(arrays.numpy(out.gap)) <= 64 * arrays.eps * np.array([3.5, 0.0, 1e4]))
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_limits_in_eta(d: Divergence, arrays: Arrays) -> None:
+    """max f as eta -> 0 and mean f as eta -> infinity, except for the indicator (B6)."""
+    values = [0.2, -1.0, 0.9, 0.4]
+    f = arrays.asarray(values)
+    small, large = (float(worst_case(f, eta, d).value) for eta in (1e-30, 1e30))
+    if d.family == "indicator":
+        assert small == pytest.approx(large, abs=4 * arrays.eps)
+        assert small == pytest.approx(0.9 if d.parameter == 0.25 else 0.125, abs=4 * arrays.eps)
+    else:
+        # For k < 0 no density may vanish: the others keep (eta/range)^(1/(1-k)) of their mass.
+        kept = 1e-30 ** (1 / (1 - d.parameter)) if d.parameter is not None and d.parameter < 0 else 0.0
+        assert small == pytest.approx(0.9, abs=4 * arrays.eps + 4 * kept)
+        assert large == pytest.approx(np.mean(values), abs=4 * arrays.eps)
+
+
+def test_a_naive_exponential_would_overflow(arrays: Arrays) -> None:
+    """E7: softmax and log-sum-exp shifted by the maximum."""
+    out = worst_case(arrays.asarray([1000.0, 999.0, -1000.0]), 1.0, ENTROPIC)
+    assert arrays.numpy(out.weights).tolist() == pytest.approx(
+        [1 / (1 + exp(-1)), exp(-1) / (1 + exp(-1)), 0.0], abs=8 * arrays.eps
+    )
+    exact = 1000 + log((1 + exp(-1)) / 3)
+    assert float(out.value) == pytest.approx(exact, rel=2 * arrays.eps)
+
+
+@pytest.mark.parametrize("d", EVERY, **ids)
+def test_check_can_be_skipped(d: Divergence, arrays: Arrays) -> None:
+    """The same solution, and a row with a NaN does no harm to its neighbours."""
+    f, eta, _ = problem(arrays, (3, 5))
+    out, unchecked = worst_case(f, eta, d), worst_case(f, eta, d, check=False)
+    assert np.array_equal(arrays.numpy(out.weights), arrays.numpy(unchecked.weights))
+    spoilt = arrays.numpy(f).copy()
+    spoilt[1, 2] = np.nan
+    mixed = worst_case(arrays.asarray(spoilt), eta, d, check=False)
+    assert np.isnan(float(mixed.value[1]))
+    for row in (0, 2):
+        assert float(mixed.value[row]) == pytest.approx(float(out.value[row]), rel=8 * arrays.eps)

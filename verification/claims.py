@@ -1,0 +1,304 @@
+"""Claims: statements of the paper that are searched for violations, and the verdicts reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from inspect import signature
+from math import inf, isfinite, isnan
+from time import perf_counter
+from typing import Any, TypeAlias, TypeVar
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as with_seed
+from hypothesis.strategies import SearchStrategy
+
+
+class Verdict(StrEnum):
+    """What a run of a claim says about the statement that the paper prints."""
+
+    HOLDS = "holds"
+    CORRECTED = "holds as corrected"
+    REFUTED = "refuted"
+    UNDECIDED = "not reached"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """By how much an inequality is violated on one example, and how much rounding may explain.
+
+    `note` says in words what was measured; it is shown where the evidence is.
+    """
+
+    violation: float
+    tolerance: float
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "violation", float(self.violation))
+        object.__setattr__(self, "tolerance", float(self.tolerance))
+        if not (isfinite(self.tolerance) and self.tolerance >= 0):
+            raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite number, not negative")
+
+    @property
+    def holds(self) -> bool:
+        """Whether the violation is within the tolerance; never for NaN."""
+        return self.violation <= self.tolerance
+
+    @property
+    def ratio(self) -> float:
+        """The violation in units of the tolerance."""
+        if self.tolerance:
+            return self.violation / self.tolerance
+        return inf if self.violation > 0 else 0.0
+
+
+Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence]]
+AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
+AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run of a claim found.
+
+    - `verdict` was reached by execution, `recorded` is what the claim expects.
+    - `violation` and `tolerance` are those of the worst evidence (the failing one, if one failed).
+    - `counterexample`: the printed statement's, with its numbers as computed.
+    - `found`: the smallest example on which the statement itself failed.
+    - `error`: why no verdict was reached, if something other than a violation stopped the run.
+    """
+
+    id: str
+    label: str
+    section: int
+    title: str
+    verdict: Verdict
+    recorded: Verdict
+    correction: str
+    violation: float
+    tolerance: float
+    examples: int
+    counterexample: str
+    found: str
+    error: str
+    seconds: float
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the verdict reached is the recorded one."""
+        return self.verdict is self.recorded
+
+
+@dataclass(frozen=True)
+class _Counterexample:
+    statement: Statement
+    margin: float
+
+
+class _Violated(Exception):  # noqa: N818 - a signal to the search, not an error
+    """The statement fails on the example at hand."""
+
+
+@dataclass
+class _Search:
+    """What has been seen so far of a statement on its examples."""
+
+    examples: int = 0
+    worst: Evidence | None = None
+    found: str = ""
+
+    def take(self, evidence: list[Evidence], example: Mapping[str, Any]) -> None:
+        for one in evidence:
+            if isnan(one.violation):
+                raise ValueError(f"the violation is NaN at {_show(example)} {one.note}".rstrip())
+            if not one.holds:
+                # While an example is shrunk, the last failure is the smallest so far.
+                self.worst, self.found = one, f"{_show(example)} {one.note}".strip()
+                raise _Violated
+        if self.found:
+            return
+        # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
+        self.examples += min(1, len(evidence)) if example else len(evidence)
+        for one in evidence:
+            if self.worst is None or one.ratio > self.worst.ratio:
+                self.worst = one
+
+
+def _show(example: Mapping[str, Any]) -> str:
+    def word(value: Any) -> str:
+        return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
+
+    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances:"
+
+
+def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> list[Evidence]:
+    given_back = statement(**arguments)
+    return [given_back] if isinstance(given_back, Evidence) else list(given_back)
+
+
+@dataclass
+class Claim:
+    """A statement with its label in the paper, its search, its counterexamples and its mutants.
+
+    The verdict is reached in one way for all. The statement is checked on every example:
+
+    - it passes, and no counterexample is attached: the paper's statement holds;
+    - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
+    - it fails, and the attached counterexamples stand: it is refuted.
+
+    Anything else (an error, a NaN, no example, a counterexample that does not stand) is no verdict.
+    """
+
+    statement: Statement
+    label: str
+    id: str
+    section: int
+    verdict: Verdict
+    correction: str
+    examples: int
+    strategies: Mapping[str, SearchStrategy[Any]]
+    counterexamples: list[_Counterexample] = field(default_factory=list)
+    mutants: dict[str, tuple[str, Callable[..., Any]]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The first line of the statement's docstring."""
+        return (self.statement.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def injectable(self) -> list[str]:
+        """The parameters that are no part of an example: what the claim puts to the test."""
+        return [name for name in signature(self.statement).parameters if name not in self.strategies]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence]:
+        """The statement itself, on one example."""
+        return self.statement(*args, **kwargs)
+
+    def counterexample(self, *, margin: float) -> Callable[[AnyStatement], AnyStatement]:
+        """Attach an instance on which what the paper prints is violated by at least `margin`.
+
+        The decorated function returns that evidence. It may take the parameters of the statement
+        that are put to the test, by the same names.
+        """
+
+        def attach(function: AnyStatement) -> AnyStatement:
+            self.counterexamples.append(_Counterexample(function, margin))
+            return function
+
+        return attach
+
+    def mutant(self, fault: str, *, replaces: str | None = None) -> Callable[[AnyMutant], AnyMutant]:
+        """Register a broken twin of what the claim tests; with it, the verdict must not be reached.
+
+        `replaces` names the parameter; it may be left out if there is only one.
+        """
+        target = replaces or (self.injectable[0] if len(self.injectable) == 1 else "")
+        if target not in self.injectable:
+            raise ValueError(
+                f"replaces is {replaces!r}; expected one of {', '.join(self.injectable) or 'none'}"
+            )
+
+        def register(function: AnyMutant) -> AnyMutant:
+            self.mutants[fault] = (target, function)
+            return function
+
+        return register
+
+    def run(
+        self, *, effort: float = 1.0, seed: int = 0, mutant: str | None = None, shrink: bool = True
+    ) -> Result:
+        """Search for a violation, check the counterexamples, and say which verdict that makes.
+
+        `effort` multiplies the number of examples; `mutant` puts a registered fault to the test.
+        """
+        began = perf_counter()
+        tested = dict([self.mutants[mutant]]) if mutant else {}
+        search = _Search()
+        texts: list[str] = []
+        holds = stands = True
+        error = ""
+        try:
+            holds = self._holds(search, tested, effort, seed, shrink)
+            if search.worst is None:
+                error = "no example was checked"
+            for counterexample in self.counterexamples:
+                accepted = set(signature(counterexample.statement).parameters)
+                evidence = _evidence(
+                    counterexample.statement, {k: v for k, v in tested.items() if k in accepted}
+                )
+                stands &= bool(evidence) and all(one.violation >= counterexample.margin for one in evidence)
+                texts += [one.note or f"violation {one.violation:.6g}" for one in evidence]
+        except Exception as problem:  # a claim that breaks is reported; the others still run
+            error = f"{type(problem).__name__}: {problem}"
+        if error or not stands:
+            verdict = Verdict.UNDECIDED
+        elif not holds:
+            verdict = Verdict.REFUTED
+        else:
+            verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
+        worst = search.worst or Evidence(float("nan"), 0.0)
+        return Result(
+            id=self.id,
+            label=self.label,
+            section=self.section,
+            title=self.title,
+            verdict=verdict,
+            recorded=self.verdict,
+            correction=self.correction,
+            violation=worst.violation,
+            tolerance=worst.tolerance,
+            examples=search.examples + bool(search.found),
+            counterexample="; ".join(texts),
+            found=search.found,
+            error=error,
+            seconds=perf_counter() - began,
+        )
+
+    def _holds(
+        self, search: _Search, tested: Mapping[str, Any], effort: float, seed: int, shrink: bool
+    ) -> bool:
+        def check(**example: Any) -> None:
+            search.take(_evidence(self.statement, {**example, **tested}), example)
+
+        try:
+            if not self.strategies:
+                check()
+                return True
+            searched = settings(
+                max_examples=max(1, round(self.examples * effort)),
+                database=None,
+                deadline=None,
+                phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+                verbosity=Verbosity.quiet,
+            )(given(**self.strategies)(check))
+            with_seed(seed)(searched)()
+        except _Violated:
+            return False
+        return True
+
+
+def claim(
+    label: str,
+    *,
+    id: str,  # noqa: A002 - the ledger's own word
+    section: int,
+    verdict: Verdict,
+    correction: str = "",
+    examples: int = 100,
+    **strategies: SearchStrategy[Any],
+) -> Callable[[Statement], Claim]:
+    """Make a claim of a function that reads like the paper's statement and returns `Evidence`.
+
+    Its parameters named in `strategies` are searched, `examples` of them at normal effort; without
+    any it runs once, on instances of its own. The others have defaults and are what is tested.
+    It may return or yield several pieces of evidence; an example passes if all of them do.
+    """
+
+    def decorate(statement: Statement) -> Claim:
+        return Claim(statement, label, id, section, verdict, correction, examples, strategies)
+
+    return decorate

@@ -1,0 +1,62 @@
+"""Finding the claims, and running them in the order of the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from phiball.backends import use
+from phiball.verification.claims import Claim, Result
+
+MODULES = ("section2", "examples", "section3", "guarantees")
+_ORDER = "AEBCDFGHI"  # the first letters of the ids, in the order of the paper
+DEEP = 10.0  # how many times more examples a deep search takes
+
+
+def all_claims() -> list[Claim]:
+    """Every claim, in the order of the paper."""
+    modules = (import_module(f"phiball.verification.{name}") for name in MODULES)
+    found = [one for module in modules for one in vars(module).values() if isinstance(one, Claim)]
+    return sorted(found, key=lambda one: (one.section, _ORDER.index(one.id[0]), one.id))
+
+
+def find(select: str | None = None, section: int | None = None) -> list[Claim]:
+    """The claims of a section whose id is `select`, or else whose id, label or title contains it."""
+    claims = [one for one in all_claims() if section is None or one.section == section]
+    if section is not None and not claims:
+        sections = sorted({one.section for one in all_claims()})
+        raise ValueError(f"section is {section}; there are claims on {', '.join(map(str, sections))}")
+    if select is None:
+        return claims
+    text = select.casefold()
+    exact = [one for one in claims if one.id.casefold() == text]
+    found = exact or [one for one in claims if text in f"{one.id} {one.label} {one.title}".casefold()]
+    if not found:
+        raise ValueError(f"claim is {select!r}; the ids are {', '.join(one.id for one in claims)}")
+    return found
+
+
+def run(
+    select: str | None = None,
+    section: int | None = None,
+    *,
+    deep: bool = False,
+    seed: int = 0,
+    backend: str | None = None,
+    on_result: Callable[[Result], None] | None = None,
+) -> list[Result]:
+    """Run the chosen claims on the active backend, or the named one; `on_result` is told of each.
+
+    >>> [result.verdict.value for result in run("C7")]
+    ['holds as corrected']
+    """
+    if backend is not None:
+        with use(backend):
+            return run(select, section, deep=deep, seed=seed, on_result=on_result)
+    results = []
+    for one in find(select, section):
+        result = one.run(effort=DEEP if deep else 1.0, seed=seed)
+        results.append(result)
+        if on_result is not None:
+            on_result(result)
+    return results

@@ -1,0 +1,131 @@
+"""Inner problems that are hard on purpose, for the search; each shrinks to small whole numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+from phiball.backends import Array, active
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    indicator,
+)
+
+NAMED = (
+    QUADRATIC,
+    ENTROPIC,
+    ABSOLUTE,
+    HINGE,
+    *(indicator(alpha) for alpha in (0.5, 0.75, 0.1, 1.0)),
+    *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An inner problem in plain numbers; `p` is None for the uniform law."""
+
+    f: tuple[float, ...]
+    eta: float
+    p: tuple[float, ...] | None = None
+
+    def __str__(self) -> str:
+        law = "" if self.p is None else f", p = {self.p}"
+        return f"(f = {self.f}, eta = {self.eta!r}{law})"
+
+    @property
+    def losses(self) -> Array:
+        """f as an array of the active backend."""
+        return array(self.f)
+
+    @property
+    def law(self) -> Array | None:
+        """p as an array of the active backend."""
+        return None if self.p is None else array(self.p)
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """p, written out."""
+        return self.p or (1 / len(self.f),) * len(self.f)
+
+    @property
+    def charged(self) -> list[float]:
+        """The losses that have positive probability."""
+        return [v for v, q in zip(self.f, self.probabilities, strict=True) if q > 0]
+
+    @property
+    def spread(self) -> float:
+        """max f - min f, over the points of positive probability."""
+        return max(self.charged) - min(self.charged)
+
+    @property
+    def size(self) -> float:
+        """max abs f, over the points of positive probability: the scale of rounding in the value."""
+        return max(abs(v) for v in self.charged)
+
+
+def array(values: tuple[float, ...] | list[float]) -> Array:
+    """Numbers as a float64 array of the active backend."""
+    xp = active().namespace
+    return xp.asarray(list(values), dtype=xp.float64)
+
+
+def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:
+    """10^u with u in [low, high]; shrinks towards 1."""
+    return st.floats(low, high).map(lambda u: float(f"{10**u:.6g}"))
+
+
+def _losses(max_size: int) -> st.SearchStrategy[list[float]]:
+    ties = st.integers(-3, 3).map(float)
+    two_values = st.sampled_from([0.0, 1.0])
+    spike = st.integers(1, max_size).map(lambda m: [1.0] + [0.0] * (m - 1))
+    constant = st.integers(1, max_size).map(lambda m: [1.0] * m)
+    return st.one_of(
+        st.lists(ties, min_size=1, max_size=max_size),
+        st.lists(two_values, min_size=1, max_size=max_size),
+        spike,
+        constant,
+        st.lists(st.floats(-4, 4, width=32, allow_subnormal=False), min_size=1, max_size=max_size),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn, max_size: int = 10, laws: bool = True) -> Problem:
+    """Ties, one point, two values, constants; eta from 1e-6 to 1e6 of the range; offsets; zeros in p."""
+    shape = draw(_losses(max_size))
+    unit = draw(st.sampled_from([1.0, 1e-3, 1e3]))
+    offset = draw(st.sampled_from([0.0, 100.0, -1e6]))
+    f = tuple(unit * v + offset for v in shape)
+    width = max(f) - min(f) or unit
+    extremes = st.sampled_from([1.0, 0.5, 2.0, 1e-6, 1e6, 1e-3, 1e3])
+    ratio = draw(st.one_of(extremes, powers_of_ten(-1.0, 0.0), powers_of_ten(-2.0, 2.0)))
+    p = None
+    if laws and draw(st.booleans()):
+        counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=len(f), max_size=len(f)))
+        total = sum(counts)
+        p = tuple(c / total for c in counts) if total else None
+    return Problem(f, ratio * width, p)
+
+
+@st.composite
+def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> Problem:
+    """The family on which the guarantees of Algorithm 2 are measured: f about 10^U(-1, 1), eta likewise."""
+    shape = draw(st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=1, max_size=max_size))
+    unit = draw(powers_of_ten(-1.0, 1.0))
+    offset = draw(st.sampled_from([0.0, 100.0]))
+    return Problem(tuple(unit * v + offset for v in shape), draw(powers_of_ten(-1.0, 1.0)))
+
+
+def precisions() -> st.SearchStrategy[float]:
+    """epsilon from 1e-6 to 1e-1."""
+    return powers_of_ten(-6.0, -1.0)
+
+
+def divergences() -> st.SearchStrategy[Divergence]:
+    """All the named divergences, and several of the Cressie-Read family."""
+    return st.sampled_from(NAMED)
