@@ -85,7 +85,9 @@ def cases(*, single: bool, most: int) -> list[Case]:
                 p[np.argmax(p)] += 1 - p.sum()
             else:
                 p = p / p.sum()
-        found.append(Case(tuple(f.tolist()), float(dtype(eta * size)), None if p is None else tuple(p.tolist())))
+        found.append(
+            Case(tuple(f.tolist()), float(dtype(eta * size)), None if p is None else tuple(p.tolist()))
+        )
     return found
 
 

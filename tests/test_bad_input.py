@@ -72,7 +72,9 @@ def test_losses_without_entries(doubles: Arrays) -> None:
 def test_losses_of_another_dtype(dtype: str, doubles: Arrays) -> None:
     f = doubles.asarray([0, 1], dtype=getattr(doubles.xp, dtype))
     for call in each(f):
-        with pytest.raises(TypeError, match=f"losses has dtype .*{dtype.rstrip('8')}.*expected float32 or float64"):
+        with pytest.raises(
+            TypeError, match=f"losses has dtype .*{dtype.rstrip('8')}.*expected float32 or float64"
+        ):
             call()
 
 
@@ -111,7 +113,10 @@ def test_one_bad_eta_of_many(bad: float, arrays: Arrays) -> None:
 def test_eta_beyond_the_precision() -> None:
     f = np.array([0.0, 1.0], dtype=np.float32)
     for eta in (1e-60, 1e60):
-        with np.errstate(over="ignore"), pytest.raises(ValueError, match=f"eta is {eta!r}; expected a number within .*float32"):
+        with (
+            np.errstate(over="ignore"),
+            pytest.raises(ValueError, match=f"eta is {eta!r}; expected a number within .*float32"),
+        ):
             worst_case(f, eta, ENTROPIC)
 
 
@@ -169,7 +174,10 @@ def test_divergence_that_is_none(bad: Any, doubles: Arrays) -> None:
         ([0.5, 0.25], r"p sums to 0\.75 along the last axis; expected 1"),
         ([0.5, inf], "p sums to inf along the last axis; expected 1"),
         ([0.0, 0.0], r"p sums to 0\.0 along the last axis; expected 1"),
-        ([0.25, 0.25, 0.5], r"p has shape \(3,\); expected a shape that broadcasts to losses\.shape = \(2,\)"),
+        (
+            [0.25, 0.25, 0.5],
+            r"p has shape \(3,\); expected a shape that broadcasts to losses\.shape = \(2,\)",
+        ),
         ([1.0], r"p has shape \(1,\); expected .* has the same last axis"),
         (1.0, r"p has shape \(\); expected"),
         ([[0.5, 0.5]], r"p has shape \(1, 2\); expected a shape that broadcasts to losses\.shape = \(2,\)"),
@@ -208,7 +216,9 @@ def test_arrays_of_two_libraries(doubles: Arrays) -> None:
         half, one = strict.asarray([0.5, 0.5]), strict.asarray([1.0])
         name = "numpy"
     for call in each(f, p=half):
-        with pytest.raises(TypeError, match=f"p is a .* array and losses a {name} array; expected arrays of one"):
+        with pytest.raises(
+            TypeError, match=f"p is a .* array and losses a {name} array; expected arrays of one"
+        ):
             call()
     for call in each(f, one):
         with pytest.raises(TypeError, match=f"eta is a .* array and losses a {name} array"):
@@ -222,7 +232,9 @@ def test_arrays_of_two_libraries(doubles: Arrays) -> None:
 @pytest.mark.parametrize("shape", [(2,), (3, 1), (1, 1, 3)])
 def test_mu_of_another_shape(shape: tuple[int, ...], doubles: Arrays) -> None:
     f, mu = doubles.asarray(np.zeros((3, 4))), doubles.asarray(np.zeros(shape))
-    with pytest.raises(ValueError, match=r"mu has shape \(.*\); expected one that broadcasts to \(3,\)") as error:
+    with pytest.raises(
+        ValueError, match=r"mu has shape \(.*\); expected one that broadcasts to \(3,\)"
+    ) as error:
         dual_value(f, mu, 1.0, ENTROPIC)
     assert str(shape) in str(error.value)
 

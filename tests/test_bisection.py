@@ -92,7 +92,9 @@ def test_an_unattainable_tol_is_told(arrays: Arrays) -> None:
     # mu is rounded at the size of the offset, h, which costs h^2/(2 eta) whatever is done.
     offset = 1e8 if arrays.eps < 1e-10 else 1e3
     f = arrays.asarray(offset + np.random.default_rng(0).random((40, 9)))
-    with pytest.raises(ValueError, match=r"tol is 1e-30, but .*float\d\d certifies no gap below .*larger tol"):
+    with pytest.raises(
+        ValueError, match=r"tol is 1e-30, but .*float\d\d certifies no gap below .*larger tol"
+    ):
         bisection(f, 1e-3, QUADRATIC, tol=1e-30)
 
 

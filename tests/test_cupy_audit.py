@@ -33,7 +33,9 @@ def absent(root: Path, namespace: Any) -> dict[str, str]:
 def cupy() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-        return pytest.importorskip("array_api_compat.cupy", reason="cupy: not installed", exc_type=ImportError)
+        return pytest.importorskip(
+            "array_api_compat.cupy", reason="cupy: not installed", exc_type=ImportError
+        )
 
 
 def strict() -> Any:

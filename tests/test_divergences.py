@@ -226,7 +226,10 @@ def test_constants(name: str) -> None:
         if d.recession < inf:
             far = mp.mpf(10) ** 30
             rate = 1 - d.parameter if d.family == "cressie_read" and d.parameter is not None else 1
-            assert abs(phi(far) / far - d.recession) <= (far ** -min(rate, mp.mpf("0.9"))) * 10 / min(rate, 1) + 1e-15
+            assert (
+                abs(phi(far) / far - d.recession)
+                <= (far ** -min(rate, mp.mpf("0.9"))) * 10 / min(rate, 1) + 1e-15
+            )
         if name in SMOOTH:
             assert abs(mp.diff(phi, 1, 2) - d.curvature1) < 1e-9
             assert abs(mp.diff(phi, 1) - d.slope1) < 1e-9

@@ -48,7 +48,9 @@ def scale(f: Any, eta: float, arrays: Arrays) -> float:
 
 
 @given(f=losses, eta=etas, d=divergences)
-def test_the_gap_is_what_the_two_values_say(f: list[float], eta: float, d: Divergence, arrays: Arrays) -> None:
+def test_the_gap_is_what_the_two_values_say(
+    f: list[float], eta: float, d: Divergence, arrays: Arrays
+) -> None:
     x, p = arrays.asarray(f), arrays.asarray(law(len(f)))
     out = worst_case(x, eta, d, p=p)
     dual = float(dual_value(x, out.mu, eta, d, p))
@@ -59,9 +61,7 @@ def test_the_gap_is_what_the_two_values_say(f: list[float], eta: float, d: Diver
     assert primal - tol <= float(out.value) <= dual + tol
 
 
-@given(
-    f=losses, eta=etas, d=divergences, mu=st.floats(-20, 20, width=32), seed=st.integers(0, 2**31)
-)
+@given(f=losses, eta=etas, d=divergences, mu=st.floats(-20, 20, width=32), seed=st.integers(0, 2**31))
 def test_weak_duality(
     f: list[float], eta: float, d: Divergence, mu: float, seed: int, arrays: Arrays
 ) -> None:
@@ -74,7 +74,11 @@ def test_weak_duality(
     primal = float(primal_value(x, arrays.asarray(w), eta, d, p))
     # eta phi* and eta phi may be far larger than the losses; they are rounded at their own size.
     bounds = [v for v in (dual, primal) if abs(v) < inf]
-    tol = scale(f, eta, arrays) + 64 * arrays.eps * max((abs(v) for v in bounds), default=0) + 64 * arrays.eps * (eta + abs(mu))
+    tol = (
+        scale(f, eta, arrays)
+        + 64 * arrays.eps * max((abs(v) for v in bounds), default=0)
+        + 64 * arrays.eps * (eta + abs(mu))
+    )
     assert primal <= value + tol
     assert dual >= value - tol
 

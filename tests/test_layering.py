@@ -88,7 +88,11 @@ def test_there_is_something_to_read() -> None:
         ("backends/x.py", "from phiball.refimpl import ENTROPIC", "but backends may not"),
         ("backends/x.py", "import phiball.verification.oracles", "but backends may not"),
         ("backends/x.py", "def f():\n    from phiball import refimpl", "but backends may not"),
-        ("backends/x.py", "import importlib\nimportlib.import_module('phiball.refimpl')", "but backends may not"),
+        (
+            "backends/x.py",
+            "import importlib\nimportlib.import_module('phiball.refimpl')",
+            "but backends may not",
+        ),
         ("refimpl/x.py", "from phiball.verification import oracles", "but refimpl may not"),
         ("refimpl/x.py", "from phiball.experiments import main", "but refimpl may not"),
         ("refimpl/deep/x.py", "import phiball.verification", "but refimpl may not"),
@@ -101,7 +105,11 @@ def test_there_is_something_to_read() -> None:
         ("experiments/x.py", "import tests.conftest", "not an installed name"),
         ("refimpl/x.py", "if backend == 'torch':\n    pass", "asks which backend"),
         ("refimpl/x.py", "y = 1 if active().name != 'numba' else 2", "asks which backend"),
-        ("refimpl/x.py", "y = library(x) in ('torch', 'cupy') or library(x) == 'numpy'", "asks which backend"),
+        (
+            "refimpl/x.py",
+            "y = library(x) in ('torch', 'cupy') or library(x) == 'numpy'",
+            "asks which backend",
+        ),
     ],
 )
 def test_a_planted_violation_is_seen(place: str, code: str, complaint: str, tmp_path: Path) -> None:

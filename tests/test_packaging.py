@@ -53,7 +53,9 @@ def test_the_check_of_lightness_can_fail(tmp_path: Path) -> None:
 
 
 def test_the_import_is_silent(tmp_path: Path) -> None:
-    assert fresh("import phiball.refimpl, phiball.backends, phiball.verification", tmp_path, "-W", "error") == ""
+    assert (
+        fresh("import phiball.refimpl, phiball.backends, phiball.verification", tmp_path, "-W", "error") == ""
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy, since a build leaves folders behind in its source."""
     pytest.importorskip("setuptools", reason="setuptools: not installed")
     source, out = tmp_path_factory.mktemp("source") / "phiball", tmp_path_factory.mktemp("wheel")
-    unwanted = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "build", "*.egg-info", "results", ".venv")
+    unwanted = shutil.ignore_patterns(
+        ".git", "__pycache__", ".*_cache", "build", "*.egg-info", "results", ".venv"
+    )
     shutil.copytree(ROOT, source, ignore=unwanted)
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     run = subprocess.run(
@@ -93,7 +97,9 @@ def test_the_wheel_has_every_module_and_no_test(wheel: Path) -> None:
 def test_the_wheel_works_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     # -S leaves out site-packages and with it an editable install; NumPy is found by its path.
-    here = sorted({str(Path(m.__file__).parents[1]) for m in (__import__("numpy"), __import__("array_api_compat"))})
+    here = sorted(
+        {str(Path(m.__file__).parents[1]) for m in (__import__("numpy"), __import__("array_api_compat"))}
+    )
     code = f"""
 import sys
 sys.path[:0] = [{str(tmp_path / "site")!r}]

@@ -97,7 +97,11 @@ def test_a_missing_library_names_the_extra(
 
 def test_a_missing_kernel_library_says_what_to_install() -> None:
     backend = Backend(
-        "quick", "array_api_compat.numpy", "quicklib", "pip install quicklib", {"solve": "no_such_module:solve"}
+        "quick",
+        "array_api_compat.numpy",
+        "quicklib",
+        "pip install quicklib",
+        {"solve": "no_such_module:solve"},
     )
     with pytest.raises(ImportError, match="'quick' needs quicklib.*pip install quicklib"):
         backend.kernel("solve")

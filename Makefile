@@ -1,0 +1,54 @@
+# make test | verify | verify-full | bench | lint | format | clean
+# Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Numba's cache notices a change of a kernel's own file only; this folder changes with any of them.
+export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba-$(shell cat backends/numba_*.py | cksum | cut -d' ' -f1)
+# Tests run side by side on the cores there are.
+WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
+
+.PHONY: test verify verify-full bench lint format clean
+.DELETE_ON_ERROR:
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is %s: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (a few minutes, about 2 GB, once)"
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+test: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+verify: $(READY)
+	$(BIN)/phiball verify $(ARGS)
+
+verify-full: $(READY)
+	$(BIN)/phiball verify --deep $(ARGS)
+
+$(VENV)/bench: $(READY)
+	$(PIP) --no-build-isolation -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/bench
+	$(BIN)/phiball bench inner $(ARGS)
+
+# mypy reads the package as users get it, from a wheel: the import names do not match the folders here.
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf $(VENV)/wheel
+	$(PIP) --no-build-isolation --no-deps --target $(VENV)/wheel .
+	cd $(VENV)/wheel && ../bin/python -m mypy --config-file ../../pyproject.toml -p phiball.backends -p phiball.refimpl -p phiball.verification -p phiball.experiments
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
