@@ -10,21 +10,24 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float64, njit
+from numba import float64
 
 from phiball.backends.numba_parts import (
     BLOCK,
     SUMS,
+    compiled,
     exp_nonpositive,
     expm1_nonpositive,
     minus,
+    product,
     rank_of,
+    share_of,
     store_mu,
     top_and_mean,
 )
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def entropic(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
@@ -32,7 +35,7 @@ def entropic(
     m = f.shape[1]
     for row in range(f.shape[0]):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, mean = top_and_mean(f[row])
+        top, _ = top_and_mean(f[row])
         total = 0.0
         for start in range(0, m, BLOCK):
             part = 0.0
@@ -45,6 +48,7 @@ def entropic(
         for i in range(m):
             weights[row, i] = weights[row, i] * (1.0 / total)
         excess = total / m - 1.0
+        primal = e * np.log(total / m)
         if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
             total = 0.0
             for start in range(0, m, BLOCK):
@@ -53,14 +57,14 @@ def entropic(
                     part += expm1_nonpositive(minus(f[row, i], top) * inverse)
                 total += part
             excess = total / m
-        primal = e * np.log1p(excess)
+            primal = e * np.log1p(excess)
         shift = store_mu(mu, row, top, primal, e, 0.0)
         dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
         value[row] = top + primal
         gap[row] = dual - primal
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def quadratic(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
@@ -112,12 +116,13 @@ def quadratic(
                 conj += part_conj
             if not abs(mass) > 1e-14 * m:  # the weights sum to one: no point was crossed
                 break
-        primal = (gain - 0.5 * e * cost) / m
+        # The multiplier corrects the value for weights that sum to one but for rounding.
+        primal = (gain - 0.5 * e * cost - c * mass) / m
         value[row] = top + primal
         gap[row] = (shift + e * (conj / m)) - primal
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def three_halves(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
@@ -129,8 +134,9 @@ def three_halves(
     for row in range(f.shape[0]):
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
         top, mean = top_and_mean(f[row])
-        b = 0.0
-        for step in range(100):
+        # sqrt(E y^2) is at least E y, and at least the share of the largest y: right of the root
+        b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
+        for _ in range(100):
             first, second = 0.0, 0.0
             for start in range(0, m, BLOCK):
                 part_first, part_second = 0.0, 0.0
@@ -149,9 +155,9 @@ def three_halves(
         # y at the largest loss is 1 + b, so s = phi'((1 + b)^2) = 2 b.
         shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
         at_mu = -shift * half
-        gain, cost, conj, total = 0.0, 0.0, 0.0, 0.0
+        mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
         for start in range(0, m, BLOCK):
-            part_gain, part_cost, part_conj, part_total = 0.0, 0.0, 0.0, 0.0
+            part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
             for i in range(start, min(start + BLOCK, m)):
                 g = minus(f[row, i], top)
                 d = b + g * half
@@ -160,20 +166,20 @@ def three_halves(
                 s = s if s > -1.0 else -1.0
                 x = (1.0 + d) * (1.0 + d)
                 weights[row, i] = x * (1.0 / m)
-                part_total += x
+                part_mass += d * (2.0 + d)  # x - 1
                 part_gain += x * g
                 part_cost += d * d * (d + 1.5)  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
                 part_conj += s * (3.0 + s * (3.0 + s))  # phi*(s) = 2/3 (y^3 - 1)
             gain += part_gain
             cost += part_cost
             conj += part_conj
-            total += part_total
-        primal = (gain - (4.0 / 3.0) * e * cost) / m
+            mass += part_mass
+        primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
         value[row] = top + primal
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
 def _sort_down(a: Any, n: int) -> None:
     for i in range(1, n):
         x = a[i]
@@ -184,7 +190,7 @@ def _sort_down(a: Any, n: int) -> None:
         a[j] = x
 
 
-@njit(fastmath=SUMS, cache=True, error_model="numpy")
+@compiled(SUMS)
 def _count_above(a: Any, n: int, q: float) -> int:
     count = 0
     for i in range(n):
@@ -192,7 +198,7 @@ def _count_above(a: Any, n: int, q: float) -> int:
     return count
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
 def _gather(a: Any, n: int, low: float, high: float, out: Any) -> int:
     """Copy the entries of a in [low, high] to out, without a branch; returns how many."""
     inside = 0
@@ -202,8 +208,8 @@ def _gather(a: Any, n: int, low: float, high: float, out: Any) -> int:
     return inside
 
 
-@njit(fastmath=False, cache=True, nogil=True, error_model="numpy")
-def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> float:
+@compiled()
+def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> Any:
     """The `rank`-th largest entry of `a` (from 1); the other arrays are room to work in.
 
     A sorted sample puts a bracket around the answer; what lies inside it is gathered, and so on.
@@ -250,7 +256,7 @@ def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> float:
     return answer
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def indicator(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
@@ -258,7 +264,7 @@ def indicator(
     m = f.shape[1]
     alpha = parameter
     one, two, sample = np.empty(m, f.dtype), np.empty(m, f.dtype), np.empty(64, f.dtype)
-    full = alpha * m
+    full, rest = product(alpha, m)
     rank = rank_of(alpha, m)
     for row in range(f.shape[0]):
         q = float64(select(f[row], rank, one, two, sample))
@@ -272,7 +278,7 @@ def indicator(
                 part += g if g > 0.0 else 0.0
             excess += part
         tied = reached - above
-        share = min(1.0, max(0.0, (full - above) / tied)) / full
+        share = share_of(full, rest, above, tied) / full
         each = (1.0 - share * tied) / max(above, 1)
         gain = 0.0
         for start in range(0, m, BLOCK):

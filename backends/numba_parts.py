@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
@@ -14,6 +15,20 @@ from numba.extending import intrinsic
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
 TILE = 64  # rows that are solved side by side where they are short
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Compile a function without the interpreter's lock, cached on disk; 1/0 is infinite, as in NumPy."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        options = {"fastmath": fastmath, "cache": True, "nogil": True, "error_model": "numpy"}
+        return cast("Callable[P, R]", njit(**options)(function))
+
+    return decorate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -38,7 +53,7 @@ def _float(context: Any, n: Any) -> Any:
     return signature, build
 
 
-@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@compiled({"contract"})
 def _scale_and_power(x: float) -> tuple[float, float]:
     """(2^n, exp(r) - 1) with x = n log 2 + r and abs(r) <= log(2)/2, without a branch.
 
@@ -61,41 +76,42 @@ def _scale_and_power(x: float) -> tuple[float, float]:
     return _float((_bits(shifted) + 1023) << 52), y * (r * r) + r
 
 
-@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@compiled({"contract"})
 def exp_nonpositive(x: float) -> float:
     """exp(x) for x <= 0, to a few ulp, as vectors of it; 0 below the normal range (x < -708)."""
     scale, power = _scale_and_power(x)
     return scale + scale * power if x >= -708.0 else 0.0
 
 
-@njit(fastmath={"contract"}, cache=True, error_model="numpy")
+@compiled({"contract"})
 def expm1_nonpositive(x: float) -> float:
     """exp(x) - 1 for x <= 0, to a few ulp, as vectors of it."""
     scale, power = _scale_and_power(x)
     return scale * power + (scale - 1.0) if x >= -708.0 else -1.0
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
 def minus(a: float, b: float) -> float:
     """a - b, first: compiled without SUMS, it is not merged with the sums around it.
 
     Reordering (f - top) - c to f - (top + c) would lose the digits of c under an offset of f.
     """
-    return float64(a) - float64(b)
+    difference: float = float64(a) - float64(b)
+    return difference
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
 def _add_up(a: float, b: float) -> float:
     """a + b, rounded upwards."""
     s = a + b
     c = s - a
     e = (a - (s - c)) + (b - c)
     if e > 0.0:  # then s is not 0, and its neighbour above is a step of its bits
-        return _float(_bits(s) + (1 if s > 0.0 else -1))
+        s = _float(_bits(s) + (1 if s > 0.0 else -1))
     return s
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
 def store_mu(out: Any, row: int, top: float, shift: float, eta: float, slope1: float) -> float:
     """out[row] = top + shift - eta slope1, rounded up; returns the shift that this mu stands for."""
     mu = _add_up(_add_up(top, shift), -eta * slope1)
@@ -106,7 +122,8 @@ def store_mu(out: Any, row: int, top: float, shift: float, eta: float, slope1: f
     high = mu + eta * slope1
     c = high - mu
     low = (mu - (high - c)) + (eta * slope1 - c)
-    return (high - top) + low
+    stands_for: float = (high - top) + low
+    return stands_for
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -122,7 +139,7 @@ def _larger(context: Any, a: Any, b: Any) -> Any:
     return a(a, a), build
 
 
-@njit(fastmath=SUMS, cache=True, error_model="numpy")
+@compiled(SUMS)
 def top_and_mean(f: Any) -> tuple[float, float]:
     """(max f, mean f - max f), the mean by way of differences, which an offset does not spoil."""
     top, total = f[0], 0.0
@@ -135,7 +152,23 @@ def top_and_mean(f: Any) -> tuple[float, float]:
     return float64(top), minus(total / f.size, minus(top, f[0]))
 
 
-@njit(fastmath=False, cache=True, error_model="numpy")
+@compiled()
+def product(a: float, n: int) -> tuple[float, float]:
+    """(high, low) with high = fl(a n) and high + low = a n exactly, for n below 2^26."""
+    head = a * 134217729.0  # 2^27 + 1 splits a into two halves, whose products with n are exact
+    head = head - (head - a)
+    tail = a - head
+    high = a * n
+    return high, (head * n - high) + tail * n
+
+
+@compiled()
 def rank_of(alpha: float, m: int) -> int:
     """The rank of the smallest loss that has weight; alpha m may be an integer but for rounding."""
     return min(m, max(1, int(np.ceil(alpha * m * (1.0 - 1e-14)))))
+
+
+@compiled()
+def share_of(full: float, rest: float, above: float, tied: float) -> float:
+    """What part of its largest weight each tied point has, with full + rest = alpha m."""
+    return min(1.0, max(0.0, (minus(full, above) + rest) / tied))

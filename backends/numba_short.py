@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from phiball.backends.numba_parts import SUMS, TILE, minus, rank_of, store_mu
+from phiball.backends.numba_parts import SUMS, TILE, compiled, minus, product, rank_of, share_of, store_mu
 
 
-@njit(fastmath=SUMS, cache=True, error_model="numpy")
+@compiled(SUMS)
 def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
     """tile[i, r] = f[first + r, i] for a tile of rows, their maxima in top; returns how many rows."""
-    rows = min(TILE, f.shape[0] - first)
+    rows: int = min(TILE, f.shape[0] - first)
     for r in range(rows):
         for i in range(f.shape[1]):
             tile[i, r] = f[first + r, i]
@@ -28,7 +27,7 @@ def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
     return rows
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def quadratic_short(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
@@ -50,7 +49,7 @@ def quadratic_short(
                 mean[r] += tile[i, r] * (1.0 / m)
         for r in range(TILE):
             edge[r] = max(-e[r] * m, mean[r] - e[r])
-        for step in range(100):
+        for _ in range(100):
             for r in range(TILE):
                 count[r] = 0.0
                 total[r] = 0.0
@@ -91,13 +90,13 @@ def quadratic_short(
             gap[first + r] = (shift[r] + e[r] * (conj[r] / m)) - total[r] / m
 
 
-@njit(fastmath=SUMS, cache=True, nogil=True, error_model="numpy")
+@compiled(SUMS)
 def indicator_short(
     f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
     n, m = f.shape
-    full = parameter * m
+    full, rest = product(parameter, m)
     rank = rank_of(parameter, m)
     tile, best = np.empty((m, TILE)), np.empty((rank, TILE))
     x, q, above, reached, excess, each, share, gain = np.empty((8, TILE))
@@ -125,7 +124,7 @@ def indicator_short(
                 reached[r] += 1.0 if g >= 0.0 else 0.0
         for r in range(TILE):
             tied = reached[r] - above[r]
-            share[r] = min(1.0, max(0.0, (full - above[r]) / tied)) / full
+            share[r] = share_of(full, rest, above[r], tied) / full
             each[r] = (1.0 - share[r] * tied) / max(above[r], 1.0)
         for i in range(m):
             for r in range(TILE):

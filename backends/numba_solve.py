@@ -90,7 +90,8 @@ def _birth(like: Array) -> Callable[[Any], Array]:
         return lambda out: out
     import torch
 
-    return torch.from_numpy
+    born: Callable[[Any], Array] = torch.from_numpy
+    return born
 
 
 def _first_call(

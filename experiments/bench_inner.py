@@ -86,9 +86,9 @@ def _peers(problem: str) -> dict[str, Solver]:
     if problem == "entropic":
         if torch:
             found["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
-            found["torch.logsumexp (value only)"] = lambda f: on_torch(
-                lambda x: torch.logsumexp(x / ETA, -1)
-            )(f)[:0].sum() or None
+            found["torch.logsumexp (value only)"] = lambda f: (
+                on_torch(lambda x: torch.logsumexp(x / ETA, -1))(f)[:0].sum() or None
+            )
         if special:
             found["scipy logsumexp (value only)"] = lambda f: special.logsumexp(f / ETA, -1)[:0].sum() or None
     if problem == "quadratic":
@@ -235,5 +235,7 @@ def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None
         console.print("entmax is not installed: pip install 'phiball[bench]' adds it to the table")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"rows": [asdict(row) for row in measured], "two_threads": gains}, indent=1))
+        out.write_text(
+            json.dumps({"rows": [asdict(row) for row in measured], "two_threads": gains}, indent=1)
+        )
         console.print(f"wrote {out}")

@@ -14,11 +14,12 @@ from time import perf_counter
 from typing import Annotated
 
 import typer
-from phiball.backends import BACKENDS, Backend, active
-from phiball.backends.selection import VARIABLE
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from phiball.backends import BACKENDS, Backend, active
+from phiball.backends.selection import VARIABLE
 
 app = typer.Typer(
     help="Adversarially robust learning with phi-divergence regularisation.",

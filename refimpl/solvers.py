@@ -8,6 +8,7 @@ the offset of the losses, or the distance of s to a pole.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from phiball.backends import Array, array_namespace, device, kernel, quiet
@@ -33,17 +34,20 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> Solution:
     f has shape (..., m), eta shape (...) and p shape (..., m), or None for the uniform law.
     """
     xp = array_namespace(f)
-    m = f.shape[-1]
-    if p is None:
-        p = xp.full_like(f, 1 / m)
+    law = p
+    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     c = centred(d)
     with quiet():
         top, g = shifted(f, p)
         e = eta[..., None]
-        method = _METHODS.get(c.family or "", _any_divergence)
-        x, s = method(f, g, e, p, c)
+        if c.family == "indicator":
+            x, s = _indicator(g, e, law, c)
+        else:
+            x, s = _METHODS.get(c.family or "", _any_divergence)(f, g, e, p, c)
         weights = p * x
-        weights = weights / xp.sum(weights, axis=-1, keepdims=True)
+        if c.curvature1 < xp.inf:
+            weights = weights / xp.sum(weights, axis=-1, keepdims=True)
+        # else phi has a kink at 1, and a large eta would charge for the rounding of a ratio of 1.
         # At a pole and at a finite recession, mu rounded down would make the dual infinite.
         s = s * (1 - tolerance(f)) if c.recession < xp.inf else s
         mu = add_up(add_up(top, -eta * s), -eta * d.slope1)
@@ -85,7 +89,9 @@ def _entropic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[
     """Example 2: x = exp(u)/E exp(u), s = -log E exp(u), with u = g/eta."""
     xp = array_namespace(g)
     u = g / eta
-    s = -xp.log1p(xp.sum(p * xp.expm1(u), axis=-1))  # expm1: a large eta leaves u tiny
+    excess = xp.sum(p * xp.expm1(u), axis=-1)  # of E exp(u) over 1, for a large eta leaves u tiny
+    mean = xp.sum(p * xp.exp(u), axis=-1)
+    s = -xp.where(excess > -0.5, xp.log1p(excess), xp.log(mean))
     return xp.exp(u + s[..., None]), s
 
 
@@ -201,23 +207,31 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
     return ratio(X)[0], (xp.expm1(a * xp.log(X)) / a)[..., 0]
 
 
-def _indicator(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on f = q."""
+def _indicator(g: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
+    """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on g = q.
+
+    Under the uniform law masses are counts and alpha m is kept in two parts, so that nothing is
+    lost in the difference between them, however many points there are.
+    """
     assert d.parameter is not None
-    alpha = d.parameter
     xp = array_namespace(g)
+    if p is None:
+        p, exact = xp.ones_like(g), Fraction(d.parameter) * g.shape[-1]
+        full = float(exact)
+        rest = float(exact - Fraction(full))
+    else:
+        full, rest = d.parameter, 0.0
     order = xp.argsort(g, axis=-1, descending=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
-    mass = xp.cumulative_sum(xp.take_along_axis(xp.broadcast_to(p, g.shape), order, axis=-1), axis=-1)
-    # The quantile is the first ranked loss at which the mass reaches alpha (the last, at alpha = 1).
-    reached = mass >= alpha * (1 - tolerance(g))
+    mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
+    # The quantile: the first ranked loss where the mass reaches alpha, or the last if rounding forbids it.
+    reached = mass >= full * (1 - tolerance(g))
     q = xp.max(xp.where(reached, ranked, xp.min(g, axis=-1, keepdims=True)), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
     above = xp.sum(xp.where(g > q, p, zero), axis=-1, keepdims=True)
-    at = xp.sum(xp.where(g == q, p, zero), axis=-1, keepdims=True)
-    share = (alpha - above) / at
-    share = xp.clip(share, 0.0, 1.0)  # rounding of the sums, magnified where little mass is tied
-    x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / alpha
+    tied = xp.sum(xp.where(g == q, p, zero), axis=-1, keepdims=True)
+    share = xp.clip(((full - above) + rest) / tied, 0.0, 1.0)
+    x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / d.parameter
     return x, -(q / eta)[..., 0]
 
 
@@ -285,7 +299,6 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
 _METHODS = {
     "entropic": _entropic,
     "cressie_read": _cressie_read,
-    "indicator": _indicator,
     "absolute": _kinked,
     "hinge": _kinked,
 }

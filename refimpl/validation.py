@@ -46,7 +46,7 @@ def valid_finite(name: str, x: Array) -> None:
         )
 
 
-def valid_eta(eta: float | Array, losses: Array) -> Array:
+def valid_eta(eta: Array, losses: Array) -> Array:
     """`eta` as an array of shape losses.shape[:-1], or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1]

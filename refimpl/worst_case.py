@@ -55,7 +55,6 @@ def worst_case(
     """Solve max over gamma of sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i), exactly.
 
     Arguments:
-
     - `losses` (..., m): f, float32 or float64, of any supported library.
     - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
     - `divergence`: phi, for example ENTROPIC.
@@ -78,6 +77,7 @@ def worst_case(
     0.8041667 0.45
     >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
     [0.     0.0833 0.9167] True
+
     """
     f = detach(losses)
     eta, p = _problem(f, eta, divergence, p)

@@ -39,7 +39,7 @@ EVERY = [
     *(indicator(alpha) for alpha in (0.25, 1.0, 0.013)),
     *(cressie_read(k) for k in ORDERS),
 ]
-ids = {"ids": lambda d: f"{d.family}({d.parameter!r})" if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: f"{d.family}({d.parameter!r})" if isinstance(d, Divergence) else None}
 
 
 class Case(NamedTuple):
@@ -167,7 +167,7 @@ def test_a_large_eta_leaves_the_mean(d: Divergence, arrays: Arrays) -> None:
 
 
 # Wide enough for 64 bits of mantissa; elsewhere the oracle would be no better than the solver.
-wide = pytest.mark.skipif(np.finfo(np.longdouble).eps > 2e-19, reason="no extended precision here")
+wide = pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 2e-19), reason="no extended precision here")
 
 
 @wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.conftest import Arrays
 
 SMOOTH = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, -1, 0, 0.5, 0.99, 1.01, 1.5, 2, 3, 10))]
-ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 
 
 @pytest.mark.parametrize("d", SMOOTH, **ids)

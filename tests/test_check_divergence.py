@@ -148,13 +148,15 @@ def test_a_conjugate_without_constants() -> None:
 
 @pytest.mark.parametrize("name", ["phi", "conj", "dconj", "d2conj"])
 def test_fields_must_be_functions(name: str) -> None:
+    changes: dict[str, Any] = {name: 3.0}
     with pytest.raises(TypeError, match=f"{name} is 3.0; expected a function of an array"):
-        replace(sound(), **{name: 3.0})
+        replace(sound(), **changes)
 
 
 def test_the_name_must_be_a_string() -> None:
+    name: Any = 7
     with pytest.raises(TypeError, match="name is 7; expected a string"):
-        replace(sound(), name=7)
+        replace(sound(), name=name)
 
 
 @pytest.mark.parametrize("bad", ["entropic", None, 2.0])

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from typer.testing import CliRunner
+
 from phiball.experiments import main as entry
 from phiball.experiments.cli import app
 from phiball.verification import runner
 from phiball.verification.claims import Evidence, Verdict, claim
-from typer.testing import CliRunner
 
 COMMANDS = (["verify"], ["backends"], ["bench"], ["bench", "inner"])
 

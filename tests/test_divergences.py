@@ -46,15 +46,16 @@ def power(k: float) -> Callable[[Real], Real]:
     return phi
 
 
+def capped(alpha: float) -> Callable[[Real], Real]:
+    return lambda x: mp.mpf(0) if alpha * x <= 1 else mp.inf
+
+
 NAMED: dict[str, tuple[Divergence, Callable[[Real], Real]]] = {
     "entropic": (ENTROPIC, lambda x: x * mp.log(x) - x + 1 if x > 0 else mp.mpf(1)),
     "quadratic": (QUADRATIC, lambda x: (x * x - 1) / 2),
     "absolute": (ABSOLUTE, lambda x: abs(x - 1)),
     "hinge": (HINGE, lambda x: max(x - 1, mp.mpf(0))),
-    **{
-        f"indicator({a})": (indicator(a), lambda x, a=a: mp.mpf(0) if a * x <= 1 else mp.inf)
-        for a in (0.013, 0.25, 1.0)
-    },
+    **{f"indicator({a})": (indicator(a), capped(a)) for a in (0.013, 0.25, 1.0)},
     **{f"cressie_read({k:.3g})": (cressie_read(k), power(k)) for k in ORDERS},
 }
 SMOOTH = [name for name in NAMED if name.startswith(("entropic", "quadratic", "cressie"))]

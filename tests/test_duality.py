@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SMOOTH = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3))]
 EVERY = [*SMOOTH, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)]
-ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 
 # Quarters are exact in both precisions, and make ties.
 losses = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=8)
@@ -36,7 +36,7 @@ etas = st.sampled_from([0.015625, 0.25, 1.0, 4.0, 64.0])
 divergences = st.sampled_from(EVERY)
 
 
-def law(n: int) -> np.ndarray[Any, Any]:
+def law(n: int) -> Any:
     """A law on n points with a zero where there is room for one."""
     p = np.arange(1, n + 1) % 4 + (n < 4)
     return p / p.sum()
@@ -44,7 +44,7 @@ def law(n: int) -> np.ndarray[Any, Any]:
 
 def scale(f: Any, eta: float, arrays: Arrays) -> float:
     """What counts as rounding of a value or a gap: some eps of the sizes that are added up."""
-    return 64 * arrays.eps * (np.ptp(f) + np.max(np.abs(f)) + eta * arrays.eps)
+    return float(64 * arrays.eps * (np.ptp(f) + np.max(np.abs(f)) + eta * arrays.eps))
 
 
 @given(f=losses, eta=etas, d=divergences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ EVERY = [
     *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
 ]
 mine = Divergence("mine", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
-ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 ROW = [0.11, -0.42, 0.9, 0.37, 0.63]
 
 
@@ -139,4 +140,4 @@ def test_descent_decreases_the_risk() -> None:
         risks.append(float(risk.detach()))
         (gradient,) = torch.autograd.grad(risk, theta)
         theta = (theta - 0.02 * gradient).detach().requires_grad_()
-    assert all(b < a for a, b in zip(risks, risks[1:], strict=False))
+    assert all(b < a for a, b in pairwise(risks))

@@ -98,7 +98,7 @@ def test_the_wheel_works_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> No
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     # -S leaves out site-packages and with it an editable install; NumPy is found by its path.
     here = sorted(
-        {str(Path(m.__file__).parents[1]) for m in (__import__("numpy"), __import__("array_api_compat"))}
+        {str(Path(str(m.__file__)).parents[1]) for m in (__import__("numpy"), __import__("array_api_compat"))}
     )
     code = f"""
 import sys

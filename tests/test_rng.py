@@ -193,7 +193,8 @@ def test_bad_seed(seed: Any) -> None:
 
 def test_a_numpy_integer_is_a_seed() -> None:
     like = np.zeros(1)
-    a, b = rng(np.int64(3)), rng(3)  # type: ignore[arg-type]
+    three: Any = np.int64(3)
+    a, b = rng(three), rng(3)
     assert a.normal((4,), like=like).tolist() == b.normal((4,), like=like).tolist()
 
 

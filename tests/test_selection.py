@@ -103,7 +103,7 @@ def test_a_missing_kernel_library_says_what_to_install() -> None:
         "pip install quicklib",
         {"solve": "no_such_module:solve"},
     )
-    with pytest.raises(ImportError, match="'quick' needs quicklib.*pip install quicklib"):
+    with pytest.raises(ImportError, match=r"'quick' needs quicklib.*pip install quicklib"):
         backend.kernel("solve")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from phiball.refimpl import (
 if TYPE_CHECKING:
     from tests.conftest import Arrays
 
-ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 
 
 def _root(s: Array) -> Array:
@@ -151,7 +151,7 @@ def test_a_kinked_one(eta: float, arrays: Arrays) -> None:
     tol = 64 * arrays.eps * 5
     assert np.all(np.abs(arrays.numpy(out.gap)) <= tol)
     np.testing.assert_allclose(arrays.numpy(out.weights).sum(axis=-1), 1, atol=8 * arrays.eps)
-    with pytest.raises(ValueError, match="divergence is elastic, which is kinked.*use worst_case"):
+    with pytest.raises(ValueError, match=r"divergence is elastic, which is kinked.*use worst_case"):
         bisection(f, eta, elastic(), tol=1e-3)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
+
 from phiball.backends import use
 from phiball.verification import definitions, oracles, report
 from phiball.verification.claims import Claim, Evidence, Verdict, claim

@@ -33,7 +33,7 @@ EVERY = [
     indicator(1.0),
     *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
 ]
-ids = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 TWO, THREE = [0.0, 1.0], [0.0, 0.5, 1.0]
 
 # losses, eta, divergence, value, density ratios (None: not stated), mu (None: not unique)
@@ -85,6 +85,14 @@ def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -
     assert arrays.numpy(solution.weights).tolist() == pytest.approx(gamma, abs=16 * arrays.eps)
     value = sum(q * max(v, 1 - 0.2 * c) for q, v in zip(p, f, strict=True))
     assert float(solution.value) == pytest.approx(value, abs=16 * arrays.eps)
+
+
+@pytest.mark.parametrize(("d", "eta"), [(ABSOLUTE, 0.25), (HINGE, 0.5)], **ids)
+def test_the_edge_below_which_mass_moves(d: Divergence, eta: float, arrays: Arrays) -> None:
+    """A loss of max f - 1/2, give or take 2^-23, stays above the edge and moves below it."""
+    near = 2.0**-23  # all of these are exact in single precision
+    out = worst_case(arrays.asarray([1.0, 0.5 + near, 0.5 - near, 0.75]), eta, d)
+    assert arrays.numpy(out.weights).tolist() == [0.5, 0.25, 0.0, 0.25]
 
 
 def test_ties_at_the_quantile_share(arrays: Arrays) -> None:

@@ -20,6 +20,9 @@ class Output(NamedTuple):
     h: float
 
 
+Algorithm: TypeAlias = Callable[[Array, float, Divergence, int, tuple[float, float]], Output]
+
+
 def printed_bracket(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     """[min f, max f - eta K], K = phi'(0+); max f - eta (min f - max f) above where K = -inf."""
     xp = array_namespace(f)

@@ -284,7 +284,7 @@ class Claim:
 def claim(
     label: str,
     *,
-    id: str,  # noqa: A002 - the ledger's own word
+    id: str,  # noqa: A002 - the plainest word for it
     section: int,
     verdict: Verdict,
     correction: str = "",

@@ -137,6 +137,7 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
         cost = cp.pos(x - 1)
     elif family == "indicator":
         cost = 0 * x
+        assert parameter is not None
         limits.append(x <= 1 / parameter)
     else:
         raise ValueError(f"family is {family!r}; expected one of the paper's five")

@@ -7,11 +7,21 @@ from dataclasses import replace
 from fractions import Fraction
 
 import mpmath as mp
+
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, worst_case
 from phiball.verification import definitions, oracles
 from phiball.verification.claims import Evidence, Verdict, claim
-from phiball.verification.section2 import ROUNDING, Solver, exact_law, numbers, solution_is, solved
+from phiball.verification.section2 import (
+    ROUNDING,
+    Solver,
+    exact_law,
+    numbers,
+    primal_tolerance,
+    solution_is,
+    solved,
+    value_tolerance,
+)
 from phiball.verification.strategies import Problem, problems
 
 # --- Example 2 ------------------------------------------------------------------------------------
@@ -26,7 +36,7 @@ def log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Eviden
         mu = eta * mp.log(mp.fsum(q * mp.exp(v / eta) for q, v in zip(law, problem.f, strict=True)))
         gamma = [q * mp.exp((v - mu) / eta) for q, v in zip(law, problem.f, strict=True)]
     solution = solved(solve, problem, ENTROPIC)
-    tolerance = ROUNDING * problem.size
+    tolerance = value_tolerance(problem)
     yield Evidence(abs(definitions.difference(float(solution.value), mu)), tolerance, "the value")
     yield Evidence(abs(definitions.difference(float(solution.mu), mu)), tolerance, "mu")
     errors = [
@@ -67,9 +77,9 @@ def positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evid
     square = sum(q * v * v for q, v in zip(law, above, strict=True))
     formula = mu + eta / 2 + square / (2 * eta)
     exact = oracles.inner(problem.f, problem.eta, "quadratic", p=problem.p).value
-    yield Evidence(abs(float(formula - exact)), ROUNDING * problem.size, "the printed formula")
+    yield Evidence(abs(float(formula - exact)), value_tolerance(problem), "the printed formula")
     error = float(Fraction(float(solution.value)) - exact)
-    yield Evidence(abs(error), ROUNDING * problem.size, "the value")
+    yield Evidence(abs(error), value_tolerance(problem), "the value")
 
 
 @positive_part.mutant("gives the multiplier of (x - 1)^2/2")
@@ -101,11 +111,13 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     f = [Fraction(v) for v in problem.f]
     pairs = list(zip(f, law, strict=True))
     top = max(v for v, q in pairs if q)
-    value = sum(q * max(v, top - c) for v, q in pairs)
+    value = sum((q * max(v, top - c) for v, q in pairs), Fraction(0))
     below = sum((q for v, q in pairs if v <= top - c), Fraction(0))
     at_top = sum(q for v, q in pairs if v == top)
     zeta = [(Fraction(v > top - c) + (below / at_top if v == top else 0)) for v in f]
-    cost = sum(q * (abs(z - 1) if d is ABSOLUTE else max(z - 1, 0)) for q, z in zip(law, zeta, strict=True))
+    cost = sum(
+        q * (abs(z - 1) if d is ABSOLUTE else max(z - 1, Fraction(0))) for q, z in zip(law, zeta, strict=True)
+    )
     reached = sum(q * z * v for (v, q), z in zip(pairs, zeta, strict=True)) - eta * cost
     yield Evidence(abs(float(value - reached)), 0.0, "the corrected worst case, in exact arithmetic")
     mass = sum(q * z for q, z in zip(law, zeta, strict=True))
@@ -115,7 +127,7 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     with mp.workdps(definitions.DIGITS):
         printed_mu = mp.mpf(float(top)) - mp.mpf(problem.eta)
     at_mu = definitions.dual(problem.f, printed_mu, *instance)
-    tolerance = ROUNDING * problem.size
+    tolerance = value_tolerance(problem)
     yield Evidence(abs(definitions.difference(at_mu, value)), tolerance, "the dual at mu* = max f - eta")
 
     solution = solved(solve, problem, d)
@@ -123,13 +135,13 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     mu = Fraction(float(solution.mu))
     outside = max(top - eta - mu, mu - end)
     yield Evidence(float(outside), tolerance, "mu and the set of minimisers")
-    exact = [Fraction(1) * z for z in zeta]
     # At f = max f - c the worst case is not unique, and beside it rounding decides: compare values only.
     beside = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
-    checks = list(solution_is(solution, value, exact, problem))
+    checks = list(solution_is(solution, value, zeta, problem))
     yield from checks[:1] if beside else checks
     primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
-    yield Evidence(abs(definitions.difference(primal, value)), tolerance, "the primal at the weights")
+    short = abs(definitions.difference(primal, value))
+    yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
 
 
 def _printed_mass(c: float) -> Evidence:

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from phiball.backends import active
-from phiball.verification.claims import Claim, Result, Verdict
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from phiball.backends import active
+from phiball.verification.claims import Claim, Result, Verdict
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.CORRECTED: "yellow", Verdict.REFUTED: "magenta"}
 _WIDTHS = (14, 28, 20, 9, 8)

@@ -8,7 +8,7 @@ from importlib import import_module
 from phiball.backends import use
 from phiball.verification.claims import Claim, Result
 
-MODULES = ("section2", "examples", "section3", "guarantees")
+MODULES = ("section2", "examples", "section3", "estimated_value", "guarantees")
 _ORDER = "AEBCDFGHI"  # the first letters of the ids, in the order of the paper
 DEEP = 10.0  # how many times more examples a deep search takes
 
@@ -16,8 +16,9 @@ DEEP = 10.0  # how many times more examples a deep search takes
 def all_claims() -> list[Claim]:
     """Every claim, in the order of the paper."""
     modules = (import_module(f"phiball.verification.{name}") for name in MODULES)
-    found = [one for module in modules for one in vars(module).values() if isinstance(one, Claim)]
-    return sorted(found, key=lambda one: (one.section, _ORDER.index(one.id[0]), one.id))
+    # One claim may be imported by the module of another.
+    found = {id(one): one for module in modules for one in vars(module).values() if isinstance(one, Claim)}
+    return sorted(found.values(), key=lambda one: (one.section, _ORDER.index(one.id[0]), one.id))
 
 
 def find(select: str | None = None, section: int | None = None) -> list[Claim]:

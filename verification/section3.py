@@ -7,6 +7,7 @@ from math import ceil, floor, log, sqrt
 from typing import TypeAlias
 
 from hypothesis import strategies as st
+
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import (
     ABSOLUTE,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
+
 from phiball.backends import Array, active
 from phiball.refimpl import (
     ABSOLUTE,
@@ -119,6 +120,14 @@ def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> Problem:
     unit = draw(powers_of_ten(-1.0, 1.0))
     offset = draw(st.sampled_from([0.0, 100.0]))
     return Problem(tuple(unit * v + offset for v in shape), draw(powers_of_ten(-1.0, 1.0)))
+
+
+@st.composite
+def spikes(draw: st.DrawFn) -> Problem:
+    """One large loss among zeros: where weights that do not sum to one are costly to normalise."""
+    m = draw(st.integers(2, 12))
+    height = draw(st.integers(1, 60))
+    return Problem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))
 
 
 def precisions() -> st.SearchStrategy[float]:
