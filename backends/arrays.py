@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import array_api_compat
+import array_api_compat.numpy
 import numpy as np
 from array_api_compat import device, is_array_api_obj
 
@@ -27,6 +28,8 @@ __all__ = [
 
 def array_namespace(*arrays: Array) -> Any:
     """The Array API namespace of the arrays, which must all belong to one library."""
+    if all(type(a) is np.ndarray for a in arrays) and arrays:
+        return array_api_compat.numpy  # the common case, without the search through all libraries
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError as error:

@@ -21,6 +21,7 @@ from phiball.backends.numba_parts import (
     minus,
     product,
     rank_of,
+    ring,
     share_of,
     store_mu,
     top_and_mean,
@@ -29,9 +30,10 @@ from phiball.backends.numba_parts import (
 
 @compiled(SUMS)
 def entropic(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
+    ring(bell)
     m = f.shape[1]
     for row in range(f.shape[0]):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
@@ -66,9 +68,10 @@ def entropic(
 
 @compiled(SUMS)
 def quadratic(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
+    ring(bell)
     m = f.shape[1]
     for row in range(f.shape[0]):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
@@ -124,12 +127,13 @@ def quadratic(
 
 @compiled(SUMS)
 def three_halves(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
 
     Newton on sqrt(E y^2), which is convex in b and straight while the same points are active.
     """
+    ring(bell)
     m = f.shape[1]
     for row in range(f.shape[0]):
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
@@ -258,9 +262,10 @@ def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> Any:
 
 @compiled(SUMS)
 def indicator(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
+    ring(bell)
     m = f.shape[1]
     alpha = parameter
     one, two, sample = np.empty(m, f.dtype), np.empty(m, f.dtype), np.empty(64, f.dtype)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from platform import machine
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import float64, int64, njit
+from numba import float64, int64, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # Sums may be reordered, to be vectorised; NaN and infinity keep their meaning. A function that says
@@ -172,3 +174,63 @@ def rank_of(alpha: float, m: int) -> int:
 def share_of(full: float, rest: float, above: float, tied: float) -> float:
     """What part of its largest weight each tied point has, with full + rest = alpha m."""
     return min(1.0, max(0.0, (minus(full, above) + rest) / tied))
+
+
+def _counter(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
+    return builder.bitcast(array.data, ir.IntType(64).as_pointer())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def read(context: Any, counter: Any) -> Any:
+    """counter[0], anew from memory each time."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _counter(context, builder, signature, args)
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return int64(types.Array(int64, 1, "C")), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def ring(context: Any, counter: Any) -> Any:
+    """counter[0] += 1, at once seen by other threads; returns what it was."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _counter(context, builder, signature, args)
+        return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "seq_cst")
+
+    return int64(types.Array(int64, 1, "C")), build
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _relax(context: Any) -> Any:
+    """Leave the core to its other hardware thread for a moment, which may be the one waited for."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if machine() in ("x86_64", "AMD64"):
+            pause = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), build
+
+
+@compiled()
+def wait_until(bell: Any, number: int, spins: int) -> bool:
+    """Whether `bell` reaches `number` while it is read `spins` times, some ten nanoseconds each."""
+    for _ in range(spins):
+        if read(bell) >= number:
+            return True
+        _relax()
+    return False
+
+
+@compiled()
+def ring_and_wait(done: Any, bell: Any, number: int, spins: int) -> bool:
+    """Ring `done`, then tell whether `bell` reaches `number` while it is read `spins` times.
+
+    All this without the interpreter's lock: who hears `done` will want it, and must not find it taken.
+    """
+    ring(done)
+    return wait_until(bell, number, spins)

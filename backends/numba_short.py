@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends.numba_parts import SUMS, TILE, compiled, minus, product, rank_of, share_of, store_mu
+from phiball.backends.numba_parts import (
+    SUMS,
+    TILE,
+    compiled,
+    minus,
+    product,
+    rank_of,
+    ring,
+    share_of,
+    store_mu,
+)
 
 
 @compiled(SUMS)
@@ -29,9 +39,10 @@ def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
 
 @compiled(SUMS)
 def quadratic_short(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """`quadratic` on many short rows side by side, step by step the same."""
+    ring(bell)
     n, m = f.shape
     tile = np.empty((m, TILE))
     e, inverse, top, mean, edge, total, count, before, c, shift, conj = np.empty((11, TILE))
@@ -92,9 +103,10 @@ def quadratic_short(
 
 @compiled(SUMS)
 def indicator_short(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any
+    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
+    ring(bell)
     n, m = f.shape
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)

@@ -48,9 +48,9 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     weights = np.empty_like(rows)
     parameter, slope1 = float(d.parameter or 0.0), float(d.slope1)
 
-    def work(start: int, stop: int) -> None:
-        part = slice(start, stop)
-        kernel(rows[part], etas[part], parameter, slope1, value[part], mu[part], weights[part], gap[part])
+    def work(start: int, stop: int, bell: Any) -> None:
+        k = slice(start, stop)
+        kernel(rows[k], etas[k], parameter, slope1, value[k], mu[k], weights[k], gap[k], bell)
 
     key = (kernel.__name__, rows.dtype.str)
     if key not in _compiled:
@@ -104,7 +104,8 @@ def _first_call(
     notice.start()
     try:
         one = np.empty(1, dtype=rows.dtype)
-        kernel(rows, etas, parameter, slope1, one, one.copy(), np.empty_like(rows), one.copy())
+        outputs = one, one.copy(), np.empty_like(rows), one.copy()
+        kernel(rows, etas, parameter, slope1, *outputs, np.zeros(1, dtype=np.int64))
     finally:
         notice.cancel()
     _compiled.add(key)

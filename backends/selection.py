@@ -33,18 +33,34 @@ class Backend:
         try:
             return import_module(self.module)
         except ImportError as error:
-            raise ImportError(
-                f"the backend {self.name!r} needs {self.library}, which is not installed: {self.install}"
-            ) from error
+            raise self.missing() from error
+
+    def missing(self) -> ImportError:
+        """The error to raise where the library is not there."""
+        return ImportError(
+            f"the backend {self.name!r} needs {self.library}, which is not installed: {self.install}"
+        )
 
     def kernel(self, name: str) -> Callable[..., Any] | None:
         """The fast kernel registered for the reference function `name`, or None."""
         target = self.kernels.get(name)
-        if target is None:
-            return None
-        module, function = target.split(":")
-        kernel: Callable[..., Any] = getattr(import_module(module), function)
-        return kernel
+        return None if target is None else _load(target, self)
+
+
+_loaded: dict[str, Callable[..., Any]] = {}
+
+
+def _load(target: str, backend: Backend) -> Callable[..., Any]:
+    """The function that "module:function" names, imported on first use."""
+    function = _loaded.get(target)
+    if function is None:
+        module, name = target.split(":")
+        try:
+            function = getattr(import_module(module), name)
+        except ImportError as error:
+            raise backend.missing() from error
+        _loaded[target] = function
+    return function
 
 
 _NUMPY = "array_api_compat.numpy"
@@ -65,7 +81,7 @@ BACKENDS: dict[str, Backend] = {
     )
 }
 
-_process: Backend | None = None  # what a plain call of `use` chose, for every thread
+_calls: list[use] = []  # plain calls of `use`, the last of which is in force for every thread
 _block: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
 
@@ -84,9 +100,11 @@ def active() -> Backend:
     ...     active().name
     'numpy'
     """
-    chosen = _block.get() or _process
+    chosen = _block.get()
     if chosen is not None:
         return chosen
+    if _calls:
+        return _calls[-1].backend
     return _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
 
 
@@ -99,15 +117,13 @@ class use:
     """
 
     def __init__(self, name: str) -> None:
-        global _process
         self.backend = _find(name, "the backend")
         _ = self.backend.namespace  # a missing library is told here, not at the first array
-        self._before = _process
-        _process = self.backend
+        _calls.append(self)  # until it turns out to be the head of a block
 
     def __enter__(self) -> Backend:
-        global _process
-        _process = self._before
+        if self in _calls:
+            _calls.remove(self)
         self._token: Token[Backend | None] = _block.set(self.backend)
         return self.backend
 

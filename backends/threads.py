@@ -1,24 +1,96 @@
-"""Rows of a batch on a few threads: a small pool, made on first use in each process."""
+"""Rows of a batch on a few threads, made on first use in each process.
+
+A batch takes some hundred microseconds, and to wake a sleeping thread takes up to a hundred. So workers
+look out for the next batch for a moment before they sleep, and the caller for their results; and
+each is told to go on at a moment when the other does not hold the interpreter's lock, on which it
+would go to sleep.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from threading import Lock
+from threading import Lock, Semaphore, Thread
+from typing import Any
+
+import numpy as np
 
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 15  # entries; below, handing work over costs more than it saves
+_SPINS = 50_000  # about a millisecond of looking out
 
-_lock = Lock()
-_pool: ThreadPoolExecutor | None = None
-_pool_size = 0
+Work = Callable[[int, int, Any], None]
+
+
+def _bell() -> Any:
+    return np.zeros(16, dtype=np.int64)  # one number, alone in its part of the memory
+
+
+class _Worker:
+    """A thread that does its part of each batch, when the bell has rung for it."""
+
+    def __init__(self, bell: Any) -> None:
+        self._bell, self._done = bell, _bell()
+        self._next = 1
+        self._asleep = False
+        self._wake = Semaphore(0)
+        self.part: Callable[[], None] | None = None
+        self.error: BaseException | None = None
+        Thread(target=self._run, args=(int(bell[0]) + 1,), name="phiball", daemon=True).start()
+
+    def expect(self, part: Callable[[], None]) -> None:
+        """Get ready to do `part` when the bell rings."""
+        self.part, self.error = part, None
+        self._next = int(self._done[0]) + 1
+        if self._asleep:
+            self._wake.release()
+
+    def wait(self) -> None:
+        """Return when the part is done."""
+        from phiball.backends.numba_parts import wait_until
+
+        while not wait_until(self._done, self._next, _SPINS):
+            time.sleep(5e-5)
+
+    def _run(self, number: int) -> None:
+        from phiball.backends.numba_parts import ring_and_wait, wait_until
+
+        rung = wait_until(self._bell, number, _SPINS)
+        while True:
+            if not rung:
+                self._asleep = True
+                if self.part is None:  # a part that came in between must not be slept over
+                    self._wake.acquire()
+                self._asleep = False
+                rung = wait_until(self._bell, number, _SPINS)
+                continue
+            part, self.part = self.part, None
+            try:
+                if part is not None:
+                    part()
+            except BaseException as error:  # handed to the caller, who raises it
+                self.error = error
+            del part
+            number += 1
+            rung = ring_and_wait(self._done, self._bell, number, _SPINS)
+
+
+class _Team:
+    """The workers of this process, and the bell that the caller's kernel rings for all of them."""
+
+    def __init__(self) -> None:
+        self.busy = Lock()
+        self.bell = _bell()
+        self.workers: list[_Worker] = []
+
+
+_team = _Team()
 
 
 def _forget() -> None:
-    # The threads of a parent do not exist in a forked child, and its lock may be held by one.
-    global _lock, _pool, _pool_size
-    _lock, _pool, _pool_size = Lock(), None, 0
+    global _team
+    _team = _Team()  # the threads of a parent do not exist in a forked child
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
@@ -35,29 +107,34 @@ def threads() -> int:
     return int(text)
 
 
-def _executor(size: int) -> ThreadPoolExecutor:
-    global _pool, _pool_size
-    with _lock:
-        if _pool is None or _pool_size < size:
-            _pool, _pool_size = ThreadPoolExecutor(size, thread_name_prefix="phiball"), size
-        return _pool
+def over_rows(work: Work, rows: int, entries: int) -> None:
+    """Call `work(start, stop, bell)` on consecutive parts of range(rows), side by side if it pays.
 
-
-def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None:
-    """Call `work(start, stop)` on consecutive parts of range(rows), side by side if it pays.
-
-    `work` must release the interpreter's lock and write to its own rows only.
+    `work` must release the interpreter's lock, then ring the bell (numba_parts.ring), and write to
+    its own rows only. While one thread of the user's has the workers, the others work alone.
     """
     parts = min(threads(), rows, max(1, entries // _SPLIT_ABOVE))
-    if parts == 1:
-        work(0, rows)
+    team = _team
+    if parts == 1 or not team.busy.acquire(blocking=False):
+        work(0, rows, _bell())
         return
-    cuts = [rows * part // parts for part in range(parts + 1)]
-    pool = _executor(parts - 1)
-    others = [pool.submit(work, cuts[i], cuts[i + 1]) for i in range(1, parts)]
     try:
-        work(cuts[0], cuts[1])
+        while len(team.workers) < parts - 1:
+            team.workers.append(_Worker(team.bell))
+        cuts = [rows * part // parts for part in range(parts + 1)]
+        rung = int(team.bell[0])
+        for i, worker in enumerate(team.workers):  # all of them hear the bell, if only to pass
+            start, stop = (cuts[i + 1], cuts[i + 2]) if i + 2 < len(cuts) else (rows, rows)
+            worker.expect(lambda start=start, stop=stop: start < stop and work(start, stop, _bell()))  # type: ignore[misc]
+        try:
+            work(cuts[0], cuts[1], team.bell)
+        finally:
+            if team.bell[0] == rung:  # it failed before it rang
+                team.bell[0] += 1
+            for worker in team.workers:  # nobody may still be writing when the arrays are given back
+                worker.wait()
+        for worker in team.workers:
+            if worker.error is not None:
+                raise worker.error
     finally:
-        wait(others)  # nobody may still be writing when the arrays are given back
-    for other in others:
-        other.result()
+        team.busy.release()

@@ -317,6 +317,8 @@ def cressie_read(k: float) -> Divergence:
 
 def _number(name: str, value: float) -> float:
     try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None

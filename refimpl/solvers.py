@@ -44,10 +44,10 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> Solution:
             x, s = _indicator(g, e, law, c)
         else:
             x, s = _METHODS.get(c.family or "", _any_divergence)(f, g, e, p, c)
+        # A ratio of exactly 1 must stay so: eta, if it is large, charges for every rounding of it.
         weights = p * x
-        if c.curvature1 < xp.inf:
-            weights = weights / xp.sum(weights, axis=-1, keepdims=True)
-        # else phi has a kink at 1, and a large eta would charge for the rounding of a ratio of 1.
+        total = xp.sum(weights, axis=-1, keepdims=True)
+        weights = xp.where(xp.abs(total - 1) > tolerance(f), weights / total, weights)
         # At a pole and at a finite recession, mu rounded down would make the dual infinite.
         s = s * (1 - tolerance(f)) if c.recession < xp.inf else s
         mu = add_up(add_up(top, -eta * s), -eta * d.slope1)
@@ -135,11 +135,12 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
     assert d.parameter is not None
     a = d.parameter - 1
     xp = array_namespace(g)
+    mass = xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
     if a < 0:
         u, v = g / eta, xp.ones_like(g[..., :1])
     else:
         u = (f - _lowest_active(f, eta, p, a)) / eta
-        v = 1 / xp.sum(xp.where(u >= 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
+        v = mass / xp.sum(xp.where(u >= 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
     idle = (a * u < 0) | (p == 0)
     log_c = xp.log(xp.where(idle, xp.zeros_like(u), a * u))
 
@@ -152,7 +153,7 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         total = xp.sum(p * xp.exp(log_x), axis=-1, keepdims=True)
         steep = xp.where(u == 0, xp.zeros_like(u), (1 - a) * (log_x - xp.log(v)))
         slope = xp.sum(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), axis=-1, keepdims=True)
-        new = v + (1 - total) / slope
+        new = v + (mass - total) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
         done = not xp.any(xp.abs(new - v) > tol * xp.where(v > 1, v, xp.ones_like(v)))
         v = new
@@ -194,11 +195,11 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         power = xp.exp(xp.log1p(xp.where(active, z, xp.zeros_like(z))) / a)
         return xp.where(active, X * power, 0.0), xp.where(active, power / (1 + z), 0.0)
 
-    X = xp.ones_like(highest)
+    X, mass = xp.ones_like(highest), xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
     tol = tolerance(g)
     for _ in range(_STEPS):
         x, slope = ratio(X)
-        new = X + (1 - xp.sum(p * x, axis=-1, keepdims=True)) / xp.sum(p * slope, axis=-1, keepdims=True)
+        new = X + (mass - xp.sum(p * x, axis=-1, keepdims=True)) / xp.sum(p * slope, axis=-1, keepdims=True)
         new = xp.where(new < highest, new, highest)
         done = not xp.any(xp.abs(new - X) > tol * X)
         X = new
@@ -259,6 +260,7 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     xp = array_namespace(g)
     u = g / eta
     tol = tolerance(g)
+    mass = xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
 
     def density(s: Array) -> tuple[Array, Array]:
         x = d.dconj(s + u)
@@ -266,19 +268,20 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
 
     low = xp.zeros_like(u[..., :1])
     high = -xp.min(u, axis=-1, keepdims=True)  # the bracket of the corrected Algorithm 2
+    high = high + tol * (1 + high)  # where phi*' may jump, the lowest loss must lie beyond the jump
     if d.recession < xp.inf:
         high = xp.where(high > d.recession, xp.full_like(high, d.recession), high)
     s = low
     for _ in range(4 * _STEPS):
         _, total = density(s)
-        low = xp.where(total <= 1, s, low)
-        high = xp.where(total >= 1, s, high)
+        low = xp.where(total <= mass, s, low)
+        high = xp.where(total >= mass, s, high)
         bend = xp.sum(xp.where(p > 0, p * d.d2conj(s + u), xp.zeros_like(u)), axis=-1, keepdims=True)
-        new = s + (1 - total) / bend
+        new = s + (mass - total) / bend
         middle = low + (high - low) / 2
         inside = (new > low) & (new < high)
         new = xp.where(inside, new, middle)
-        met = xp.abs(total - 1) <= tol
+        met = xp.abs(total - mass) <= tol
         stuck = (middle <= low) | (middle >= high)
         if xp.all(met | stuck):
             break
@@ -287,12 +290,12 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     x_low, total_low = density(low)
     x_high, total_high = density(high)
     # Kink: total_low < 1 < total_high at neighbouring s. Mix, unless the upper end is infinite.
-    share = (1 - total_low) / (total_high - total_low)
+    share = (mass - total_low) / (total_high - total_low)
     mixed = x_low + share * (x_high - x_low)
     at_top = xp.sum(xp.where(g == 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
-    atom = x_low + xp.where(g == 0, (1 - total_low) / at_top, xp.zeros_like(g))
-    jump = xp.where((total_high >= 1) & (total_high < xp.inf), mixed, atom)
-    met = xp.abs(total - 1) <= tol
+    atom = x_low + xp.where(g == 0, (mass - total_low) / at_top, xp.zeros_like(g))
+    jump = xp.where((total_high >= mass) & (total_high < xp.inf), mixed, atom)
+    met = xp.abs(total - mass) <= tol
     return xp.where(met, x, jump), xp.where(met, s, low)[..., 0]
 
 

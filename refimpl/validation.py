@@ -50,7 +50,7 @@ def valid_eta(eta: Array, losses: Array) -> Array:
     """`eta` as an array of shape losses.shape[:-1], or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1]
-    if is_array_api_obj(eta):
+    if is_array_api_obj(eta) and not isinstance(eta, float):  # np.float64 is a number too
         same_library("eta", eta, losses)
         if eta.dtype not in (xp.float32, xp.float64):
             raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
@@ -71,8 +71,8 @@ def valid_eta(eta: Array, losses: Array) -> Array:
         raise TypeError(f"eta is {eta!r}; expected a positive number, or an array") from None
     if not (number > 0 and isfinite(number)):
         raise ValueError(f"eta is {eta!r}; expected a positive, finite number")
-    limits = xp.finfo(losses.dtype)
-    if not limits.smallest_normal <= number <= limits.max:
+    smallest, largest = (1.2e-38, 3.4e38) if losses.dtype == xp.float32 else (2.3e-308, 1.7e308)
+    if not smallest <= number <= largest:
         raise ValueError(f"eta is {eta!r}; expected a number within the range of {losses.dtype}")
     return xp.full(shape, number, dtype=losses.dtype, device=device(losses))
 

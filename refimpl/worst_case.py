@@ -72,6 +72,7 @@ def worst_case(
     derivatives are not supported.
 
     >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
     >>> solution = worst_case(np.array([0.0, 0.5, 1.0]), 0.2, QUADRATIC)
     >>> print(np.round(solution.value, 7), np.round(solution.mu, 7))
     0.8041667 0.45
@@ -113,6 +114,7 @@ def bisection(
     which is also faster and exact for the others. Arguments are those of `worst_case`.
 
     >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
     >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
     0.75
     """
@@ -173,6 +175,7 @@ def dual_value(
     `worst_case`. Infinite where (f_i - mu)/eta exceeds the recession of phi.
 
     >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
     >>> float(dual_value(np.array([0.0, 1.0]), 0.5, 0.5, QUADRATIC))
     0.75
     """
@@ -207,6 +210,7 @@ def primal_value(
     arguments are those of `worst_case`. Minus infinity where gamma_i > 0 = p_i.
 
     >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
     >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
     0.75
     """

@@ -241,7 +241,7 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("PHIBALL_THREADS", "2")
 
-    def work(start: int, stop: int) -> None:
+    def work(start: int, stop: int, bell: Any) -> None:
         if start:
             raise RuntimeError("from the second half")
 

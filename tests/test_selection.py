@@ -21,7 +21,7 @@ NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
 def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     """No choice made yet, and none left behind."""
     monkeypatch.delenv("PHIBALL_BACKEND", raising=False)
-    monkeypatch.setattr(selection, "_process", None)
+    monkeypatch.setattr(selection, "_calls", [])
 
 
 def test_the_backends_are_these() -> None:
