@@ -19,6 +19,7 @@ from phiball.backends.numba_parts import (
     exp_nonpositive,
     expm1_nonpositive,
     minus,
+    next_row,
     product,
     rank_of,
     ring,
@@ -30,12 +31,22 @@ from phiball.backends.numba_parts import (
 
 @compiled(SUMS)
 def entropic(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
     ring(bell)
     m = f.shape[1]
-    for row in range(f.shape[0]):
+    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
+    while row < n:
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top, _ = top_and_mean(f[row])
         total = 0.0
@@ -64,16 +75,27 @@ def entropic(
         dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
         value[row] = top + primal
         gap[row] = dual - primal
+        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled(SUMS)
 def quadratic(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
     ring(bell)
     m = f.shape[1]
-    for row in range(f.shape[0]):
+    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
+    while row < n:
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top, mean = top_and_mean(f[row])
         # Solve sum (g_i - edge)_+ = m eta, then c = edge + eta.
@@ -123,11 +145,21 @@ def quadratic(
         primal = (gain - 0.5 * e * cost - c * mass) / m
         value[row] = top + primal
         gap[row] = (shift + e * (conj / m)) - primal
+        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled(SUMS)
 def three_halves(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
 
@@ -135,7 +167,8 @@ def three_halves(
     """
     ring(bell)
     m = f.shape[1]
-    for row in range(f.shape[0]):
+    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
+    while row < n:
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
         top, mean = top_and_mean(f[row])
         # sqrt(E y^2) is at least E y, and at least the share of the largest y: right of the root
@@ -181,6 +214,7 @@ def three_halves(
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
         value[row] = top + primal
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
+        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled()
@@ -262,7 +296,16 @@ def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> Any:
 
 @compiled(SUMS)
 def indicator(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
     ring(bell)
@@ -271,7 +314,8 @@ def indicator(
     one, two, sample = np.empty(m, f.dtype), np.empty(m, f.dtype), np.empty(64, f.dtype)
     full, rest = product(alpha, m)
     rank = rank_of(alpha, m)
-    for row in range(f.shape[0]):
+    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
+    while row < n:
         q = float64(select(f[row], rank, one, two, sample))
         above, reached, excess = 0, 0, 0.0
         for start in range(0, m, BLOCK):
@@ -297,3 +341,4 @@ def indicator(
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain
+        row, stop = next_row(queue, row, stop, 1, n)

@@ -193,14 +193,32 @@ def read(context: Any, counter: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def ring(context: Any, counter: Any) -> Any:
-    """counter[0] += 1, at once seen by other threads; returns what it was."""
+def _fetch_add(context: Any, counter: Any, amount: Any) -> Any:
+    """counter[0] += amount, at once seen by other threads; returns what it was."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _counter(context, builder, signature, args)
-        return builder.atomic_rmw("add", pointer, ir.Constant(ir.IntType(64), 1), "seq_cst")
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
 
-    return int64(types.Array(int64, 1, "C")), build
+    return int64(types.Array(int64, 1, "C"), int64), build
+
+
+@compiled()
+def ring(bell: Any) -> None:
+    """Tell the threads that look at `bell` to go on."""
+    _fetch_add(bell, 1)
+
+
+@compiled()
+def next_row(queue: Any, row: int, stop: int, step: int, n: int) -> tuple[int, int]:
+    """(row, stop): the next of the rows up to stop, or of a new piece of the queue; n at its end.
+
+    Pieces are queue[1] rows long, a multiple of `step`, and counted in queue[0].
+    """
+    if row + step < stop:
+        return row + step, stop
+    first = min(_fetch_add(queue, queue[1]), n)
+    return first, min(first + queue[1], n)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -11,6 +11,7 @@ from phiball.backends.numba_parts import (
     TILE,
     compiled,
     minus,
+    next_row,
     product,
     rank_of,
     ring,
@@ -39,14 +40,24 @@ def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
 
 @compiled(SUMS)
 def quadratic_short(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """`quadratic` on many short rows side by side, step by step the same."""
     ring(bell)
     n, m = f.shape
     tile = np.empty((m, TILE))
     e, inverse, top, mean, edge, total, count, before, c, shift, conj = np.empty((11, TILE))
-    for first in range(0, n, TILE):
+    first, stop = next_row(queue, 0, 0, TILE, n)
+    while first < n:
         rows = _load_tile(f, first, tile, top)
         for r in range(TILE):
             e[r] = eta[first + r] if r < rows else eta[first]
@@ -99,11 +110,21 @@ def quadratic_short(
                 weights[first + r, i] = tile[i, r]
             value[first + r] = top[r] + total[r] / m
             gap[first + r] = (shift[r] + e[r] * (conj[r] / m)) - total[r] / m
+        first, stop = next_row(queue, first, stop, TILE, n)
 
 
 @compiled(SUMS)
 def indicator_short(
-    f: Any, eta: Any, parameter: float, slope1: float, value: Any, mu: Any, weights: Any, gap: Any, bell: Any
+    f: Any,
+    eta: Any,
+    parameter: float,
+    slope1: float,
+    value: Any,
+    mu: Any,
+    weights: Any,
+    gap: Any,
+    bell: Any,
+    queue: Any,
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
     ring(bell)
@@ -112,7 +133,8 @@ def indicator_short(
     rank = rank_of(parameter, m)
     tile, best = np.empty((m, TILE)), np.empty((rank, TILE))
     x, q, above, reached, excess, each, share, gain = np.empty((8, TILE))
-    for first in range(0, n, TILE):
+    first, stop = next_row(queue, 0, 0, TILE, n)
+    while first < n:
         rows = _load_tile(f, first, tile, x)
         best[:] = -np.inf
         for i in range(m):
@@ -151,3 +173,4 @@ def indicator_short(
             mu[first + r] = q[r]
             value[first + r] = q[r] + gain[r]
             gap[first + r] = excess[r] / full - gain[r]
+        first, stop = next_row(queue, first, stop, TILE, n)

@@ -48,9 +48,8 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     weights = np.empty_like(rows)
     parameter, slope1 = float(d.parameter or 0.0), float(d.slope1)
 
-    def work(start: int, stop: int, bell: Any) -> None:
-        k = slice(start, stop)
-        kernel(rows[k], etas[k], parameter, slope1, value[k], mu[k], weights[k], gap[k], bell)
+    def work(bell: Any, queue: Any) -> None:
+        kernel(rows, etas, parameter, slope1, value, mu, weights, gap, bell, queue)
 
     key = (kernel.__name__, rows.dtype.str)
     if key not in _compiled:
@@ -105,7 +104,7 @@ def _first_call(
     try:
         one = np.empty(1, dtype=rows.dtype)
         outputs = one, one.copy(), np.empty_like(rows), one.copy()
-        kernel(rows, etas, parameter, slope1, *outputs, np.zeros(1, dtype=np.int64))
+        kernel(rows, etas, parameter, slope1, *outputs, np.zeros(16, dtype=np.int64), np.array([0, 64]))
     finally:
         notice.cancel()
     _compiled.add(key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import Lock, Semaphore, Thread
 from typing import Any
 
@@ -20,11 +21,15 @@ VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 15  # entries; below, handing work over costs more than it saves
 _SPINS = 50_000  # about a millisecond of looking out
 
-Work = Callable[[int, int, Any], None]
+Work = Callable[[Any, Any], None]
 
 
 def _bell() -> Any:
     return np.zeros(16, dtype=np.int64)  # one number, alone in its part of the memory
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Worker:
@@ -32,7 +37,7 @@ class _Worker:
 
     def __init__(self, bell: Any) -> None:
         self._bell, self._done = bell, _bell()
-        self._next = 1
+        self._expected = 0
         self._asleep = False
         self._wake = Semaphore(0)
         self.part: Callable[[], None] | None = None
@@ -42,7 +47,7 @@ class _Worker:
     def expect(self, part: Callable[[], None]) -> None:
         """Get ready to do `part` when the bell rings."""
         self.part, self.error = part, None
-        self._next = int(self._done[0]) + 1
+        self._expected += 1
         if self._asleep:
             self._wake.release()
 
@@ -50,7 +55,7 @@ class _Worker:
         """Return when the part is done."""
         from phiball.backends.numba_parts import wait_until
 
-        while not wait_until(self._done, self._next, _SPINS):
+        while not wait_until(self._done, self._expected, _SPINS):
             time.sleep(5e-5)
 
     def _run(self, number: int) -> None:
@@ -108,26 +113,28 @@ def threads() -> int:
 
 
 def over_rows(work: Work, rows: int, entries: int) -> None:
-    """Call `work(start, stop, bell)` on consecutive parts of range(rows), side by side if it pays.
+    """Call `work(bell, queue)` on each of a few threads, if that pays, until the queue has no rows left.
 
-    `work` must release the interpreter's lock, then ring the bell (numba_parts.ring), and write to
-    its own rows only. While one thread of the user's has the workers, the others work alone.
+    `work` must release the interpreter's lock, ring the bell, and do the rows that it takes from
+    the queue (`ring` and `rows_of` in numba_parts). While one thread of the user's has the workers,
+    the others work alone.
     """
     parts = min(threads(), rows, max(1, entries // _SPLIT_ABOVE))
     team = _team
     if parts == 1 or not team.busy.acquire(blocking=False):
-        work(0, rows, _bell())
+        work(_bell(), np.array([0, rows + 64 - rows % 64]))
         return
     try:
         while len(team.workers) < parts - 1:
             team.workers.append(_Worker(team.bell))
-        cuts = [rows * part // parts for part in range(parts + 1)]
         rung = int(team.bell[0])
+        # Some pieces for each thread, as they do not run at one speed; a multiple of 64 suits short rows.
+        queue = np.zeros(16, dtype=np.int64)
+        queue[1] = -(-rows // (64 * 6 * parts)) * 64
         for i, worker in enumerate(team.workers):  # all of them hear the bell, if only to pass
-            start, stop = (cuts[i + 1], cuts[i + 2]) if i + 2 < len(cuts) else (rows, rows)
-            worker.expect(lambda start=start, stop=stop: start < stop and work(start, stop, _bell()))  # type: ignore[misc]
+            worker.expect(partial(work, _bell(), queue) if i < parts - 1 else _nothing)
         try:
-            work(cuts[0], cuts[1], team.bell)
+            work(team.bell, queue)
         finally:
             if team.bell[0] == rung:  # it failed before it rang
                 team.bell[0] += 1

@@ -50,7 +50,7 @@ def valid_eta(eta: Array, losses: Array) -> Array:
     """`eta` as an array of shape losses.shape[:-1], or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1]
-    if is_array_api_obj(eta) and not isinstance(eta, float):  # np.float64 is a number too
+    if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         same_library("eta", eta, losses)
         if eta.dtype not in (xp.float32, xp.float64):
             raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")

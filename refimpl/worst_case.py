@@ -176,7 +176,7 @@ def dual_value(
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
-    >>> float(dual_value(np.array([0.0, 1.0]), 0.5, 0.5, QUADRATIC))
+    >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
     0.75
     """
     f = detach(losses)

@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import numpy as np
@@ -241,11 +242,14 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("PHIBALL_THREADS", "2")
 
-    def work(start: int, stop: int, bell: Any) -> None:
-        if start:
-            raise RuntimeError("from the second half")
+    caller = current_thread()
 
-    with pytest.raises(RuntimeError, match="second half"):
+    def work(bell: Any, queue: Any) -> None:
+        numba_parts.ring(bell)
+        if current_thread() is not caller:
+            raise RuntimeError("from a worker")
+
+    with pytest.raises(RuntimeError, match="from a worker"):
         over_rows(work, 10, 1 << 20)
 
 
