@@ -119,10 +119,10 @@ def _device(backend: Backend) -> str:
 @bench.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
 def inner(
     threads: Annotated[int, typer.Option(min=1, help="Threads that every solver may use.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes only.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each for a tenth of a second.")] = False,
     out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
 ) -> None:
-    """Time the solvers of the inner problem against each other."""
+    """Time the inner solver, and its accuracy, beside the other systems that are installed."""
     with _readable(ValueError, ImportError, OSError):
         bench_inner = import_module("phiball.experiments.bench_inner")
         bench_inner.main(threads=threads, quick=quick, out=out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -94,3 +95,10 @@ def arrays(request: pytest.FixtureRequest) -> Iterator[Arrays]:
 def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     """An active backend, with its arrays in double precision."""
     yield from _activated(request.param, "float64")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line a reason for the tests that were skipped, instead of one a test."""
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
