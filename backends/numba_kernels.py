@@ -15,9 +15,12 @@ from numba import float64
 from phiball.backends.numba_parts import (
     BLOCK,
     SUMS,
+    before,
     compiled,
     exp_nonpositive,
     expm1_nonpositive,
+    larger,
+    middle,
     minus,
     next_row,
     product,
@@ -26,6 +29,7 @@ from phiball.backends.numba_parts import (
     share_of,
     store_mu,
     top_and_mean,
+    top_of,
 )
 
 
@@ -48,7 +52,7 @@ def entropic(
     n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
     while row < n:
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, _ = top_and_mean(f[row])
+        top = float64(top_of(f[row]))
         total = 0.0
         for start in range(0, m, BLOCK):
             part = 0.0
@@ -121,30 +125,29 @@ def quadratic(
                 continue
             c = edge + e if count < m else mean  # a large eta takes the digits of edge + eta
             shift = store_mu(mu, row, top, c, e, slope1)
-            mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
+            mass, gain, cost = 0.0, 0.0, 0.0
             for start in range(0, m, BLOCK):
-                part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
+                part_mass, part_gain, part_cost = 0.0, 0.0, 0.0
                 for i in range(start, min(start + BLOCK, m)):
                     g = minus(f[row, i], top)
                     d = minus(g, c) * inverse
                     d = d if d > -1.0 else -1.0
-                    s = minus(g, shift) * inverse
-                    s = s if s > -1.0 else -1.0
                     weights[row, i] = (1.0 + d) * (1.0 / m)
                     part_mass += d
                     part_gain += (1.0 + d) * g
                     part_cost += d * d
-                    part_conj += s + 0.5 * (s * s)
                 mass += part_mass
                 gain += part_gain
                 cost += part_cost
-                conj += part_conj
             if not abs(mass) > 1e-14 * m:  # the weights sum to one: no point was crossed
                 break
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / m
         value[row] = top + primal
-        gap[row] = (shift + e * (conj / m)) - primal
+        # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by.
+        h = minus(shift, c)
+        conj = e * (mass + 0.5 * cost) / m - h * (1.0 + mass / m) + 0.5 * h * h * inverse * (count / m)
+        gap[row] = (shift + conj) - primal
         row, stop = next_row(queue, row, stop, 1, n)
 
 
@@ -217,81 +220,68 @@ def three_halves(
         row, stop = next_row(queue, row, stop, 1, n)
 
 
-@compiled()
-def _sort_down(a: Any, n: int) -> None:
-    for i in range(1, n):
-        x = a[i]
-        j = i
-        while j > 0 and a[j - 1] < x:
-            a[j] = a[j - 1]
-            j -= 1
-        a[j] = x
+@compiled(SUMS)
+def _extent(a: Any) -> tuple[float, float]:
+    """(min, max)."""
+    low, high = -a[0], a[0]
+    for i in range(a.size):
+        low = larger(low, -a[i])
+        high = larger(high, a[i])
+    return -float64(low), float64(high)
 
 
 @compiled(SUMS)
-def _count_above(a: Any, n: int, q: float) -> int:
+def _count_above(a: Any, t: float) -> int:
     count = 0
-    for i in range(n):
-        count += a[i] > q
+    for i in range(a.size):
+        count += a[i] > t
     return count
 
 
-@compiled()
-def _gather(a: Any, n: int, low: float, high: float, out: Any) -> int:
-    """Copy the entries of a in [low, high] to out, without a branch; returns how many."""
-    inside = 0
-    for i in range(n):
-        out[inside] = a[i]
-        inside += (a[i] >= low) & (a[i] <= high)
-    return inside
+@compiled(SUMS)
+def _largest_up_to(a: Any, t: float) -> tuple[float, int]:
+    """The largest entry that does not exceed t, and how many entries reach it."""
+    best = -np.inf
+    for i in range(a.size):
+        best = larger(best, float64(a[i]) if a[i] <= t else -np.inf)
+    count = 0
+    for i in range(a.size):
+        count += a[i] >= best
+    return best, count
 
 
 @compiled()
-def select(a: Any, rank: int, one: Any, two: Any, sample: Any) -> Any:
-    """The `rank`-th largest entry of `a` (from 1); the other arrays are room to work in.
+def select(a: Any, rank: int) -> tuple[float, int, int]:
+    """(q, above, reached): the `rank`-th largest entry from 1, how many exceed it, how many reach it.
 
-    A sorted sample puts a bracket around the answer; what lies inside it is gathered, and so on.
+    A bracket (low, high] of the answer is narrowed by counting what exceeds a value inside it, which
+    is found by false position (Illinois), or, if that is slow, by halving the floating-point numbers in
+    between; the last steps go down from entry to entry.
     """
-    n = a.size
-    while n > 32:
-        size = min(64, n // 8)
-        stride = n // size
-        for i in range(size):
-            sample[i] = a[i * stride]
-        _sort_down(sample, size)
-        place = rank * size / n
-        margin = 1.0 + 1.5 * np.sqrt(place * (1.0 - rank / n) + 1.0)
-        upper, lower = int(place - margin), int(place + margin)
-        high = sample[upper] if place >= margin else np.inf
-        low = sample[lower] if lower < size else -np.inf
-        above = _count_above(a, n, high)
-        if rank <= above:  # the sample misled
-            low, high, above = np.nextafter(high, np.inf), np.inf, 0
-        inside = _gather(a, n, low, high, one)
-        if rank > above + inside:
-            above += inside
-            high, low = np.nextafter(low, -np.inf), -np.inf
-            inside = _gather(a, n, low, high, one)
-        if low == high:
-            return low
-        if 4 * inside > 3 * n:  # ties: split into more than, equal to and less than a pivot
-            pivot = sample[min(size - 1, max(0, int(place)))]
-            above = _count_above(a, n, pivot)
-            if rank <= above:
-                above, inside = 0, _gather(a, n, np.nextafter(pivot, np.inf), np.inf, one)
-            else:
-                least = np.nextafter(pivot, -np.inf)
-                inside = _gather(a, n, -np.inf, least, one)
-                if rank <= n - inside:
-                    return pivot
-                above = n - inside
-        rank, n = rank - above, inside
-        a, one, two = one, two, one
-    answer = np.inf
-    for i in range(n):  # the smallest of those that fewer than `rank` exceed
-        if a[i] < answer and _count_above(a, n, a[i]) < rank:
-            answer = a[i]
-    return answer
+    low, high = _extent(a)
+    exceed_high = 0
+    short, over = rank - 0.5, a.size - rank + 0.5  # by how much the counts at high and low miss the rank
+    side = 0
+    for step in range(90):
+        if rank - exceed_high <= 2:
+            break
+        t = high - (high - low) * (short / (short + over)) if step < 20 else middle(low, high)
+        if not low < t < high:
+            break
+        count = _count_above(a, t)
+        if count < rank:
+            high, exceed_high, short = t, count, rank - 0.5 - count
+            over = 0.5 * over if side == 1 else over
+            side = 1
+        else:
+            low, over = t, count - rank + 0.5
+            short = 0.5 * short if side == -1 else short
+            side = -1
+    while True:
+        q, reached = _largest_up_to(a, high)
+        if not reached < rank or q == -np.inf:  # the latter only where there is a NaN
+            return q, exceed_high, reached
+        high, exceed_high = before(q), reached
 
 
 @compiled(SUMS)
@@ -310,34 +300,25 @@ def indicator(
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
     ring(bell)
     m = f.shape[1]
-    alpha = parameter
-    one, two, sample = np.empty(m, f.dtype), np.empty(m, f.dtype), np.empty(64, f.dtype)
-    full, rest = product(alpha, m)
-    rank = rank_of(alpha, m)
+    full, rest = product(parameter, m)
+    rank = rank_of(parameter, m)
     n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
     while row < n:
-        q = float64(select(f[row], rank, one, two, sample))
-        above, reached, excess = 0, 0, 0.0
-        for start in range(0, m, BLOCK):
-            part = 0.0
-            for i in range(start, min(start + BLOCK, m)):
-                g = minus(f[row, i], q)
-                above += g > 0.0
-                reached += g >= 0.0
-                part += g if g > 0.0 else 0.0
-            excess += part
+        q, above, reached = select(f[row], rank)
         tied = reached - above
         share = share_of(full, rest, above, tied) / full
         each = (1.0 - share * tied) / max(above, 1)
-        gain = 0.0
+        gain, excess = 0.0, 0.0
         for start in range(0, m, BLOCK):
-            part = 0.0
+            part_gain, part_excess = 0.0, 0.0
             for i in range(start, min(start + BLOCK, m)):
                 g = minus(f[row, i], q)
                 w = each if g > 0.0 else (share if g == 0.0 else 0.0)
                 weights[row, i] = w
-                part += w * g
-            gain += part
+                part_gain += w * g
+                part_excess += g if g > 0.0 else 0.0
+            gain += part_gain
+            excess += part_excess
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain

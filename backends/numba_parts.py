@@ -128,8 +128,34 @@ def store_mu(out: Any, row: int, top: float, shift: float, eta: float, slope1: f
     return stands_for
 
 
+@compiled()
+def _ordinal(x: float) -> int:
+    """The place of x among the floating-point numbers in order."""
+    bits: int = _bits(x)
+    return bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
+
+
+@compiled()
+def _number(n: int) -> float:
+    number: float = _float(n) if n >= 0 else -_float(-n)
+    return number
+
+
+@compiled()
+def middle(a: float, b: float) -> float:
+    """The number halfway between a and b, counting floating-point numbers."""
+    first, last = _ordinal(a), _ordinal(b)
+    return _number((first >> 1) + (last >> 1) + (first & last & 1))
+
+
+@compiled()
+def before(x: float) -> float:
+    """The largest floating-point number below x."""
+    return _number(_ordinal(x) - 1)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
-def _larger(context: Any, a: Any, b: Any) -> Any:
+def larger(context: Any, a: Any, b: Any) -> Any:
     """max(a, b), as the instruction that the compiler knows how to vectorise in a reduction."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -142,13 +168,22 @@ def _larger(context: Any, a: Any, b: Any) -> Any:
 
 
 @compiled(SUMS)
+def top_of(f: Any) -> float:
+    """max f."""
+    top = f[0]
+    for i in range(f.size):
+        top = larger(top, f[i])
+    return float(top)
+
+
+@compiled(SUMS)
 def top_and_mean(f: Any) -> tuple[float, float]:
     """(max f, mean f - max f), the mean by way of differences, which an offset does not spoil."""
     top, total = f[0], 0.0
     for start in range(0, f.size, BLOCK):
         part = 0.0
         for i in range(start, min(start + BLOCK, f.size)):
-            top = _larger(top, f[i])
+            top = larger(top, f[i])
             part += minus(f[i], f[0])
         total += part
     return float64(top), minus(total / f.size, minus(top, f[0]))

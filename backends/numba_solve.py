@@ -44,7 +44,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     if not etas.min() > _SMALLEST_ETA:
         return NotImplemented
     n = rows.shape[0]
-    value, mu, gap = (np.empty(n, dtype=rows.dtype) for _ in range(3))
+    value, mu, gap = np.empty((3, n), dtype=rows.dtype)
     weights = np.empty_like(rows)
     parameter, slope1 = float(d.parameter or 0.0), float(d.slope1)
 
