@@ -13,7 +13,6 @@ from phiball.backends import numba_kernels, numba_short
 from phiball.backends.arrays import Array, detach, library
 from phiball.backends.threads import over_rows
 
-_SMALLEST_ETA = 1e-290  # the kernels multiply by 1/eta, which must be finite
 _KERNELS: dict[str | None, Callable[..., None]] = {
     "entropic": numba_kernels.entropic,
     "quadratic": numba_kernels.quadratic,
@@ -41,8 +40,6 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
         return NotImplemented
     shape, m = losses.shape[:-1], losses.shape[-1]
     rows, etas = _plain(losses).reshape(-1, m), _plain(etas).reshape(-1)
-    if not etas.min() > _SMALLEST_ETA:
-        return NotImplemented
     n = rows.shape[0]
     value, mu, gap = np.empty((3, n), dtype=rows.dtype)
     weights = np.empty_like(rows)
@@ -55,6 +52,8 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     if key not in _compiled:
         _first_call(kernel, rows[:1], etas[:1], parameter, slope1, key)
     over_rows(work, n, rows.size)
+    if not np.isfinite(value).all():  # a loss that is not finite, or an overflow of the losses over eta
+        return NotImplemented
     born = _birth(f)
     return tuple(
         born(out.reshape(want))

@@ -109,9 +109,21 @@ def test_declines_what_it_does_not_cover() -> None:
     assert numba_solve.solve(f, eta, p, ENTROPIC) is NotImplemented
     assert numba_solve.solve(f, eta, None, HINGE) is NotImplemented
     assert numba_solve.solve(f, eta, None, cressie_read(1.7)) is NotImplemented
-    assert numba_solve.solve(f, eta * 1e-300, None, ENTROPIC) is NotImplemented
     own = Divergence("own", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
     assert numba_solve.solve(f, eta, None, own) is NotImplemented
+
+
+@names
+@pytest.mark.parametrize("eta", [1e-305, 1e-200, 1e-10])
+def test_losses_over_eta_that_overflow_are_left_to_the_reference(d: Divergence, eta: float) -> None:
+    f = np.array([[0.0, 1e200, 3e200] * 10])
+    out = worst_case(f, eta, d)
+    if d.family == "indicator":
+        expected = solve.reference(f, np.array([eta]), None, d).weights
+    else:
+        expected = np.where(f == 3e200, 0.1, 0.0)
+    np.testing.assert_allclose(out.weights, expected, rtol=1e-12)
+    assert np.isfinite(out.value)
 
 
 def test_torch_tensors_take_the_kernels() -> None:
