@@ -256,5 +256,7 @@ def test_check_can_be_skipped(d: Divergence, arrays: Arrays) -> None:
     spoilt[1, 2] = np.nan
     mixed = worst_case(arrays.asarray(spoilt), eta, d, check=False)
     assert np.isnan(float(mixed.value[1]))
+    # A kernel may leave such a batch to the reference, which is the same to rounding of the losses.
+    rounding = 8 * arrays.eps * float(np.max(np.abs(arrays.numpy(f))))
     for row in (0, 2):
-        assert float(mixed.value[row]) == pytest.approx(float(out.value[row]), rel=8 * arrays.eps)
+        assert float(mixed.value[row]) == pytest.approx(float(out.value[row]), abs=rounding)
