@@ -1,8 +1,9 @@
 """The inner problem, compiled: one pass over a row is one loop, and a row stays in the cache.
 
-Each kernel solves rows of losses under the uniform law and fills value, mu, weights and gap. They are
-serial and release the interpreter's lock; rows are shared among threads elsewhere. Sums are kept
-in float64 whatever the dtype of the losses. A loss that is not finite makes the value NaN.
+Each kernel takes rows of losses from the queue, solves them under the uniform law and fills
+out = (value, mu, weights, gap). It is serial, releases the interpreter's lock, and then rings the bell
+for other threads to join in. Sums are kept in float64 whatever the dtype of the losses. A loss that
+is not finite makes the value NaN.
 """
 
 from __future__ import annotations
@@ -34,20 +35,10 @@ from phiball.backends.numba_parts import (
 
 
 @compiled(SUMS)
-def entropic(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
-) -> None:
+def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
     """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
     ring(bell)
+    value, mu, weights, gap = out
     m = f.shape[1]
     n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
     while row < n:
@@ -83,20 +74,10 @@ def entropic(
 
 
 @compiled(SUMS)
-def quadratic(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
-) -> None:
+def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
     """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
     ring(bell)
+    value, mu, weights, gap = out
     m = f.shape[1]
     n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
     while row < n:
@@ -152,23 +133,13 @@ def quadratic(
 
 
 @compiled(SUMS)
-def three_halves(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
-) -> None:
+def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
     """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
 
     Newton on sqrt(E y^2), which is convex in b and straight while the same points are active.
     """
     ring(bell)
+    value, mu, weights, gap = out
     m = f.shape[1]
     n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
     while row < n:
@@ -285,20 +256,10 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 
 
 @compiled(SUMS)
-def indicator(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
-) -> None:
+def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
     ring(bell)
+    value, mu, weights, gap = out
     m = f.shape[1]
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)

@@ -40,19 +40,11 @@ def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
 
 @compiled(SUMS)
 def quadratic_short(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
+    f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any
 ) -> None:
     """`quadratic` on many short rows side by side, step by step the same."""
     ring(bell)
+    value, mu, weights, gap = out
     n, m = f.shape
     tile = np.empty((m, TILE))
     e, inverse, top, mean, edge, total, count, before, c, shift, conj = np.empty((11, TILE))
@@ -115,19 +107,11 @@ def quadratic_short(
 
 @compiled(SUMS)
 def indicator_short(
-    f: Any,
-    eta: Any,
-    parameter: float,
-    slope1: float,
-    value: Any,
-    mu: Any,
-    weights: Any,
-    gap: Any,
-    bell: Any,
-    queue: Any,
+    f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
     ring(bell)
+    value, mu, weights, gap = out
     n, m = f.shape
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)

@@ -46,7 +46,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     parameter, slope1 = float(d.parameter or 0.0), float(d.slope1)
 
     def work(bell: Any, queue: Any) -> None:
-        kernel(rows, etas, parameter, slope1, value, mu, weights, gap, bell, queue)
+        kernel(rows, etas, parameter, slope1, (value, mu, weights, gap), bell, queue)
 
     key = (kernel.__name__, rows.dtype.str)
     if key not in _compiled:
@@ -103,7 +103,7 @@ def _first_call(
     try:
         one = np.empty(1, dtype=rows.dtype)
         outputs = one, one.copy(), np.empty_like(rows), one.copy()
-        kernel(rows, etas, parameter, slope1, *outputs, np.zeros(16, dtype=np.int64), np.array([0, 64]))
+        kernel(rows, etas, parameter, slope1, outputs, np.zeros(16, dtype=np.int64), np.array([0, 64]))
     finally:
         notice.cancel()
     _compiled.add(key)
