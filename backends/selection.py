@@ -81,6 +81,7 @@ BACKENDS: dict[str, Backend] = {
     )
 }
 
+_seen: set[str] = set()  # backends of the environment variable whose library is there
 _calls: list[use] = []  # plain calls of `use`, the last of which is in force for every thread
 _block: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
@@ -105,7 +106,11 @@ def active() -> Backend:
         return chosen
     if _calls:
         return _calls[-1].backend
-    return _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
+    backend = _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
+    if backend.name not in _seen:
+        _ = backend.namespace  # a missing library is told, even if no array is born in it
+        _seen.add(backend.name)
+    return backend
 
 
 class use:

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phiball.backends import BACKENDS, Backend, active
+from phiball.backends import BACKENDS, Backend, active, threads
 from phiball.backends.selection import VARIABLE
 
 app = typer.Typer(
@@ -41,13 +41,28 @@ def _readable(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
         raise typer.Exit(code) from None
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"phiball {version('phiball')}")
+        raise typer.Exit
+
+
+@app.callback()
+def phiball(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Adversarially robust learning with phi-divergence regularisation."""
+
+
 @app.command(epilog="Example: phiball verify --section 3 --out results/verify")
 def verify(
     claim: Annotated[str | None, typer.Option(help="An id such as C4, or words of a statement.")] = None,
     section: Annotated[int | None, typer.Option(help="A section of the paper.")] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
-    out: Annotated[Path, typer.Option(help="The folder of the report.")] = Path("results/verify"),
+    out: Annotated[Path | None, typer.Option(help="The folder of the report [results/verify].")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
 ) -> None:
     """Check the paper's statements: each is searched for violations, and reaches its verdict by itself."""
@@ -61,6 +76,9 @@ def verify(
         return
     with _readable(ValueError, ImportError):
         _ = active().namespace
+        threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
+    if out is None:  # a selection must not replace the full report
+        out = Path("results/verify") / ("selected" if claim or section is not None else "")
     with _readable(OSError):
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
     began = perf_counter()

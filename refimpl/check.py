@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf, isfinite, isnan
 from typing import Any
 
-from phiball.backends import active, is_array_api_obj, quiet, to_numpy
+from phiball.backends import active, is_array_api_obj, library, quiet, to_numpy
 from phiball.refimpl.constants import derive_constants
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.validation import valid_divergence
@@ -30,9 +30,10 @@ def check_divergence(d: Divergence) -> list[str]:
     lowest, highest = max(d.slope0, -8.0) - 2.0, min(d.recession, 8.0)
     ss = [lowest + (highest - lowest) * (i + 0.37) / 160 for i in range(160)]
     for name, points in (("phi", xs), ("conj", ss), ("dconj", ss), ("d2conj", ss)):
-        fault = _fault_of_form(name, getattr(d, name), points)
-        if fault:
-            return [fault]  # what follows would only repeat it
+        for dtype in ("float64", "float32"):
+            fault = _fault_of_form(name, getattr(d, name), points, dtype)
+            if fault:
+                return [fault]  # what follows would only repeat it
     found = (
         *_faults_of_phi(d, xs),
         _fault_of_inequality(d, xs, ss),
@@ -50,9 +51,10 @@ def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float
     return values
 
 
-def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float]) -> str | None:
+def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
     xp = active().namespace
-    at = xp.asarray(points, dtype=xp.float64)
+    at = xp.asarray(points, dtype=getattr(xp, dtype))
+    before = to_numpy(at).tolist()
     try:
         with quiet():
             out = function(at)
@@ -60,12 +62,13 @@ def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float
         return f"{name} raises {type(error).__name__} on an array: {error}."
     if not is_array_api_obj(out):
         return f"{name} returns {out!r}, of type {type(out).__name__}, for an array: it must return an array."
-    shape, dtype = out.shape, out.dtype
-    if shape != at.shape:
-        return f"{name} returns shape {tuple(shape)} for shape {tuple(at.shape)}: it must be elementwise."
-    if dtype != at.dtype:
-        return f"{name} returns dtype {dtype} for {at.dtype}: it must keep the dtype."
-    if to_numpy(at).tolist() != points:
+    if library(out) != library(at):
+        return f"{name} returns a {library(out)} array for one of {library(at)}: it must stay in the library."
+    if out.shape != at.shape:
+        return f"{name} returns shape {tuple(out.shape)} for shape {tuple(at.shape)}: it must be elementwise."
+    if out.dtype != at.dtype:
+        return f"{name} returns dtype {out.dtype} for {at.dtype}: it must keep the dtype."
+    if to_numpy(at).tolist() != before:
         return f"{name} modifies its argument."
     bad = [v for v, o in zip(points, to_numpy(out).tolist(), strict=True) if isnan(o)]
     return f"{name} is NaN at {bad[0]:g}." if bad else None

@@ -12,13 +12,18 @@ _HUGE, _TINY = 1e290, 1e-290
 _FAR = 1e50  # beyond this, s stands for infinity; its powers in a conjugate still do not overflow
 
 
-def _scalar(function: Callable[[Array], Array]) -> Callable[[float], float]:
+def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], float]:
     """`function` on one number, through a small array of the active backend."""
     xp = active().namespace
 
     def evaluate(s: float) -> float:
         with quiet():
-            return float(function(xp.asarray([s], dtype=xp.float64))[0])
+            out = function(xp.asarray([s], dtype=xp.float64))
+        if getattr(out, "shape", None) != (1,):
+            raise TypeError(
+                f"{name} returned {out!r} for an array of one number; expected an array of that shape"
+            )
+        return float(out[0])
 
     return evaluate
 
@@ -48,7 +53,7 @@ def derive_constants(
     phi'(0+) is where the density phi*' leaves zero, the subdifferential at 1 is where it crosses
     one, and lim phi(t)/t is where the conjugate becomes infinite.
     """
-    value, density, slope = _scalar(conj), _scalar(dconj), _scalar(d2conj)
+    value, density, slope = _scalar("conj", conj), _scalar("dconj", dconj), _scalar("d2conj", d2conj)
 
     # 0 where the subdifferential at 1 allows it, else its end nearest to 0.
     at_zero = density(0.0)

@@ -24,21 +24,23 @@ class Divergence:
     - `dconj(s)`: its derivative, the maximiser x: zero below `slope0`.
     - `d2conj(s)`: its second derivative.
 
+    They return arrays of the dtype that they are given, and must work on arrays of the library that you
+    pass to the solver (`phiball.backends.array_namespace` gives one for all). Write them so that they
+    are accurate near x = 1 and s = slope1 (`expm1`, `log1p`), as a large eta magnifies their error there.
+    `check_divergence` tells what is wrong with one.
+
     The constants are derived from the functions unless they are given:
     `slope0` = phi'(0+), `slope1` in the subdifferential at 1 (0 where that is allowed),
     `recession` = lim phi(t)/t, `curvature1` = phi''(1).
     `family` and `parameter` let a kernel recognise a built-in one; leave them out in your own.
 
-    Write the functions so that they are accurate near x = 1 and s = slope1 (`expm1`, `log1p`), as
-    a large eta magnifies their error there. `check_divergence` tells what is wrong with one.
-
     >>> import numpy as np
     >>> pearson = Divergence(
     ...     "pearson",
-    ...     phi=lambda x: np.where(x < 0, np.inf, (x - 1) ** 2),
+    ...     phi=lambda x: np.where(x < 0, x.dtype.type(np.inf), (x - 1) ** 2),
     ...     conj=lambda s: np.maximum(s, -2) * (1 + np.maximum(s, -2) / 4),
     ...     dconj=lambda s: np.maximum(1 + s / 2, 0),
-    ...     d2conj=lambda s: np.where(s > -2, 0.5, 0.0),
+    ...     d2conj=lambda s: np.where(s > -2, s.dtype.type(0.5), s.dtype.type(0)),
     ... )
     >>> pearson.slope0, pearson.slope1, pearson.recession, pearson.curvature1
     (-2.0, 0.0, inf, 2.0)

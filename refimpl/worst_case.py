@@ -35,7 +35,8 @@ class WorstCase:
     - `mu` (...): the multiplier of the constraint sum gamma = 1.
     - `weights` (..., m): gamma, the worst-case probabilities.
     - `gap` (...): dual value at `mu` minus primal value at `weights`. By weak duality R(f) lies
-      between the two, whoever computed them; `dual_value` and `primal_value` recompute both.
+      between the two, whoever computed them; `dual_value` and `primal_value` recompute both. It is at
+      the rounding of the losses' dtype, and may be negative by that much.
     """
 
     value: Array
@@ -89,6 +90,10 @@ def worst_case(
     # A loss that is not finite leaves a value that is not, so the losses need not be read twice.
     if check and not xp.all(xp.isfinite(value)):
         valid_finite("losses", f)
+        raise ValueError(
+            f"losses, eta and {divergence.name} give a value that is not finite in {f.dtype}; expected "
+            "losses whose range it holds, and a divergence without fault (check_divergence)"
+        )
     if f is not losses:
         value = value + xp.sum(weights * (losses - f), axis=-1)  # adds 0, with gradient `weights`
     return WorstCase(value, mu, weights, gap)
@@ -111,7 +116,8 @@ def bisection(
     subgradient g of phi at 1.
 
     phi must be differentiable with a differentiable conjugate; for a kinked one use `worst_case`,
-    which is also faster and exact for the others. Arguments are those of `worst_case`.
+    which is also faster and exact for the others. Arguments are those of `worst_case`; the result
+    carries no gradient.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -155,7 +161,8 @@ def bisection(
                 reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
                 raise ValueError(
                     f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
-                    "expected a larger tol (worst_case solves the problem to rounding)"
+                    "expected a larger tol, and a divergence without fault (check_divergence); worst_case "
+                    "solves the problem to rounding"
                 )
             # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
             low = xp.where(met | (total <= 1), s, low)
@@ -172,7 +179,7 @@ def dual_value(
     """mu + eta sum p_i phi*((f_i - mu)/eta): an upper bound on R(f), whatever mu is.
 
     `mu` is a number or broadcasts to losses.shape[:-1]; the other arguments are those of
-    `worst_case`. Infinite where (f_i - mu)/eta exceeds the recession of phi.
+    `worst_case`. Infinite where (f_i - mu)/eta exceeds the recession of phi. Carries no gradient.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -207,7 +214,7 @@ def primal_value(
     """sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i): a lower bound on R(f), for gamma in the simplex.
 
     `weights` (..., m) is gamma: not negative, summing to one along the last axis; the other
-    arguments are those of `worst_case`. Minus infinity where gamma_i > 0 = p_i.
+    arguments are those of `worst_case`. Minus infinity where gamma_i > 0 = p_i. Carries no gradient.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -115,7 +115,7 @@ class _Search:
                 raise ValueError(f"the violation is NaN at {_show(example)} {one.note}".rstrip())
             if not one.holds:
                 # While an example is shrunk, the last failure is the smallest so far.
-                self.worst, self.found = one, f"{_show(example)} {one.note}".strip()
+                self.worst, self.found = one, ": ".join(filter(None, (_show(example), one.note)))
                 raise _Violated
         if self.found:
             return
@@ -130,7 +130,7 @@ def _show(example: Mapping[str, Any]) -> str:
     def word(value: Any) -> str:
         return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
 
-    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances:"
+    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
 
 
 def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> list[Evidence]:

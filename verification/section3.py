@@ -116,7 +116,7 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
 def corrected_bracket_holds_mu(
     problem: Problem, phi: Divergence, tilt: float, bracket: Bracket = corrected_bracket
 ) -> Iterator[Evidence]:
-    """The corrected bracket contains a dual solution, and is as wide as the range of f."""
+    """A bracket as wide as the range of f contains a dual solution, whatever phi is."""
     low, high = bracket(problem.losses, problem.eta, phi)
     yield Evidence(_excess((low, high), problem, phi), rounding(problem), "the dual on the bracket")
     yield Evidence(high - low - problem.spread, rounding(problem), "the width")
