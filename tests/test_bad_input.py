@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from phiball.backends import use
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -279,3 +280,29 @@ def test_weights_that_are_no_array(doubles: Arrays) -> None:
 def test_tol_not_positive(tol: Any, doubles: Arrays) -> None:
     with pytest.raises(ValueError, match=f"tol is {tol!r}; expected a positive number"):
         bisection(doubles.asarray([0.0, 1.0]), 1.0, QUADRATIC, tol=tol)
+
+
+def test_masked_array() -> None:
+    with pytest.raises(TypeError, match="losses is a masked array; expected a plain one"):
+        worst_case(np.ma.array([0.0, 0.5, 1.0], mask=[0, 0, 1]), 1.0, ENTROPIC)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_losses_whose_range_overflows(backend: str) -> None:
+    with (
+        use(backend),
+        pytest.raises(ValueError, match="a value that is not finite in float64; expected losses"),
+    ):
+        worst_case(np.array([0.0, 1e308, -1e308]), 0.2, ENTROPIC)
+
+
+def test_function_that_returns_a_number() -> None:
+    with pytest.raises(TypeError, match=r"d2conj returned 0\.5 for an array of one number"):
+        Divergence("own", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, lambda s: 0.5)
+
+
+def test_law_of_single_precision_is_taken_and_rescaled() -> None:
+    p = np.array([0.3, 0.2, 0.5 - 4e-8])
+    out = worst_case(np.array([0.0, 0.5, 1.0]), 1.0, ENTROPIC, p=p)
+    assert abs(np.sum(out.weights) - 1) <= 1e-15
+    assert abs(out.gap) <= 1e-15

@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array, array_namespace, use
 from phiball.refimpl import ENTROPIC, Divergence, check_divergence, cressie_read
 
 if TYPE_CHECKING:
@@ -163,3 +164,12 @@ def test_the_name_must_be_a_string() -> None:
 def test_only_a_divergence_is_checked(bad: Any) -> None:
     with pytest.raises(TypeError, match=f"divergence is {bad!r}; expected a Divergence"):
         check_divergence(bad)
+
+
+def test_function_that_leaves_single_precision() -> None:
+    sound = cressie_read(2)
+    own = Divergence(
+        "own", sound.phi, sound.conj, sound.dconj, lambda s: np.where(s > -1, 1.0, 0.0), slope1=0.0
+    )
+    with use("numpy"):
+        assert check_divergence(own) == ["d2conj returns dtype float64 for float32: it must keep the dtype."]

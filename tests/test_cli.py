@@ -204,3 +204,23 @@ def test_entry_point_runs_the_command_line(
         entry.main()
     assert stopped.value.code == 0
     assert "Theorem 1 (I)" in capsys.readouterr().out
+
+
+def test_a_selection_does_not_replace_the_full_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["verify", "--claim", "C7"])
+    assert result.exit_code == 0
+    assert [path.name for path in Path("results/verify").iterdir()] == ["selected"]
+
+
+def test_number_of_threads_is_read_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHIBALL_THREADS", "abc")
+    result = CliRunner().invoke(app, ["verify", "--claim", "C7"])
+    assert result.exit_code == 1
+    assert "PHIBALL_THREADS is 'abc'" in result.output
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(app, ["--version"]).output.startswith("phiball 0.")

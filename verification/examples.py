@@ -165,7 +165,7 @@ CORRECTION = (
     problem=problems(),
 )
 def absolute_value(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Absolute value: the value is E max(f, max f - 2 eta), the worst case has density 1 where f >= max f - 2 eta."""
+    """Absolute value: the value is E max(f, max f - 2 eta), with density 1 where f >= max f - 2 eta."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
@@ -184,7 +184,7 @@ def _mass_absolute() -> Evidence:
     problem=problems(),
 )
 def hinge(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Hinge: the value is E max(f, max f - eta), and the worst case has density 1 where f >= max f - eta."""
+    """Hinge: the value is E max(f, max f - eta), with density 1 where f >= max f - eta."""
     yield from _kinked(problem, HINGE, solve)
 
 
