@@ -23,7 +23,7 @@ class Backend:
 
     name: str
     module: str
-    library: str
+    package: str
     install: str
     kernels: Mapping[str, str] = field(default_factory=dict)
 
@@ -38,7 +38,7 @@ class Backend:
     def missing(self) -> ImportError:
         """The error to raise where the library is not there."""
         return ImportError(
-            f"the backend {self.name!r} needs {self.library}, which is not installed: {self.install}"
+            f"the backend {self.name!r} needs {self.package}, which is not installed: {self.install}"
         )
 
     def kernel(self, name: str) -> Callable[..., Any] | None:

@@ -108,7 +108,7 @@ def backends() -> None:
 
 
 def _module(backend: Backend) -> str:
-    return backend.library.replace("-", "_")
+    return backend.package.replace("-", "_")
 
 
 def _installed(backend: Backend) -> str:
@@ -116,7 +116,7 @@ def _installed(backend: Backend) -> str:
     distributions = packages_distributions().get(_module(backend))
     if find_spec(_module(backend)) is None or not distributions:
         return f"not installed: {backend.install}"
-    return f"{backend.library} {version(distributions[0])}"
+    return f"{backend.package} {version(distributions[0])}"
 
 
 def _device(backend: Backend) -> str:
