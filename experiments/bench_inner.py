@@ -34,6 +34,8 @@ FAMILIES: dict[str, Divergence] = {
     "quadratic": QUADRATIC,
     "indicator": indicator(ALPHA),
     "Cressie-Read 1.5": cressie_read(1.5),
+    "Cressie-Read 0.5": cressie_read(0.5),  # these two have no kernel
+    "Cressie-Read 3": cressie_read(3),
 }
 VALUE_ONLY = "(value only)"
 Solver = Callable[[Any], Any]  # losses to weights, or to values where its name says so
@@ -118,7 +120,10 @@ def _topk(x: Any) -> Any:
 def _solvers(problem: str) -> dict[str, Solver]:
     divergence = FAMILIES[problem]
     found = {"phiball": _ours(divergence), **_peers(problem)}
-    if problem != "indicator":  # kinked: bisection does not solve it
+    if problem == "quadratic":  # with a law of its own a problem goes to the reference, not to a kernel
+        found["phiball, p given"] = lambda f: (
+            worst_case(f, ETA, divergence, p=np.full(f.shape[-1], 1 / f.shape[-1])).weights
+        )
         found["phiball bisection (Algorithm 2)"] = partial(_bisect, divergence=divergence)
     return found
 
@@ -194,7 +199,7 @@ def speedup(seconds: float) -> dict[str, float]:
     """Time on one thread over time on two, at (1024, 128)."""
     f = np.random.default_rng(0).exponential(size=(1024, 128))
     gains = {}
-    for problem, divergence in FAMILIES.items():
+    for problem, divergence in list(FAMILIES.items())[:4]:
 
         def on(n: int, divergence: Divergence = divergence) -> None:
             os.environ["PHIBALL_THREADS"] = str(n)
