@@ -217,3 +217,16 @@ def test_the_tolerance_would_notice_a_wrong_order(doubles: Arrays) -> None:
     exact = solved(case, "cressie_read", 1.5)
     assert np.max(np.abs(doubles.numpy(out.weights) - exact.weights)) > 1e-12
     check(case, cressie_read(1.5), doubles)
+
+
+@pytest.mark.parametrize("d", [d for d in EVERY if d.family != "indicator"] + [cressie_read(-100)], **ids)
+def test_mu_is_rounded_to_the_safe_side(d: Divergence, arrays: Arrays) -> None:
+    """Where mu is coarse against eta, and where s is next to a pole, the dual at mu is finite and close."""
+    random = np.random.default_rng(9)
+    coarse = 0.5 / arrays.eps**0.5  # an offset whose rounding is comparable with the first eta
+    first = 1.5 * arrays.eps * coarse
+    for offset, eta in ((coarse, first), (0.0, 1e-3), (0.0, 0.3), (0.0, 5.0), (0.0, 50.0)):
+        f = random.random((300, 20))
+        f = arrays.asarray(f - f.max(axis=-1, keepdims=True) + offset)
+        gap = arrays.numpy(worst_case(f, eta, d).gap)
+        assert np.max(np.abs(gap)) <= 64 * arrays.eps * (1 + offset), (offset, eta)
