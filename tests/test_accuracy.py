@@ -230,3 +230,13 @@ def test_mu_is_rounded_to_the_safe_side(d: Divergence, arrays: Arrays) -> None:
         f = arrays.asarray(f - f.max(axis=-1, keepdims=True) + offset)
         gap = arrays.numpy(worst_case(f, eta, d).gap)
         assert np.max(np.abs(gap)) <= 64 * arrays.eps * (1 + offset), (offset, eta)
+
+
+@pytest.mark.parametrize("k", [-100, -300])
+def test_a_pole_is_not_passed_by_rounding(k: float, arrays: Arrays) -> None:
+    """Of thousands of rows whose largest loss is next to the pole, none has an infinite dual."""
+    random = np.random.default_rng(0)
+    f = random.random((4000, 12))
+    f = arrays.asarray(f - f.max(axis=-1, keepdims=True))
+    eta = arrays.asarray((1 - k) * 10 ** random.uniform(-2, 0.3, size=4000))
+    assert np.all(np.isfinite(arrays.numpy(worst_case(f, eta, cressie_read(k)).gap)))
