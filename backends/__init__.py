@@ -10,7 +10,9 @@ from phiball.backends.arrays import (
     quiet,
     to_numpy,
 )
+from phiball.backends.autograd import input_gradient
 from phiball.backends.dispatch import kernel
+from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
 from phiball.backends.selection import BACKENDS, Backend, active, use
 from phiball.backends.threads import threads
@@ -24,6 +26,8 @@ __all__ = [
     "array_namespace",
     "detach",
     "device",
+    "gamma_quantile",
+    "input_gradient",
     "is_array_api_obj",
     "kernel",
     "library",

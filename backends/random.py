@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array, array_namespace, device, library
+from phiball.backends.qmc import scrambled_sobol
 
 Shape = tuple[int, ...]
 
@@ -67,6 +68,18 @@ class Rng:
         if n < 0:
             raise ValueError(f"n is {n!r}; expected a whole number that is not negative")
         return self._stream(like).permutation(int(n), like)
+
+    def sobol(self, shape: Shape, *, like: Array) -> Array:
+        """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d): see `phiball.backends.qmc`.
+
+        Each number is uniform. The n points of one batch entry fill the cube evenly, and the entries are
+        independent. They are made on the host and need scipy.
+        """
+        host = self._stream(np.empty(0))
+        return array_namespace(like).asarray(
+            scrambled_sobol(shape, host._generator).astype(_NumpyStream._float(host, like)),
+            device=device(like),
+        )
 
     def spawn(self, n: int) -> list[Rng]:
         """`n` new sources, independent of this one and of each other."""

@@ -1,5 +1,6 @@
 """The mathematics of phi-divergence regularised adversarial learning, one file a concept."""
 
+from phiball.refimpl.balls import Ball, Gaussian
 from phiball.refimpl.check import check_divergence
 from phiball.refimpl.divergences import (
     ABSOLUTE,
@@ -17,7 +18,9 @@ __all__ = [
     "ENTROPIC",
     "HINGE",
     "QUADRATIC",
+    "Ball",
     "Divergence",
+    "Gaussian",
     "WorstCase",
     "bisection",
     "check_divergence",

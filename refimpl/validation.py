@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from math import isfinite
+from operator import index
 
-from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.backends import Array, Rng, array_namespace, device, is_array_api_obj
 from phiball.refimpl.divergences import Divergence
 
 
@@ -15,6 +16,43 @@ def valid_divergence(divergence: Divergence) -> None:
             f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
             "cressie_read(1.5)"
         )
+
+
+def valid_number(
+    name: str, value: object, *, above: float | None = None, least: float | None = None
+) -> float:
+    """`value` as a float, or an error unless it is a finite number, `above` or at `least` a bound."""
+    try:
+        if isinstance(value, (bool, str, bytes, complex)):
+            raise TypeError
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {_short(value)}; expected a number") from None
+    bounded = (above is None or number > above) and (least is None or number >= least)
+    if not (bounded and isfinite(number)):
+        kind = "positive" if above == 0 else "finite"
+        bound = f" above {above:g}" if above else f" of at least {least:g}" if least else ""
+        bound = " that is not negative" if least == 0 else bound
+        raise ValueError(f"{name} is {value!r}; expected a {kind} number{bound}")
+    return number
+
+
+def valid_count(name: str, n: object, least: int = 1) -> int:
+    """`n` as an int, or an error unless it is a whole number of at least `least`."""
+    try:
+        count = -1 if isinstance(n, bool) else index(n)  # type: ignore[arg-type]
+    except TypeError:
+        count = -1
+    if count < least:
+        raise ValueError(f"{name} is {_short(n)}; expected a whole number of at least {least}")
+    return count
+
+
+def valid_rng(rng: Rng | None) -> Rng:
+    """`rng`, or an error unless it is a source of random numbers."""
+    if not isinstance(rng, Rng):
+        raise TypeError(f"rng is {rng!r}; expected what phiball.backends.rng(seed) makes")
+    return rng
 
 
 def valid_array(name: str, x: Array) -> None:
@@ -104,16 +142,16 @@ def valid_p(p: Array | None, losses: Array) -> Array | None:
     return xp.broadcast_to(p / total, losses.shape)
 
 
-def same_library(name: str, x: Array, losses: Array) -> None:
-    """Raise unless `x` belongs to the library and the device of `losses`."""
+def same_library(name: str, x: Array, losses: Array, *, other: str = "losses") -> None:
+    """Raise unless `x` belongs to the library and the device of `losses`, which is called `other`."""
     try:
         array_namespace(x, losses)
     except TypeError:
         raise TypeError(
-            f"{name} is a {_kind(x)} and losses a {_kind(losses)}; expected arrays of one library"
+            f"{name} is a {_kind(x)} and {other} a {_kind(losses)}; expected arrays of one library"
         ) from None
     if device(x) != device(losses):
-        raise ValueError(f"{name} is on {device(x)} and losses on {device(losses)}; expected one device")
+        raise ValueError(f"{name} is on {device(x)} and {other} on {device(losses)}; expected one device")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

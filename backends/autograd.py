@@ -1,0 +1,69 @@
+"""Gradients of losses in their points, for the library that differentiates by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from phiball.backends.arrays import Array, _is_torch, is_array_api_obj, library
+
+
+def input_gradient(
+    loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
+) -> Array:
+    """The gradient of each loss(x, i) in its own x, by torch's automatic differentiation.
+
+    Arguments:
+    - `loss`: takes x (k, ...) and i (k,) to losses (k,), each a function of its own x alone; batch
+      normalisation in training mode mixes the points, and the gradient is then that of the sum.
+    - `x` (k, ...): a floating-point tensor, which is not modified.
+    - `i` (k,): the index of the data point that each x comes from, handed to `loss`.
+    - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
+
+    The result has the shape of `x`. One forward and one backward pass. The parameters of a model
+    keep their .grad and the model its mode, and a caller under torch.no_grad() or
+    torch.inference_mode() gets the same gradients. A loss that does not depend on x raises ValueError: zeros
+    would let an attack pass for a robust model. For an array of a library that does not differentiate,
+    TypeError asks for a gradient function.
+
+    To give this to what takes a gradient function: `functools.partial(input_gradient, loss)`.
+
+    >>> import torch
+    >>> from phiball.backends import input_gradient
+    >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> input_gradient(lambda x, i: torch.sum(x**2, -1), x, torch.arange(2)).tolist()
+    [[2.0, 4.0], [6.0, 8.0]]
+    """
+    if not _is_torch(x):
+        kind = f"a {library(x)} array" if is_array_api_obj(x) else f"of type {type(x).__name__}"
+        raise TypeError(
+            f"x is {kind}, which has no automatic differentiation; expected a torch tensor, or, where "
+            "one is taken, a function gradient(x, i)"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"x has dtype {x.dtype}; expected floating-point numbers")
+    if x.ndim == 0:
+        raise ValueError("x has shape (); expected at least one axis, the first of which counts the points")
+    torch: Any = import_module("torch")
+    with torch.inference_mode(False), torch.enable_grad():
+        # With a graph to be kept, what x itself was made from stays in it.
+        point = x if create_graph and x.requires_grad else x.detach().clone().requires_grad_()
+        losses = loss(point, i)
+        if not _is_torch(losses) or tuple(losses.shape) != tuple(x.shape[:1]):
+            got = f"shape {tuple(losses.shape)}" if _is_torch(losses) else f"type {type(losses).__name__}"
+            raise ValueError(
+                f"loss(x, i) has {got}; expected a tensor of shape {tuple(x.shape[:1])}, one loss for each "
+                "x (reduction='none' in torch's losses)"
+            )
+        gradient = None
+        if losses.requires_grad:
+            (gradient,) = torch.autograd.grad(
+                losses.sum(), point, create_graph=create_graph, allow_unused=True
+            )
+    if gradient is None:
+        raise ValueError(
+            "loss(x, i) does not depend on x; expected losses computed from x by torch operations, "
+            "without detach() or no_grad() between them"
+        )
+    return gradient

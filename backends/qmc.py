@@ -1,0 +1,48 @@
+"""Scrambled Sobol points and the quantiles that shape them, from scipy, which is an extra."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.arrays import Array, array_namespace, device, to_numpy
+
+_BITS = 30
+
+
+def _scipy() -> Any:
+    try:
+        import scipy.special
+        import scipy.stats
+    except ImportError as error:
+        raise ImportError(
+            "quasi-random points need scipy, which is not installed; pip install 'phiball[verify]' brings it"
+        ) from error
+    return scipy
+
+
+def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
+    """Points of (0, 1)^d, shape (..., n, d): one scrambled Sobol set, shifted anew for each batch entry."""
+    *batch, n, d = shape
+    engine = _scipy().stats.qmc.Sobol
+    if not 1 <= d <= engine.MAXDIM:
+        raise ValueError(
+            f"the points have {d} coordinates; expected 1 to {engine.MAXDIM}, as Sobol's set has"
+        )
+    # A linear scramble of the set, and a digital shift of its own for each batch entry: so every point
+    # is uniform, and the entries are independent given the scramble. The lowest bits are drawn anew.
+    size = 1 << max(0, n - 1).bit_length()
+    points = engine(d, scramble=True, bits=_BITS, rng=generator).random(size)[:n]
+    digits = (points * (1 << _BITS)).astype(np.uint32)
+    shift = generator.integers(1 << _BITS, size=(prod(batch), 1, d), dtype=np.uint32)
+    low = 1 - generator.random((prod(batch), n, d))
+    return (((digits ^ shift) + low) / (1 << _BITS)).reshape(shape).clip(2.0**-60, 1 - 2.0**-53)
+
+
+def gamma_quantile(concentration: float, u: Array) -> Array:
+    """The number below which a Gamma(concentration) draw lies with probability u, in double precision."""
+    xp = array_namespace(u)
+    quantile = _scipy().special.gammaincinv(concentration, to_numpy(u).astype(np.float64))
+    return xp.asarray(quantile, dtype=xp.float64, device=device(u))

@@ -1,0 +1,206 @@
+"""Moment generating functions of the uniform laws on the unit balls: log E exp(s.b).
+
+They make the entropic regulariser exact: eta log E exp(g.b/eta) is the risk of a linear loss. All three
+are computed from sums of positive terms, or along a path on which nothing cancels, so that log E exp(s.b)
+keeps its relative accuracy from tiny s, where it is Var[s.b]/2, to huge s, where it is near the dual norm
+of s. They are smooth functions of s^2, also at s = 0, so that a gradient passes through them twice.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from math import factorial, lgamma, log, pi
+from typing import Any
+
+from phiball.backends import Array, array_namespace, detach
+
+
+def log_mgf_inf(s: Array) -> Array:
+    """sum_j log(sinh(s_j)/s_j), for b uniform on [-1, 1]^d; s (..., d) in double precision."""
+    xp = array_namespace(s)
+    a = xp.abs(s)
+    small = a < 1
+    square = xp.where(small, s * s, xp.zeros_like(s))
+    a = xp.where(small, xp.ones_like(a), a)
+    # sinh(a)/a - 1 = a^2/3! + a^4/5! + ..., of which nine terms are exact to rounding for a < 1.
+    series = xp.zeros_like(s)
+    for k in range(9, 0, -1):
+        series = square * (1 / factorial(2 * k + 1) + series)
+    large = a + xp.log(-xp.expm1(-2 * a) / (2 * a))
+    return xp.sum(xp.where(small, xp.log1p(series), large), axis=-1)
+
+
+# Debye's expansion is used from this order of the Bessel function on, and a recurrence leads down from it:
+# eight of its terms leave less than 1e-14 there.
+_ORDER = 40
+_TERMS = 8
+
+
+def log_mgf_2(s: Array) -> Array:
+    """log Gamma(nu + 1) (2/t)^nu I_nu(t) with nu = d/2 and t = |s|, for b uniform on the Euclidean ball.
+
+    H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t), x = t^2, has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2),
+    whose terms are positive: so it is stable downwards, from an order where Debye's expansion is exact.
+    """
+    xp = array_namespace(s)
+    x = xp.sum(s * s, axis=-1)
+    nu = s.shape[-1] / 2
+    steps = max(0, int(_ORDER - nu) + 1)
+    value = _debye(x, nu + steps, xp=xp)
+    if not steps:
+        return value
+    ratio = xp.exp(_debye(x, nu + steps + 1, xp=xp) - value)  # H_(nu+1)/H_nu
+    for j in range(steps, 0, -1):
+        order = nu + j - 1
+        rest = x / (4 * (order + 1) * (order + 2)) * ratio
+        value = value + xp.log1p(rest)
+        ratio = 1 / (1 + rest)
+    return value
+
+
+def _debye(x: Array, nu: float, *, xp: Any) -> Array:
+    """log H_nu(x) for a large order nu, by the uniform expansion of the Bessel function.
+
+    With sigma = sqrt(1 + x/nu^2), p = 1/sigma and m = (x/nu^2)/(1 + sigma) it is
+    nu m - nu log(1 + m/2) - log(sigma)/2 + log A(p) - log A(1), A(p) = 1 + u_1(p)/nu + u_2(p)/nu^2 + ...
+    """
+    y = x / nu**2
+    sigma = xp.sqrt(1 + y)
+    m = y / (1 + sigma)
+    q = m / sigma  # 1 - p, without the cancellation
+    at_one, tail = 1.0, [0.0] * (3 * _TERMS)
+    for k, polynomial in enumerate(_debye_polynomials(), start=1):
+        at_one += float(polynomial[0]) / nu**k
+        for j, c in enumerate(polynomial[1:]):
+            tail[j] += float(c) / nu**k
+    rest = xp.zeros_like(q)
+    for coefficient in reversed(tail):
+        rest = q * (coefficient + rest)  # A(p) - A(1)
+    return nu * (m - xp.log1p(m / 2)) - xp.log1p(y) / 4 + xp.log1p(rest / at_one)
+
+
+@cache
+def _debye_polynomials() -> tuple[tuple[Fraction, ...], ...]:
+    """u_1, ..., u_8 as polynomials in q = 1 - p: coefficients of 1, q, q^2, ..."""
+    u = [Fraction(1)]
+    shifted = []
+    for _ in range(_TERMS):
+        # u_(k+1)(p) = p^2 (1 - p^2) u_k'(p)/2 + (1/8) int_0^p (1 - 5 t^2) u_k(t) dt
+        new = [Fraction(0)] * (len(u) + 3)
+        for j, c in enumerate(u):
+            new[j + 1] += j * c / 2 + c / (8 * (j + 1))
+            new[j + 3] -= j * c / 2 + 5 * c / (8 * (j + 3))
+        u = new
+        # Horner's rule in (1 - q) gives the coefficients around p = 1.
+        moved = [Fraction(0)]
+        for c in reversed(u):
+            moved = [a - b for a, b in zip([*moved, Fraction(0)], [Fraction(0), *moved], strict=True)]
+            moved[0] += c
+        shifted.append(tuple(moved[: len(u)]))
+    return tuple(shifted)
+
+
+def log_mgf_1(s: Array) -> Array:
+    """log E exp(s.b), for b uniform on the cross-polytope |b_1| + ... + |b_d| <= 1.
+
+    E exp(s.b) = d!/(2 pi i) int e^u u^(d-1) / prod_j (u^2 - s_j^2) du, the inverse Laplace transform at 1.
+    Expanding the product gives sum_k h_k(s^2) d!/(d+2k)!, h_k the complete symmetric polynomial: positive
+    terms, used for small s. For the rest the integral is taken along a parabola through the saddle point.
+    The sum over the poles, which is the closed form that is often printed, loses all digits at d = 20.
+    """
+    xp = array_namespace(s)
+    d = s.shape[-1]
+    scale = float((d + 1) * (d + 2))
+    square = s * s
+    small = xp.sum(square, axis=-1) <= scale / 4
+    one = small[..., None]
+    nothing = xp.zeros_like(s)
+    series = _series_1(xp.where(one, square, nothing) / scale, xp=xp)
+    # A row that the series serves is replaced by s = 0, where the contour is harmless.
+    return xp.where(small, series, _contour_1(xp.where(one, nothing, s), xp=xp))
+
+
+def _series_1(v: Array, *, xp: Any) -> Array:
+    """log of sum_k h_k(v) c_k, with v = s^2/((d+1)(d+2)) of sum at most 1/4."""
+    d = v.shape[-1]
+    terms = 26  # h_k(v) <= 4^-k
+    powers, sums, h = v, [], [xp.ones_like(v[..., 0])]
+    total = xp.zeros_like(h[0])
+    c = 1.0
+    for k in range(1, terms + 1):
+        sums.append(xp.sum(powers, axis=-1))
+        powers = powers * v
+        # Newton's identity k h_k = sum_i p_i h_(k-i), p_i the power sums.
+        new = xp.zeros_like(total)
+        for i in range(k):
+            new = new + sums[i] * h[k - 1 - i]
+        h.append(new / k)
+        c *= (d + 1) * (d + 2) / ((d + 2 * k - 1) * (d + 2 * k))
+        total = total + c * h[k]
+    return xp.log1p(total)
+
+
+def _contour_1(s: Array, *, xp: Any) -> Array:
+    d = s.shape[-1]
+    n = d + 1
+    a = xp.abs(detach(s))
+    square = s * s
+    top = xp.max(a, axis=-1)
+    # The saddle of h(u) = u + (d-1) log u - sum_j log(u^2 - s_j^2) lies at u = top + v, 1/2 < v <= d + 1.
+    # With W = 1 - h', 1/W is increasing and concave: Newton's rule for 1/W = 1 climbs to it from the left.
+    # A few steps do, because the integral does not depend on where the path crosses the axis.
+    v = xp.full_like(top, 0.5)
+    for _ in range(12):
+        u, _, w, slope, _ = _derivatives(v, top, a, xp=xp)
+        v = xp.clip(v + (w - 1) * w / slope, 0.5, float(n))
+    u, poles, _, slope, bend = _derivatives(v, top, a, xp=xp)
+    width = 1 / xp.sqrt(slope)
+    bow = bend / (6 * slope**2)
+    poles = poles - (square - detach(square))  # adds 0, and lets the gradient in s^2 pass
+    # The parabola u0 - bow tau^2 + i width tau follows the steepest descent; the step leaves 1e-15.
+    step, tau = 0.125, 0.0
+    integral = 0.5 * width
+    while True:
+        tau += step
+        re, im = -bow * tau**2, width * tau  # delta = u(tau) - u0
+        cr, ci = re * (2 * u + re) - im * im, im * (2 * u + re) + re * im  # delta (2 u0 + delta)
+        zr, zi = 1 + cr[..., None] / poles, ci[..., None] / poles
+        modulus = re - xp.sum(xp.log(zr * zr + zi * zi), axis=-1) / 2
+        angle = im - xp.sum(xp.atan2(zi, zr), axis=-1)
+        modulus = modulus + (d - 1) / 2 * xp.log((1 + re / u) ** 2 + (im / u) ** 2)
+        angle = angle + (d - 1) * xp.atan2(im / u, 1 + re / u)
+        size = xp.exp(modulus)
+        integral = integral + size * (width * xp.cos(angle) - 2 * tau * bow * xp.sin(angle))
+        if xp.all(size * (width + 2 * tau * bow) <= 1e-18 * width) or tau > 100:
+            break
+    # log d! + h(u0), with Stirling's formula taken out of both so that no digits cancel.
+    far = square / u[..., None] ** 2
+    near = far < 0.5
+    logs = xp.where(
+        near,
+        xp.log1p(-xp.where(near, far, xp.zeros_like(far))),
+        xp.log(xp.where(near, xp.ones_like(far), poles / u[..., None] ** 2)),
+    )
+    ratio = (u - n) / n
+    saddle = n * (ratio - xp.log1p(ratio)) - xp.sum(logs, axis=-1) + _stirling(n)
+    return saddle + xp.log(integral * (step / pi))
+
+
+def _derivatives(v: Array, top: Array, a: Array, *, xp: Any) -> tuple[Array, Array, Array, Array, Array]:
+    """u = top + v, the u^2 - s_j^2, and 1 - h'(u), h''(u) and -h'''(u), with a = |s|."""
+    u = top + v
+    wide = u[..., None]
+    left, right = v[..., None] + (top[..., None] - a), wide + a  # u - a, without the cancellation, and u + a
+    d = a.shape[-1]
+    sums = [xp.sum(left**-k + right**-k, axis=-1) - (d - 1) / u**k for k in (1, 2, 3)]
+    return u, left * right, sums[0], sums[1], 2 * sums[2]
+
+
+def _stirling(n: int) -> float:
+    """log((n-1)!) + n - n log n."""
+    if n < 20:
+        return lgamma(n) + n - n * log(n)
+    r = 1 / n**2
+    series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r / 1680))) / n
+    return log(2 * pi / n) / 2 + series

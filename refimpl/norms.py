@@ -1,0 +1,80 @@
+"""The norms |v|_p along the last axis, and the axes that make up a point."""
+
+from __future__ import annotations
+
+from math import inf, prod
+from typing import Any
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl.validation import broadcasts, same_library, valid_array
+
+
+def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The batch and the event shape of x, whose last `event_ndim` axes are one point."""
+    valid_array(name, x)
+    if isinstance(event_ndim, bool) or not isinstance(event_ndim, int) or not 0 <= event_ndim <= x.ndim:
+        raise ValueError(
+            f"event_ndim is {event_ndim!r}; expected a whole number from 0 to {x.ndim}, because {name} has "
+            f"shape {tuple(x.shape)}"
+        )
+    cut = x.ndim - event_ndim
+    batch, event = tuple(x.shape[:cut]), tuple(x.shape[cut:])
+    if prod(event) == 0:
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected points with at least one coordinate")
+    return batch, event
+
+
+def flat(x: Array, event_ndim: int, name: str) -> Array:
+    """x with the axes of a point made one: batch + (d,)."""
+    batch, event = split(x, event_ndim, name)
+    return array_namespace(x).reshape(x, (*batch, prod(event)))
+
+
+def valid_pair(x: Array, z: Array, event_ndim: int) -> None:
+    """Raise unless x and z hold points of one shape, and their batches broadcast."""
+    _, event = split(x, event_ndim, "x")
+    _, centre = split(z, event_ndim, "z")
+    same_library("z", z, x, other="x")
+    shape, other = tuple(x.shape), tuple(z.shape)
+    if event != centre or not (broadcasts(shape, other) or broadcasts(other, shape)):
+        raise ValueError(
+            f"x has shape {shape} and z {other}; expected points of one shape, and batches that broadcast"
+        )
+
+
+def dual(p: float) -> float:
+    """The exponent q with 1/p + 1/q = 1."""
+    return inf if p == 1 else 1.0 if p == inf else p / (p - 1)
+
+
+def length(v: Array, p: float) -> Array:
+    """|v|_p along the last axis, without overflow."""
+    xp = array_namespace(v)
+    size = xp.abs(v)
+    if p == inf:
+        return xp.max(size, axis=-1)
+    if p == 1:
+        return xp.sum(size, axis=-1)
+    top = xp.max(size, axis=-1, keepdims=True)
+    positive = top != 0  # also where v holds NaN, which must not pass for 0
+    # The scale is a constant to a gradient only up to rounding, and its own gradient cancels; where all of
+    # v is 0 the branch below keeps the gradient 0 instead of NaN.
+    share = size / xp.where(positive, top, xp.ones_like(top))
+    total = xp.sum(share * share if p == 2 else share**p, axis=-1)
+    positive = positive[..., 0]
+    root = xp.where(positive, total, xp.ones_like(total))
+    root = xp.sqrt(root) if p == 2 else root ** (1 / p)
+    return xp.where(positive, top[..., 0] * root, xp.zeros_like(root))
+
+
+def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
+    """The nearest point to v with |.|_1 <= radius, for |v|_1 > radius: sign(v) (|v| - t)_+, exactly."""
+    size = xp.abs(v)
+    ordered = xp.sort(size, axis=-1, descending=True)
+    d = v.shape[-1]
+    count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
+    excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
+    # t is the largest of the excesses: they rise as long as a coordinate stays positive, then fall.
+    t = xp.max(excess, axis=-1, keepdims=True)
+    kept = size - t
+    return xp.where(kept > 0, xp.sign(v) * kept, xp.zeros_like(v))
