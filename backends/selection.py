@@ -73,7 +73,10 @@ BACKENDS: dict[str, Backend] = {
             _NUMPY,
             "numba",
             "pip install numba",
-            {"solve": "phiball.backends.numba_solve:solve"},
+            {
+                "q_run": "phiball.backends.numba_qlearning:q_run",
+                "solve": "phiball.backends.numba_solve:solve",
+            },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),
         Backend("cupy", "array_api_compat.cupy", "cupy", "pip install 'phiball[cupy]'"),

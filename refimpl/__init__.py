@@ -1,7 +1,11 @@
 """The mathematics of phi-divergence regularised adversarial learning, one file a concept."""
 
+from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
 from phiball.refimpl.balls import Ball, Gaussian
+from phiball.refimpl.causal import CausalValue, Conditional, causal_risk, causal_value, conditional_loss
 from phiball.refimpl.check import check_divergence
+from phiball.refimpl.constrained import ConstrainedRisk, constrained_risk
+from phiball.refimpl.density import Density, Draws, worst_case_density, worst_case_sample
 from phiball.refimpl.divergences import (
     ABSOLUTE,
     ENTROPIC,
@@ -11,6 +15,32 @@ from phiball.refimpl.divergences import (
     cressie_read,
     indicator,
 )
+from phiball.refimpl.generalization import (
+    Certificate,
+    CoveringBound,
+    covering_bound,
+    excess_order,
+    generalization_bound,
+    linear_capacity,
+    linear_covering,
+    network_capacity,
+    regularized_adversarial_risk,
+)
+from phiball.refimpl.qlearning import (
+    DecisionProcess,
+    FixedPoint,
+    Maximum,
+    bellman,
+    robust_value,
+    value_iteration,
+)
+from phiball.refimpl.qlearning_grid import Grid, Neighbourhood
+from phiball.refimpl.qlearning_neighbours import ExactNeighbours, SampledNeighbours, TelescopedNeighbours
+from phiball.refimpl.qlearning_run import QLearning, q_learning, q_update
+from phiball.refimpl.quadrature import Integral, Quadrature, integrated_risk, quadrature
+from phiball.refimpl.ramp import ramp_loss
+from phiball.refimpl.regularizers import r1, r2, r3, surrogate, surrogate_estimate
+from phiball.refimpl.risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
 from phiball.refimpl.worst_case import WorstCase, bisection, dual_value, primal_value, worst_case
 
 __all__ = [
@@ -18,15 +48,67 @@ __all__ = [
     "ENTROPIC",
     "HINGE",
     "QUADRATIC",
+    "AdversarialRisk",
     "Ball",
+    "CausalValue",
+    "Certificate",
+    "Conditional",
+    "ConstrainedRisk",
+    "CoveringBound",
+    "DecisionProcess",
+    "Density",
     "Divergence",
+    "Draws",
+    "Estimate",
+    "ExactNeighbours",
+    "FixedPoint",
     "Gaussian",
+    "Grid",
+    "Integral",
+    "Maximum",
+    "Neighbourhood",
+    "QLearning",
+    "Quadrature",
+    "SampledNeighbours",
+    "TelescopedNeighbours",
     "WorstCase",
+    "adversarial_risk",
+    "bellman",
     "bisection",
+    "causal_risk",
+    "causal_value",
     "check_divergence",
+    "conditional_loss",
+    "constrained_risk",
+    "covering_bound",
     "cressie_read",
     "dual_value",
+    "excess_order",
+    "fgm",
+    "generalization_bound",
+    "ifgm",
     "indicator",
+    "integrated_risk",
+    "linear_capacity",
+    "linear_covering",
+    "network_capacity",
+    "pgm",
     "primal_value",
+    "q_learning",
+    "q_update",
+    "quadrature",
+    "r1",
+    "r2",
+    "r3",
+    "ramp_loss",
+    "regularized_adversarial_risk",
+    "robust_risk",
+    "robust_value",
+    "surrogate",
+    "surrogate_estimate",
+    "value_iteration",
+    "white_noise",
     "worst_case",
+    "worst_case_density",
+    "worst_case_sample",
 ]

@@ -1,0 +1,213 @@
+"""Attacks of Section 6.1: points of the ball around each data point at which a loss is large.
+
+All take z of shape (N,) + event and return points of that shape, each in the ball around its z. They
+need of the loss its gradient alone, as a function gradient(x, i): x of shape (N,) + event, i = 0, ...,
+N - 1 the data point that each x comes from, the result of the shape of x. With torch that is
+`functools.partial(phiball.backends.input_gradient, loss)`.
+
+A step moves each point by the steepest vector of length `step` in the ball's norm: sign(g) in linf,
+g/||g|| in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius 0.45 has two
+readings, and both can be asked for: `step=0.1`, or Ball(norm, 0.1), where 0.1 is all that one step may
+go. A step that does not grow with the radius never leaves a ball of radius steps * step around z.
+
+Where a gradient is zero the point stays; a random start (`rng`) leaves a plateau. Points are kept
+in the box (lo, hi) if the ball has clip=(lo, hi), and are not clipped otherwise. Results carry no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.refimpl.balls import Ball
+from phiball.refimpl.streaming import Loss, evaluate, indices, valid_data
+from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+
+Gradient = Callable[[Array, Array], Array]
+
+
+def fgm(
+    gradient: Gradient, z: Array, ball: Ball, *, step: float | None = None, rng: Rng | None = None
+) -> Array:
+    """Maximise the linearised loss over the ball: the fast gradient method.
+
+    Arguments:
+    - `gradient`: gradient(x, i) of each loss in its x.
+    - `z` (N,) + event: the data points.
+    - `ball`: the norm and the radius of the attack.
+    - `step`: the length of the step; by default the radius, so that the result is the exact maximiser of
+      the loss linearised at z, or 1.25 times the radius from a random start.
+    - `rng`: given, the step starts from a uniform point of the ball and is projected back (Wong, Rice
+      and Kolter, "Fast is better than free"); in norms 1, 2 and inf.
+
+    One gradient. A loss that is linear in x is maximised exactly where the ball has no clip.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import Ball, fgm
+    >>> g = np.array([[3.0, -4.0]])
+    >>> print(np.round(fgm(lambda x, i: g, np.zeros((1, 2)), Ball(2, 0.5)), 6))
+    [[ 0.3 -0.4]]
+    """
+    z, i = _problem(gradient, z, ball)
+    step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius)
+    x = z if rng is None else white_noise(z, ball, rng)
+    return _ascend(gradient, x, i, z, ball, step)
+
+
+def ifgm(gradient: Gradient, z: Array, ball: Ball, *, steps: int = 15, step: float | None = None) -> Array:
+    """Climb the loss from z by `steps` projected steps: the iterated fast gradient method.
+
+    `steps` is the paper's 15. `step` is the length of one, by default 2.5 radius / steps, which can cross
+    the ball from side to side. The other arguments are those of `fgm`. The norm is 1, 2 or inf.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import Ball, ifgm
+    >>> z = np.array([[1.0, 2.0]])
+    >>> print(np.round(ifgm(lambda x, i: x, z, Ball(float("inf"), 0.5)), 6))
+    [[1.5 2.5]]
+    """
+    return pgm(gradient, z, ball, steps=steps, step=step)
+
+
+def pgm(
+    gradient: Gradient,
+    z: Array,
+    ball: Ball,
+    *,
+    steps: int = 15,
+    step: float | None = None,
+    rng: Rng | None = None,
+    loss: Loss | None = None,
+    restarts: int = 1,
+) -> Array:
+    """Search the ball for the largest loss by projected gradient steps from random points.
+
+    Arguments beyond those of `fgm`:
+    - `steps`: how many steps; the paper's 15.
+    - `step`: the length of one; by default 2.5 radius / steps.
+    - `rng`: given, each run starts from z + u b, b uniform on the ball and u on (0, 1); otherwise from z. A
+      uniform point alone would lie near the border of an l2 ball in many dimensions, from where few
+      steps find less.
+    - `loss`: loss(x, i) of shape (N,). Given, the result is, for each point, the best of all iterates of all
+      runs and of z itself, so never worse than z; otherwise it is the last iterate.
+    - `restarts`: how many runs; more than one needs `rng` and `loss`.
+
+    Costs steps * restarts gradients, and, with a loss, one evaluation more for each of them and for z.
+    The norm is 1, 2 or inf.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import Ball, pgm
+    >>> target = np.array([[0.1, 0.2]])
+    >>> x = pgm(
+    ...     lambda x, i: target - x,
+    ...     np.zeros((1, 2)),
+    ...     Ball(2, 1.0),
+    ...     steps=100,
+    ...     rng=rng(0),
+    ...     loss=lambda x, i: -np.sum((x - target) ** 2, axis=-1),
+    ... )
+    >>> bool(np.all(np.abs(x - target) < 0.03))
+    True
+    """
+    z, i = _problem(gradient, z, ball)
+    valid_count("steps", steps)
+    valid_count("restarts", restarts)
+    step = _valid_step(step, 2.5 * ball.radius / steps)
+    if restarts > 1 and (rng is None or loss is None):
+        raise ValueError(
+            f"restarts is {restarts}, and {'rng' if rng is None else 'loss'} is None; expected an rng to "
+            "start from different points, and a loss to choose between the runs"
+        )
+    x = best = z
+    value = None if loss is None else _values(loss, z, i)
+    for _ in range(restarts):
+        x = z if rng is None else _start(z, ball, rng)
+        for taken in range(steps + 1):
+            x = x if taken == 0 else _ascend(gradient, x, i, z, ball, step)
+            if loss is not None and x is not z:
+                best, value = _larger(best, value, x, _values(loss, x, i))
+    return x if loss is None else best
+
+
+def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
+    """Perturb each point without regard to the loss: one uniform point of the ball around each z.
+
+    `z` has shape (N,) + event, and so has the result. The norm is any that the ball has. Another law with
+    the `sample` of a ball may take its place.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import Ball, white_noise
+    >>> z = np.zeros((2, 3))
+    >>> ball = Ball(1, 0.5)
+    >>> bool(np.all(ball.contains(white_noise(z, ball, rng(0)), z)))
+    True
+    """
+    z = valid_data(z)
+    if not callable(getattr(ball, "sample", None)):
+        raise TypeError(f"ball is {ball!r}; expected a Ball, or a law with its sample(z, n, rng)")
+    valid_rng(rng)
+    return ball.sample(z, 1, rng, event_ndim=z.ndim - 1)[:, 0, ...]
+
+
+def _start(z: Array, ball: Ball, rng: Rng) -> Array:
+    """A uniform point of the ball, drawn towards z by a uniform factor."""
+    u = rng.uniform((z.shape[0],) + (1,) * (z.ndim - 1), like=z)
+    return z + u * (white_noise(z, ball, rng) - z)
+
+
+def _ascend(gradient: Gradient, x: Array, i: Array, z: Array, ball: Ball, step: float) -> Array:
+    """x moved by the steepest vector of length `step`, and projected onto the ball around z."""
+    xp = array_namespace(z)
+    g = _valid_gradient(gradient(x, i), z)
+    event_ndim = z.ndim - 1
+    moved = x + replace(ball, radius=step).steepest(g, event_ndim=event_ndim)
+    if x is z and step <= ball.radius:  # not outside, so that norms without a projection have this step too
+        return moved if ball.clip is None else xp.clip(moved, *ball.clip)
+    return ball.project(moved, z, event_ndim=event_ndim)
+
+
+def _larger(x: Array, f: Array, other: Array, f_other: Array) -> tuple[Array, Array]:
+    """For each point the one of the two with the larger loss; the first in a tie."""
+    xp = array_namespace(x)
+    better = f_other > f
+    wide = xp.reshape(better, better.shape + (1,) * (x.ndim - 1))
+    return xp.where(wide, other, x), xp.where(better, f_other, f)
+
+
+def _problem(gradient: Gradient, z: Array, ball: Ball) -> tuple[Array, Array]:
+    """z and its indices, after the checks that the attacks share."""
+    if not callable(gradient):
+        raise TypeError(f"gradient is {gradient!r}; expected a function gradient(x, i)")
+    z = valid_data(z)
+    if not isinstance(ball, Ball):
+        raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
+    xp = array_namespace(z)
+    if ball.clip is not None and not xp.all((z >= ball.clip[0]) & (z <= ball.clip[1])):
+        raise ValueError(f"z leaves the box clip = {ball.clip} of the ball; expected data inside it")
+    return z, indices(z)
+
+
+def _valid_gradient(g: Array, z: Array) -> Array:
+    valid_array("gradient(x, i)", g)
+    same_library("gradient(x, i)", g, z, other="z")
+    xp = array_namespace(z)
+    if g.shape != z.shape:
+        raise ValueError(f"gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(z.shape)}")
+    g = xp.astype(detach(g), z.dtype, copy=False)
+    if not xp.all(xp.isfinite(g)):
+        raise ValueError("gradient(x, i) contains NaN or infinity; expected finite numbers")
+    return g
+
+
+def _values(loss: Loss, x: Array, i: Array) -> Array:
+    f = detach(evaluate(loss, x, i))
+    if array_namespace(f).any(array_namespace(f).isnan(f)):
+        raise ValueError("loss(x, i) contains NaN; expected numbers")
+    return f
+
+
+def _valid_step(step: float | None, default: float) -> float:
+    return default if step is None else valid_number("step", step, above=0.0)

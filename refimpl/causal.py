@@ -1,0 +1,318 @@
+"""The contextual problem of Section 6.3: causal transport of the covariates, regularised.
+
+    E_x inf over mu of  mu + E_{x' ~ nu_x} (eta phi)*( E_{z|x}[Psi(f(x'), z)] - mu )     Eq. (reg:casual:dual)
+
+A causal plan moves the covariate x without looking at z, so z enters by its conditional average alone. That
+average, as a function of x', is a loss of this library: `conditional_loss` makes it, and all that takes
+a `loss(x, i)` works on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.refimpl.divergences import Divergence
+from phiball.refimpl.qlearning_grid import alike, valid_law
+from phiball.refimpl.risk import Estimate, robust_risk
+from phiball.refimpl.streaming import CHUNK, Law, Loss, evaluate
+from phiball.refimpl.validation import valid_array, valid_count, valid_number, valid_p
+from phiball.refimpl.worst_case import WorstCase, worst_case
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Data (x, z) seen as K covariates x, and for each of them the law of z given x.
+
+    - `x` (K,) + event: the covariates.
+    - `z` (K, m) + event: what was seen with each.
+    - `share` (K, m): P(z_kj | x_k); rows sum to one, and a row shorter than m is filled up with zeros.
+    - `weight` (K,): P(x_k), positive, with sum one.
+
+    `stacked` and `grouped` make one from data.
+    """
+
+    x: Array
+    z: Array
+    share: Array
+    weight: Array
+
+    def __post_init__(self) -> None:
+        for name in ("x", "z", "share", "weight"):
+            array = getattr(self, name)
+            valid_array(name, array)
+            alike(name, array, "x", self.x, dtype=True)
+            if not array_namespace(array).all(array_namespace(array).isfinite(detach(array))):
+                raise ValueError(f"{name} contains NaN or an infinity; expected finite numbers")
+        if self.x.ndim == 0 or self.z.ndim < 2 or self.x.shape[0] != self.z.shape[0] or 0 in self.z.shape[:2]:
+            raise ValueError(
+                f"x has shape {tuple(self.x.shape)} and z {tuple(self.z.shape)}; expected (K,) + event and "
+                "(K, m) + event, with K and m at least 1"
+            )
+        for name, shape in (("share", self.z.shape[:2]), ("weight", self.z.shape[:1])):
+            if tuple(getattr(self, name).shape) != tuple(shape):
+                raise ValueError(
+                    f"{name} has shape {tuple(getattr(self, name).shape)}; expected {tuple(shape)}"
+                )
+            object.__setattr__(self, name, valid_law(name, getattr(self, name)))
+        if not array_namespace(self.weight).all(self.weight > 0):
+            raise ValueError("weight contains 0; expected a positive weight for each covariate")
+
+    @staticmethod
+    def stacked(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
+        """From covariates x (K,) + event with m draws each, z (K, m) + event, as in the paper's experiment.
+
+        The draws count alike, and so do the covariates, unless `weight` (K,) says otherwise.
+
+        >>> import numpy as np
+        >>> data = Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
+        >>> data.share.shape, data.weight.tolist()
+        ((2, 5), [0.5, 0.5])
+        """
+        valid_array("x", x)
+        valid_array("z", z)
+        xp = array_namespace(x)
+        if x.ndim == 0 or x.shape[0] == 0 or z.ndim < 2 or 0 in z.shape[:2]:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and z {tuple(z.shape)}; expected (K,) + event and (K, m) + "
+                "event, with K and m at least 1"
+            )
+        at = {"dtype": x.dtype, "device": device(x)}
+        share = xp.full(z.shape[:2], 1 / z.shape[1], **at)
+        weight = xp.full(x.shape[:1], 1 / x.shape[0], **at) if weight is None else weight
+        return Conditional(x, z, share, weight)
+
+    @staticmethod
+    def grouped(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
+        """From pairs x (n,) + event and z (n,) + event, in which covariates repeat.
+
+        Pairs with equal x, in every digit, are put together; the covariates come out in lexicographic
+        order. `weight` (n,) are the weights of the pairs, uniform by default. Memory is K times
+        the largest number of pairs that share an x.
+
+        >>> import numpy as np
+        >>> data = Conditional.grouped(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 7.0]))
+        >>> data.x.tolist(), data.z.tolist(), data.share.tolist()
+        ([[1.0], [2.0]], [[6.0, 6.0], [5.0, 7.0]], [[1.0, 0.0], [0.5, 0.5]])
+        """
+        valid_array("x", x)
+        valid_array("z", z)
+        alike("z", z, "x", x, dtype=True)
+        xp = array_namespace(x)
+        if x.ndim == 0 or z.ndim == 0 or x.shape[0] != z.shape[0] or x.shape[0] == 0:
+            raise ValueError(
+                f"x has shape {tuple(x.shape)} and z {tuple(z.shape)}; expected (n,) + event each, with "
+                "n at least 1"
+            )
+        if not xp.all(xp.isfinite(detach(x))):
+            raise ValueError("x contains NaN or an infinity; expected finite numbers")
+        if weight is None:
+            weight = xp.full(x.shape[:1], 1 / x.shape[0], dtype=x.dtype, device=device(x))
+        valid_array("weight", weight)
+        alike("weight", weight, "x", x, dtype=True)
+        if tuple(weight.shape) != tuple(x.shape[:1]):
+            raise ValueError(f"weight has shape {tuple(weight.shape)}; expected {tuple(x.shape[:1])}")
+        code = _row_codes(detach(x))
+        counts = xp.unique_counts(code).counts
+        order = xp.argsort(code, stable=True)
+        first = xp.cumulative_sum(counts) - counts
+        slot = xp.arange(int(xp.max(counts)), dtype=first.dtype, device=device(x))[None, :]
+        real = slot < counts[:, None]
+        # Empty places hold a copy of the first z, so that the cost is finite there.
+        place = xp.take(order, xp.reshape(first[:, None] + xp.where(real, slot, xp.zeros_like(slot)), (-1,)))
+        mass = xp.reshape(xp.take(valid_law("weight", weight), place), real.shape)
+        mass = xp.where(real, mass, xp.zeros_like(mass))
+        total = xp.sum(mass, axis=1)
+        if not xp.all(total > 0):
+            raise ValueError(
+                "weight is 0 for every pair of a covariate; expected a positive weight in each group"
+            )
+        z = xp.reshape(xp.take(z, place, axis=0), (*real.shape, *z.shape[1:]))
+        return Conditional(xp.take(x, xp.take(order, first), axis=0), z, mass / total[:, None], total)
+
+
+def _row_codes(x: Array) -> Array:
+    """0, ..., K - 1 for each row of x, equal for equal rows and increasing in their lexicographic order."""
+    xp = array_namespace(x)
+    columns = xp.reshape(x, (x.shape[0], -1))
+    code = xp.zeros(x.shape[:1], dtype=xp.int64, device=device(x))
+    for j in range(columns.shape[1]):
+        digit = xp.astype(xp.unique_inverse(columns[:, j]).inverse_indices, xp.int64)
+        # Both are below n, so that the number stays below n^2.
+        code = xp.unique_inverse(code * x.shape[0] + digit).inverse_indices
+        code = xp.astype(code, xp.int64)
+    return code
+
+
+def conditional_loss(
+    decision: Callable[[Array], Array],
+    cost: Callable[[Array, Array], Array],
+    data: Conditional,
+    *,
+    linear: bool = False,
+    chunk: int | None = None,
+) -> Loss:
+    """The loss x', k -> E_{z | x_k}[Psi(f(x'), z)], in the form loss(x, i) that this library takes.
+
+    Arguments:
+    - `decision`: f_theta, from covariates (n,) + event to n decisions (n,) + event.
+    - `cost`: Psi(w, z), from n decisions and n parameters to n costs (n,).
+    - `linear`: True if Psi is affine in z for every w: then the mean of z given x takes the place of the
+      average, at the cost of a single z. This is not checked.
+    - `chunk`: how many z of each covariate are evaluated at a time; all by default. Without gradients it
+      bounds the memory to k * chunk pairs; torch keeps what it needs for a gradient of all chunks.
+
+    Decisions are made once for each x'. Torch gradients pass through to theta and to x'.
+
+    >>> import numpy as np
+    >>> data = Conditional.stacked(np.zeros((2, 1)), np.array([[[1.0], [3.0]], [[0.0], [2.0]]]))
+    >>> loss = conditional_loss(lambda x: x, lambda w, z: (w[:, 0] - z[:, 0]) ** 2, data)
+    >>> loss(np.array([[2.0], [2.0]]), np.array([0, 1])).tolist()
+    [1.0, 2.0]
+    """
+    if not callable(decision):
+        raise TypeError(f"decision is {decision!r}; expected a function of covariates")
+    if not callable(cost):
+        raise TypeError(f"cost is {cost!r}; expected a function of decisions and parameters")
+    _valid_conditional(data)
+    if chunk is not None:
+        valid_count("chunk", chunk, 1)
+    xp = array_namespace(data.x)
+    share, z = data.share, data.z
+    if linear:
+        wide = xp.reshape(share, (*share.shape, *(1,) * (z.ndim - 2)))
+        share, z = xp.ones_like(share[:, :1]), xp.sum(wide * z, axis=1, keepdims=True)
+    m = z.shape[1]
+    step = m if chunk is None else min(chunk, m)
+
+    def loss(x: Array, i: Array) -> Array:
+        w = decision(x)
+        n = x.shape[0]
+        total = 0.0
+        for j in range(0, m, step):
+            end = min(j + step, m)
+            part, mass, c = xp.take(z[:, j:end, ...], i, axis=0), xp.take(share[:, j:end], i, axis=0), end - j
+            each = xp.reshape(xp.broadcast_to(w[:, None, ...], (n, c, *w.shape[1:])), (n * c, *w.shape[1:]))
+            costs = cost(each, xp.reshape(part, (n * c, *z.shape[2:])))
+            if tuple(costs.shape) != (n * c,):
+                raise ValueError(
+                    f"cost(w, z) has shape {tuple(costs.shape)}; expected ({n * c},), one for each pair"
+                )
+            total = total + xp.sum(mass * xp.reshape(costs, (n, c)), axis=1)
+        return total
+
+    return loss
+
+
+def causal_risk(
+    loss: Loss,
+    data: Conditional,
+    ball: Law,
+    eta: float,
+    divergence: Divergence,
+    *,
+    samples: int,
+    rng: Rng,
+    chunk: int = CHUNK,
+) -> Estimate:
+    """Estimate the regularised causal risk of Eq. (reg:casual:dual) from a sample of each ball.
+
+    `loss` is what `conditional_loss` made of the same `data`; the other arguments and the result are those
+    of `robust_risk`, around the covariates data.x and with their weights. `values` (K,) are the inner
+    values at each covariate, of which `value` is the weighted mean.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> data = Conditional.stacked(np.zeros((2, 1)), np.array([[[1.0], [3.0]], [[0.0], [2.0]]]))
+    >>> loss = conditional_loss(lambda x: x, lambda w, z: w[:, 0] * z[:, 0], data, linear=True)
+    >>> risk = causal_risk(loss, data, Ball(2, 1.0), 1.0, ENTROPIC, samples=4000, rng=rng(0))
+    >>> exact = (np.log(np.sinh(2) / 2) + np.log(np.sinh(1))) / 2
+    >>> bool(abs(risk.value + risk.bias - exact) < 4 * risk.stderr)
+    True
+    """
+    _valid_conditional(data)
+    eta = valid_number("eta", eta, above=0.0)
+    xp = array_namespace(data.x)
+    # c R_eta(f) = R_{c eta}(c f): so the plain mean over k of the scaled problems is the weighted one.
+    scale = data.weight * data.weight.shape[0]
+
+    def scaled(x: Array, i: Array) -> Array:
+        return xp.take(scale, i) * evaluate(loss, x, i)
+
+    estimate = robust_risk(
+        scaled, data.x, ball, eta * scale, divergence, samples=samples, rng=rng, chunk=chunk
+    )
+    return replace(estimate, values=estimate.values / scale)
+
+
+@dataclass(frozen=True)
+class CausalValue:
+    """The causal problem with finitely many places to move each covariate to, solved exactly.
+
+    - `value` (): the regularised value, Eq. (reg:casual:dual).
+    - `supremum` (): the unregularised one, Eq. (casual:dual).
+    - `losses` (K, n): the conditional average of the cost at each place.
+    - `inner`: the solution at each covariate; inner.weights (K, n) is the law of x' given x of a worst causal
+      plan.
+    """
+
+    value: Array
+    supremum: Array
+    losses: Array
+    inner: WorstCase
+
+
+def causal_value(
+    loss: Loss,
+    data: Conditional,
+    places: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    p: Array | None = None,
+) -> CausalValue:
+    """Solve the causal problem exactly where covariate k moves to places[k], under the reference law p[k].
+
+    Arguments:
+    - `loss`: what `conditional_loss` made of the same `data`.
+    - `places` (K, n) + event: where each covariate may go.
+    - `eta`: a positive number, or one for each covariate.
+    - `p` (K, n): the reference law nu_x; uniform by default. A place with p = 0 is out of reach.
+
+    With torch losses that require a gradient `value` and `supremum` carry it.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> data = Conditional.stacked(np.zeros((1, 1)), np.array([[[0.0], [2.0]]]))
+    >>> loss = conditional_loss(lambda x: x, lambda w, z: w[:, 0] * z[:, 0], data)
+    >>> out = causal_value(loss, data, np.array([[[0.0], [1.0]]]), 1.0, QUADRATIC)
+    >>> float(out.value), float(out.supremum), out.losses.tolist()
+    (0.625, 1.0, [[0.0, 1.0]])
+    """
+    _valid_conditional(data)
+    valid_array("places", places)
+    alike("places", places, "data.x", data.x, dtype=True)
+    K, event = data.x.shape[0], tuple(data.x.shape[1:])
+    if places.ndim != data.x.ndim + 1 or tuple(places.shape) != (K, places.shape[1], *event):
+        raise ValueError(
+            f"places has shape {tuple(places.shape)}; expected (K, n) + event, with K = {K}, event = {event}"
+        )
+    if places.shape[1] == 0:
+        raise ValueError(f"places has shape {tuple(places.shape)}; expected one place at least a covariate")
+    xp = array_namespace(data.x)
+    n = places.shape[1]
+    i = xp.broadcast_to(xp.arange(K, dtype=xp.int64, device=device(places))[:, None], (K, n))
+    losses = evaluate(loss, xp.reshape(places, (K * n, *event)), xp.reshape(i, (-1,)))
+    losses = xp.reshape(losses, (K, n))
+    inner = worst_case(losses, eta, divergence, p=p)
+    law = valid_p(p, detach(losses))
+    reach = losses if law is None else xp.where(law > 0, losses, xp.full_like(losses, -xp.inf))
+    supremum = xp.sum(data.weight * xp.max(reach, axis=-1))
+    return CausalValue(xp.sum(data.weight * inner.value), supremum, losses, inner)
+
+
+def _valid_conditional(data: Conditional) -> None:
+    if not isinstance(data, Conditional):
+        raise TypeError(f"data is {data!r}; expected a Conditional, from Conditional.stacked or .grouped")

@@ -1,0 +1,242 @@
+"""The law of a perturbed state: neighbourhoods of tabular states, and grids of continuous ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite, prod
+
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.refimpl.validation import valid_array
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The law of the perturbed state, for each of n states: beta(s; rho) of Section 6.2 on a table.
+
+    - `index` (n, k) int64: where the perturbation of state i may lead.
+    - `weight` (n, k): with which probability. Rows sum to one, and are rescaled to do so exactly; a
+      row shorter than k is filled up with weight zero. An index may occur twice.
+
+    Row i belongs to state i of a table, or to landing i of a batch of continuous states.
+
+    >>> import numpy as np
+    >>> walk = Neighbourhood(np.array([[0, 1], [0, 1]]), np.array([[0.75, 0.25], [0.5, 0.5]]))
+    >>> walk.weight[0]
+    array([0.75, 0.25])
+    """
+
+    index: Array
+    weight: Array
+
+    def __post_init__(self) -> None:
+        valid_index("index", self.index)
+        valid_array("weight", self.weight)
+        alike("weight", self.weight, "index", self.index)
+        if self.index.ndim != 2 or self.index.shape[1] == 0 or self.index.shape != self.weight.shape:
+            raise ValueError(
+                f"index has shape {tuple(self.index.shape)} and weight {tuple(self.weight.shape)}; expected "
+                "one shape (n, k), with k at least 1"
+            )
+        xp = array_namespace(self.index)
+        if not xp.all(self.index >= 0):
+            raise ValueError(f"index contains {int(xp.min(self.index))}; expected numbers of states, from 0")
+        object.__setattr__(self, "weight", valid_law("weight", self.weight))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Boxes of one size between `low` and `high`, `bins` of them in each of d dimensions.
+
+    A state outside the range belongs to the outermost box, as with a discretiser that clips. Boxes are
+    numbered from 0 with the last dimension running fastest.
+
+    >>> import numpy as np
+    >>> grid = Grid(low=(0.0, -1.0), high=(1.0, 1.0), bins=(2, 4))
+    >>> grid.states, int(grid.cell(np.array([0.7, 5.0])))
+    (8, 7)
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    bins: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        low, high = _numbers("low", self.low), _numbers("high", self.high)
+        if not isinstance(self.bins, Sequence) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in self.bins
+        ):
+            raise ValueError(f"bins is {self.bins!r}; expected whole numbers of at least 1")
+        if not 0 < len(low) == len(high) == len(self.bins):
+            raise ValueError(
+                f"low, high and bins have {len(low)}, {len(high)} and {len(self.bins)} entries; expected one "
+                "each a dimension"
+            )
+        if not all(a < b for a, b in zip(low, high, strict=True)):
+            raise ValueError(f"low is {self.low!r} and high {self.high!r}; expected low below high")
+        for name, value in (("low", low), ("high", high), ("bins", tuple(self.bins))):
+            object.__setattr__(self, name, value)
+
+    @property
+    def states(self) -> int:
+        """How many boxes there are."""
+        return prod(self.bins)
+
+    @property
+    def width(self) -> tuple[float, ...]:
+        """The size of a box in each dimension."""
+        return tuple((b - a) / n for a, b, n in zip(self.low, self.high, self.bins, strict=True))
+
+    def cell(self, x: Array) -> Array:
+        """The number of the box that each state x (..., d) belongs to: int64 of shape (...).
+
+        >>> import numpy as np
+        >>> Grid((0.0,), (1.0,), (4,)).cell(np.array([[-3.0], [0.3], [1.0]]))
+        array([0, 1, 3])
+        """
+        self._check(x)
+        xp = array_namespace(x)
+        number = xp.zeros(x.shape[:-1], dtype=xp.int64, device=device(x))
+        for j, n in enumerate(self.bins):
+            number = number * n + _clipped(xp.floor(self._units(x, j)), n - 1)
+        return number
+
+    def perturbed(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
+        """The exact law of the box of x + b, with b uniform on the linf ball of `radius`.
+
+        - `x` (n, d): continuous states.
+        - `radius`: a number, or one a dimension; zero leaves that dimension alone.
+
+        The probability of a box is the product over dimensions of the part of [x_j - rho_j, x_j + rho_j]
+        that lies in it, so that the expectation of Section 6.2 is a finite sum: of 2^d boxes, if rho is
+        at most half a box. Row i of the result belongs to x[i].
+
+        >>> import numpy as np
+        >>> law = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
+        >>> law.index.tolist(), law.weight.tolist()
+        ([[1, 2], [0, 1]], [[0.75, 0.25], [1.0, 0.0]])
+        """
+        self._check(x)
+        if x.ndim != 2:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (n, {len(self.bins)})")
+        return self._law([self._units(x, j) for j in range(len(self.bins))], radius)
+
+    def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
+        """The law of the box of c + b for the centre c of each box, in the library and dtype of `like`.
+
+        This is for a table whose states are the boxes; b is uniform on the linf ball of `radius`, a number
+        or one a dimension. A radius of at most half a box never leaves it: use `perturbed` where
+        the continuous state is known.
+
+        >>> import numpy as np
+        >>> law = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
+        >>> law.index.tolist(), law.weight.tolist()
+        ([[0, 1, 2], [0, 1, 2], [0, 1, 2]], [[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])
+        """
+        valid_array("like", like)
+        xp = array_namespace(like)
+        number = xp.arange(self.states, dtype=xp.int64, device=device(like))
+        units, left = [], self.states
+        for n in self.bins:
+            left //= n
+            units.append(xp.astype((number // left) % n, like.dtype) + 0.5)
+        return self._law(units, radius)
+
+    def _check(self, x: Array) -> None:
+        valid_array("x", x)
+        xp = array_namespace(x)
+        if x.ndim == 0 or x.shape[-1] != len(self.bins):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; expected {len(self.bins)} numbers along the last axis"
+            )
+        if not xp.all(xp.isfinite(x)):
+            raise ValueError("x contains NaN or an infinity; expected finite states")
+
+    def _units(self, x: Array, j: int) -> Array:
+        """Coordinate j of the states, counted in boxes."""
+        return (x[..., j] - self.low[j]) / self.width[j]
+
+    def _law(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
+        radii = _numbers("radius", radius if isinstance(radius, Sequence) else (radius,) * len(self.bins))
+        if len(radii) != len(self.bins) or not all(r >= 0 for r in radii):
+            raise ValueError(
+                f"radius is {radius!r}; expected a number that is not negative, or {len(self.bins)} of them"
+            )
+        xp = array_namespace(units[0])
+        n = units[0].shape[0]
+        index = xp.zeros((n, 1), dtype=xp.int64, device=device(units[0]))
+        weight = xp.ones((n, 1), dtype=units[0].dtype, device=device(units[0]))
+        for u, r, h, m in zip(units, radii, self.width, self.bins, strict=True):
+            cells, part = _overlaps(u, r / h, m)
+            index = xp.reshape(index[:, :, None] * m + cells[:, None, :], (n, -1))
+            weight = xp.reshape(weight[:, :, None] * part[:, None, :], (n, -1))
+        return Neighbourhood(index, weight)
+
+
+def _overlaps(u: Array, a: float, n: int) -> tuple[Array, Array]:
+    """Boxes (m, k) of [u - a, u + a] among n of size one, and the part of it in each; the ends are open."""
+    xp = array_namespace(u)
+    k = min(n, ceil(2 * a) + 1)
+    first = _clipped(xp.floor(u - a), n - k)
+    cells = first[:, None] + xp.arange(k, dtype=xp.int64, device=device(u))[None, :]
+    below = xp.zeros_like(u)[:, None]
+    if k == 1:
+        return cells, below + 1
+    edges = xp.astype(cells[:, 1:], u.dtype)
+    # The distribution function at the edges between boxes; beyond the first and the last it is 0 and 1.
+    inner = xp.clip((edges - u[:, None] + a) / (2 * a), 0.0, 1.0)
+    at = xp.concat([below, inner, below + 1], axis=1)
+    return cells, at[:, 1:] - at[:, :-1]
+
+
+def _clipped(x: Array, top: int) -> Array:
+    """x as int64 within 0, ..., top; clipped as a float, which holds more."""
+    xp = array_namespace(x)
+    return xp.astype(xp.clip(x, 0.0, float(top)), xp.int64)
+
+
+def _numbers(name: str, values: Sequence[float]) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(v) for v in values)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {values!r}; expected a sequence of numbers") from None
+    if not all(isfinite(v) for v in numbers):
+        raise ValueError(f"{name} is {values!r}; expected finite numbers")
+    return numbers
+
+
+# --- Checks that the files of Section 6.2 share -------------------------------------------------
+
+
+def valid_index(name: str, x: Array) -> None:
+    """Raise unless `x` is an array of int64."""
+    if not is_array_api_obj(x):
+        raise TypeError(f"{name} is of type {type(x).__name__}; expected an array of int64")
+    if x.dtype != array_namespace(x).int64:
+        raise TypeError(f"{name} has dtype {x.dtype}; expected int64")
+
+
+def valid_law(name: str, weight: Array) -> Array:
+    """`weight` with rows that sum to one, or an error."""
+    xp = array_namespace(weight)
+    if not xp.all(weight >= 0):
+        raise ValueError(f"{name} contains a negative number or NaN; expected probabilities")
+    total = xp.sum(weight, axis=-1, keepdims=True)
+    # A law that was computed in single precision is taken, and rescaled; anything else is not.
+    loose = 1e-6 if weight.dtype == xp.float64 else 1e-4
+    if not xp.all(xp.abs(total - 1) <= loose):
+        worst = float(xp.max(xp.abs(total - 1)))
+        raise ValueError(f"{name} has rows that sum to 1 but for {worst}; expected 1 a row")
+    return weight / total
+
+
+def alike(name: str, x: Array, other: str, y: Array, *, dtype: bool = False) -> None:
+    """Raise unless `x` has the library and device, and if asked the dtype, of `y`."""
+    try:
+        array_namespace(x, y)
+    except TypeError as error:
+        raise TypeError(f"{name} and {other} are arrays of two libraries: {error}") from None
+    if device(x) != device(y):
+        raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected one device")
+    if dtype and x.dtype != y.dtype:
+        raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected one dtype")

@@ -1,0 +1,47 @@
+"""The ramp loss of Section 5: a loss in [0, 1] of the margin of a classifier."""
+
+from __future__ import annotations
+
+from math import inf
+
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.refimpl.validation import same_library, valid_array, valid_number
+
+
+def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
+    """The loss 1 - M/varrho clipped to [0, 1], of the margin M = t_y - max over y' != y of t_y'.
+
+    Arguments:
+    - `logits` (..., K): t, for K >= 2 classes.
+    - `labels` (...): y, whole numbers from 0 to K - 1 (the paper counts from 1).
+    - `varrho`: the margin, a positive number.
+
+    The result (...) lies in [0, 1], and is 2/varrho-Lipschitz in the largest change of a logit (Eq. (rmap)).
+    With torch it is differentiable almost everywhere; where M < 0, at a misclassified point, and where
+    M > varrho its gradient is 0.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import ramp_loss
+    >>> print(ramp_loss(np.array([[2.0, 0.0], [0.5, 0.25], [0.0, 1.0]]), np.array([0, 0, 0]), varrho=1.0))
+    [0.   0.75 1.  ]
+    """
+    valid_array("logits", logits)
+    xp = array_namespace(logits)
+    if logits.ndim == 0 or logits.shape[-1] < 2:
+        raise ValueError(f"logits has shape {tuple(logits.shape)}; expected (..., K) with K of at least 2")
+    K = logits.shape[-1]
+    if not is_array_api_obj(labels):
+        raise TypeError(f"labels is of type {type(labels).__name__}; expected an array of whole numbers")
+    same_library("labels", labels, logits, other="logits")
+    if not xp.isdtype(labels.dtype, "integral"):
+        raise TypeError(f"labels has dtype {labels.dtype}; expected whole numbers")
+    if tuple(labels.shape) != tuple(logits.shape[:-1]):
+        raise ValueError(f"labels has shape {tuple(labels.shape)}; expected {tuple(logits.shape[:-1])}")
+    if not xp.all((labels >= 0) & (labels < K)):
+        raise ValueError(f"labels leaves 0, ..., {K - 1}; expected the index of a logit")
+    varrho = valid_number("varrho", varrho, above=0.0)
+    mine = xp.astype(labels, xp.int64)[..., None] == xp.arange(K, dtype=xp.int64, device=device(logits))
+    # Sums and maxima over masks rather than an index: the standard has no gather with a gradient for all.
+    own = xp.sum(xp.where(mine, logits, xp.zeros_like(logits)), axis=-1)
+    best_other = xp.max(xp.where(mine, xp.full_like(logits, -inf), logits), axis=-1)
+    return xp.clip(1 - (own - best_other) / varrho, 0.0, 1.0)

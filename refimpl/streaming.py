@@ -1,0 +1,141 @@
+"""The losses of perturbed points, drawn and evaluated in bounded memory.
+
+Points are drawn in tiles of a fixed size and order, so that what is drawn depends on the seed and not on
+how many points are evaluated at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeAlias
+
+from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.refimpl.validation import same_library, valid_array, valid_eta, valid_rng
+
+TILE = 1024  # points that are drawn at a time
+CHUNK = 8192  # points that are evaluated at a time, unless the caller says otherwise
+
+Loss: TypeAlias = Callable[[Array, Array], Array]
+"""loss(x, i): x of shape (k,) + event, i (k,) int64 the data point of each x; the result has shape (k,)."""
+
+
+class Law(Protocol):
+    """A reference law nu_z: a Ball, or anything else with its `sample`."""
+
+    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
+        """Draw `n` independent points of nu_z for each z; shape batch + (n,) + event."""
+
+
+def valid_data(z: Array) -> Array:
+    """`z` without a gradient, or an error unless it has shape (N,) + event with N >= 1 and finite entries."""
+    valid_array("z", z)
+    if z.ndim == 0 or z.shape[0] == 0:
+        raise ValueError(f"z has shape {tuple(z.shape)}; expected (N,) + event, with at least one data point")
+    xp = array_namespace(z)
+    z = detach(z)
+    if not xp.all(xp.isfinite(z)):
+        raise ValueError("z contains NaN or infinity; expected finite numbers")
+    return z
+
+
+def valid_sampling(law: Law, rng: Rng) -> None:
+    """Raise unless `law` can be sampled with `rng`."""
+    if not callable(getattr(law, "sample", None)):
+        raise TypeError(f"ball is {law!r}; expected a Ball such as Ball(2, 0.45), or a law with its sample")
+    valid_rng(rng)
+
+
+def each_eta(eta: float | Array, z: Array) -> Array:
+    """`eta` as an array (N,), one for each data point, or an error."""
+    xp = array_namespace(z)
+    return valid_eta(detach(eta), xp.zeros((z.shape[0], 1), dtype=z.dtype, device=device(z)))
+
+
+def evaluate(loss: Loss, x: Array, i: Array) -> Array:
+    """loss(x, i), or an error unless it is one floating-point number for each x."""
+    if not callable(loss):
+        raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
+    f = loss(x, i)
+    valid_array("loss(x, i)", f)
+    same_library("loss(x, i)", f, x)
+    if tuple(f.shape) != (x.shape[0],):
+        raise ValueError(
+            f"loss(x, i) has shape {tuple(f.shape)}; expected ({x.shape[0]},), one loss for each x"
+        )
+    return f + 0.0  # a copy: a loss that is a part of x would keep x in memory
+
+
+def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[Array, Array]]:
+    """(x, i): n points of the law around each z, z after z, in pieces of at most TILE points.
+
+    `index` (N,) holds the i of each z.
+    """
+    xp = array_namespace(z)
+    for rows in slices(z.shape[0], max(1, TILE // n)):
+        part, which = z[rows, ...], index[rows]
+        for columns in slices(n, TILE):
+            m = columns.stop - columns.start
+            x = law.sample(part, m, rng, event_ndim=z.ndim - 1)
+            i = xp.broadcast_to(which[:, None], (part.shape[0], m))
+            yield xp.reshape(x, (-1, *z.shape[1:])), xp.reshape(i, (-1,))
+
+
+def evaluated(
+    loss: Loss, pairs: Iterable[tuple[Array, Array]], chunk: int
+) -> Iterator[tuple[Array, Array, Array]]:
+    """(x, i, f): the pairs in the same order with their losses, at most `chunk` at a time."""
+    held: list[tuple[Array, Array]] = []
+    count = 0
+    for x, i in pairs:
+        if held and count + x.shape[0] > chunk:
+            yield _together(loss, held)
+            held, count = [], 0
+        for part in slices(x.shape[0], chunk):
+            held.append((x[part, ...], i[part]))
+            count += held[-1][0].shape[0]
+            if count >= chunk:
+                yield _together(loss, held)
+                held, count = [], 0
+    if held:
+        yield _together(loss, held)
+
+
+def _together(loss: Loss, held: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
+    x, i = _joined(held)
+    return x, i, evaluate(loss, x, i)
+
+
+def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
+    """A stream of arrays regrouped into rows of n: each array has shape (rows, n) + rest."""
+    held: list[tuple[Array, ...]] = []
+    count = 0
+    for piece in pieces:
+        held.append(piece)
+        count += piece[0].shape[0]
+        if count < n:
+            continue
+        whole = count - count % n
+        joined = _joined(held)
+        xp = array_namespace(joined[0])
+        yield tuple(xp.reshape(a[:whole, ...], (whole // n, n, *a.shape[1:])) for a in joined)
+        held = [tuple(a[whole:, ...] for a in joined)] if whole < count else []
+        count -= whole
+
+
+def _joined(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
+    if len(held) == 1:
+        return held[0]
+    xp = array_namespace(held[0][0])
+    return tuple(xp.concat(list(parts)) for parts in zip(*held, strict=True))
+
+
+def slices(n: int, size: int) -> Iterator[slice]:
+    """0, ..., n - 1 in pieces of at most `size`."""
+    for start in range(0, n, size):
+        yield slice(start, min(start + size, n))
+
+
+def indices(z: Array) -> Array:
+    """0, ..., N - 1 where z lives."""
+    xp = array_namespace(z)
+    return xp.arange(z.shape[0], dtype=xp.int64, device=device(z))

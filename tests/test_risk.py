@@ -1,0 +1,350 @@
+"""The robust risk by sampling: its value, what it says of its error, and what it holds in memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass, replace
+from math import exp, inf, log, nan, sqrt
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from phiball.backends import Array, Rng, array_namespace, rng, use
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Ball,
+    Divergence,
+    Gaussian,
+    cressie_read,
+    indicator,
+    robust_risk,
+)
+
+if TYPE_CHECKING:
+    from tests.conftest import Arrays
+
+Z = 4.75  # standard errors: a sound estimate misses by more once in half a million
+
+
+def first(x: Array, i: Array) -> Array:
+    """The first coordinate: uniform on [0, 1] in the ball of radius 1/2 around 1/2."""
+    return x[:, 0]
+
+
+def entropic(eta: float) -> float:
+    return eta * log(eta * (exp(1 / eta) - 1))
+
+
+def quadratic(eta: float) -> float:
+    return 1 - 4 / 3 * sqrt(eta / 2) + eta / 2 if eta <= 0.5 else 0.5 + 1 / (24 * eta)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A law whose `sample` gives the same points in every run: the rows of `points`, one a data point."""
+
+    points: Any
+
+    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
+        # A data point is told by its first coordinate.
+        xp = array_namespace(z)
+        return xp.take(self.points, xp.astype(z[:, 0], xp.int64), axis=0)
+
+
+def fixed(losses: Any, arrays: Arrays) -> tuple[Array, Fixed]:
+    """(z, law) such that the loss `first` on data point k takes the values losses[k]."""
+    z = arrays.asarray(np.arange(len(losses))[:, None])
+    return z, Fixed(arrays.asarray(np.asarray(losses)[:, :, None]))
+
+
+def oracle(f: Any, eta: float, name: str) -> tuple[float, float]:
+    """(value, mu) of min over mu of E[mu + eta phi*((f - mu)/eta)], by a scalar minimiser."""
+    conj = {"entropic": np.expm1, "quadratic": lambda s: np.maximum(s, 0) ** 2 / 2 + 0.5}[name]
+
+    def dual(mu: float) -> float:
+        return float(mu + eta * np.mean(conj((f - mu) / eta)))
+
+    found = optimize.minimize_scalar(
+        dual, bounds=(f.min() - 2 * eta, f.max()), method="bounded", options={"xatol": 1e-12}
+    )
+    return float(found.fun), float(found.x)
+
+
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+def test_every_field_on_known_losses(d: Divergence, arrays: Arrays) -> None:
+    f, eta = np.random.default_rng(0).uniform(size=(3, 41)), 0.3
+    z, law = fixed(f, arrays)
+    out = robust_risk(first, z, law, eta, d, samples=41, rng=rng(0))
+    conj = {"entropic": np.expm1, "quadratic": lambda s: np.maximum(s, 0) ** 2 / 2}[d.name]
+    values, missing, variances = [], [], []
+    for row in f:
+        value, mu = oracle(row, eta, d.name)
+        low = 20 * oracle(row[:20], eta, d.name)[0] + 21 * oracle(row[20:], eta, d.name)[0]
+        values.append(value)
+        missing.append(value - low / 41)
+        variances.append(np.var(eta * conj((row - mu) / eta), ddof=1) / 41)
+    # The oracle's minimiser knows mu to about 1e-7, and the variance as well.
+    near: dict[str, Any] = {"rel": 1e-5, "abs": 20 * arrays.eps}
+    assert arrays.numpy(out.values) == pytest.approx(np.array(values), **near)
+    assert float(out.value) == pytest.approx(np.mean(values), **near)
+    assert float(out.bias) == pytest.approx(np.mean(missing), **near)
+    assert float(out.stderr) == pytest.approx(sqrt(sum(variances)) / 3, **near)
+    assert float(out.population_stderr) == pytest.approx(np.std(values, ddof=1) / sqrt(3), rel=1e-4)
+    for field in (out.value, out.values, out.bias, out.stderr, out.population_stderr):
+        assert field.dtype == arrays.dtype
+    assert [x.shape for x in (out.value, out.bias, out.stderr, out.population_stderr)] == [()] * 4
+
+
+def test_one_data_point_says_nothing_of_the_population(doubles: Arrays) -> None:
+    z, law = fixed([[0.0, 1.0]], doubles)
+    out = robust_risk(first, z, law, 1.0, ENTROPIC, samples=2, rng=rng(0))
+    assert float(out.population_stderr) == inf
+    assert float(out.value) == pytest.approx(log((1 + exp(1)) / 2), abs=1e-14)
+    assert float(out.bias) == pytest.approx(log((1 + exp(1)) / 2) - 0.5, abs=1e-14)
+
+
+def test_a_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
+    """The risk tends to the mean, whose standard error is known."""
+    f = np.random.default_rng(1).uniform(size=(1, 50))
+    z, law = fixed(f, arrays)
+    for d in (ENTROPIC, QUADRATIC, cressie_read(1.5)):
+        out = robust_risk(first, z, law, 1e12, d, samples=50, rng=rng(0))
+        assert float(out.value) == pytest.approx(f.mean(), rel=4 * arrays.eps)
+        assert float(out.stderr) == pytest.approx(f.std(ddof=1) / sqrt(50), rel=1e3 * arrays.eps)
+
+
+@pytest.mark.parametrize(
+    ("d", "exact"),
+    [(ENTROPIC, entropic), (QUADRATIC, quadratic), (indicator(0.25), lambda eta: 0.875)],
+    ids=lambda d: d.name if isinstance(d, Divergence) else "",
+)
+def test_the_standard_error_covers(d: Divergence, exact: Any) -> None:
+    """value + bias +- 1.96 stderr holds the risk 95 times in 100: an exact binomial test at level 1e-5.
+
+    Eight data points, so that the bias is not hidden under the noise; and the sum of the squares of
+    the standardised errors, which is chi-square to within the skewness of a sample of 8 * 400.
+    """
+    runs, eta = 600, 0.2
+    errors, labels = [], []
+    source = rng(7)
+    z = np.full((8, 1), 0.5)
+    with use("numba"):
+        for _ in range(runs):
+            out = robust_risk(first, z, Ball(2, 0.5), eta, d, samples=400, rng=source)
+            errors.append((out.value + out.bias - exact(eta)) / out.stderr)
+            labels.append(out.lower_bound)
+    assert not any(labels)
+    covered = int(np.sum(np.abs(errors) <= 1.96))
+    assert stats.binomtest(covered, runs, 0.95).pvalue > 1e-5
+    squares = float(np.sum(np.square(errors)))
+    assert 1e-5 < stats.chi2(runs).cdf(squares) < 1 - 1e-5
+    assert abs(np.mean(errors)) * sqrt(runs) < Z
+
+
+def test_the_value_and_its_bias_are_those_of_the_theory(doubles: Arrays) -> None:
+    """AV@R on n points of U[0, 1] is low by (1 - alpha)/(2 (n + 1)) on average, exactly (D12)."""
+    n, alpha, N = 8, 0.25, 4000
+    z = doubles.asarray(np.full((N, 1), 0.5))
+    out = robust_risk(first, z, Ball(inf, 0.5), 1.0, indicator(alpha), samples=n, rng=rng(3))
+
+    def low(n: int) -> float:
+        return (1 - alpha) / (2 * (n + 1))
+
+    assert abs(float(out.value) - (1 - alpha / 2 - low(n))) < Z * float(out.population_stderr)
+    # Each data point's share of the bias lies in [0, 1], and their mean within Hoeffding's bound.
+    assert abs(float(out.bias) - (low(n // 2) - low(n))) < sqrt(log(2 / 2e-6) / (2 * N))
+    assert float(out.value) < 1 - alpha / 2 - Z * float(out.population_stderr)  # it is seen to be low
+    assert out.lower_bound
+
+
+@pytest.mark.parametrize(
+    ("d", "eta", "samples", "label"),
+    [
+        (ENTROPIC, 0.2, 400, False),
+        (ENTROPIC, 1e-3, 400, True),
+        (QUADRATIC, 1e-4, 400, True),
+        (ENTROPIC, 1.0, 10, True),
+        (ABSOLUTE, 0.2, 4000, True),
+        (HINGE, 0.2, 4000, True),
+        (HINGE, 2.0, 4000, False),  # no mass moves
+        (indicator(0.01), 1.0, 400, True),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_the_label(d: Divergence, eta: float, samples: int, label: bool, doubles: Arrays) -> None:
+    z = doubles.asarray(np.full((2, 1), 0.5))
+    out = robust_risk(first, z, Ball(2, 0.5), eta, d, samples=samples, rng=rng(0))
+    assert out.lower_bound is label
+
+
+def test_a_gaussian_law(arrays: Arrays) -> None:
+    """Sinkhorn's dual: a linear loss under a normal law has the risk mean + scale^2/(2 eta)."""
+    z = arrays.asarray(np.array([[1.0, 0.0], [2.0, 5.0], [6.0, 5.0]]))
+    out = robust_risk(first, z, Gaussian(0.5), 1.0, ENTROPIC, samples=5000, rng=rng(4))
+    assert abs(float(out.value) + float(out.bias) - (3 + 0.125)) < Z * float(out.stderr)
+    assert not out.lower_bound
+
+
+def test_eta_for_each_point_and_points_of_any_shape(arrays: Arrays) -> None:
+    exact = (entropic(1.0) + entropic(0.2)) / 2
+    for event in ((), (1,), (1, 1, 1)):
+        z = arrays.asarray(np.full((2, *event), 0.5))
+        eta = arrays.asarray([1.0, 0.2])
+        out = robust_risk(
+            lambda x, i: array_namespace(x).reshape(x, (-1,)),
+            z,
+            Ball(1, 0.5),
+            eta,
+            ENTROPIC,
+            samples=3000,
+            rng=rng(5),
+        )
+        assert abs(float(out.value) + float(out.bias) - exact) < Z * float(out.stderr)
+
+
+def test_the_loss_is_told_the_data_point(arrays: Arrays) -> None:
+    labels = arrays.asarray([5.0, -3.0, 10.0])
+    z = arrays.asarray(np.array([[0.0], [10.0], [20.0]]))
+
+    def loss(x: Array, i: Array) -> Array:
+        xp = array_namespace(x)
+        assert i.dtype == xp.int64
+        assert xp.all(xp.abs(x[:, 0] - 10 * xp.astype(i, x.dtype)) <= 1)
+        return xp.take(labels, i) + 0 * x[:, 0]
+
+    for samples, chunk in ((5, 4), (5, 1000), (2500, 100), (2500, 10000)):
+        out = robust_risk(loss, z, Ball(2, 1.0), 1.0, QUADRATIC, samples=samples, rng=rng(0), chunk=chunk)
+        assert arrays.numpy(out.values) == pytest.approx(np.array([5.0, -3.0, 10.0]), rel=4 * arrays.eps)
+
+
+@pytest.mark.parametrize("samples", [3, 400, 1024, 2600])
+def test_the_chunk_changes_nothing(samples: int, arrays: Arrays) -> None:
+    z = arrays.asarray(np.linspace(-1, 1, 10).reshape(5, 2))
+    sizes: list[int] = []
+
+    def loss(x: Array, i: Array) -> Array:
+        sizes.append(x.shape[0])
+        return x[:, 0] * x[:, 1]
+
+    outs = []
+    for chunk in (37, 999, 3000, 100_000):
+        sizes.clear()
+        outs.append(
+            robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, samples=samples, rng=rng(1), chunk=chunk)
+        )
+        assert max(sizes) <= chunk
+        assert sum(sizes) == 5 * samples  # each point once
+        # At most the last piece of a tile is smaller, so few calls are made.
+        assert len(sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
+    for out in outs[1:]:
+        # Sums over rows of another layout are added up in another order.
+        assert arrays.numpy(out.values) == pytest.approx(arrays.numpy(outs[0].values), abs=50 * arrays.eps)
+        assert float(out.stderr) == pytest.approx(float(outs[0].stderr), rel=1e3 * arrays.eps)
+        assert float(out.bias) == pytest.approx(float(outs[0].bias), abs=50 * arrays.eps)
+
+
+def test_seeds(doubles: Arrays) -> None:
+    z = doubles.asarray(np.zeros((2, 3)))
+    values = [
+        float(robust_risk(first, z, Ball(2, 1.0), 1.0, ENTROPIC, samples=9, rng=rng(seed)).value)
+        for seed in (0, 0, 1)
+    ]
+    assert values[0] == values[1] != values[2]
+
+
+def test_points_are_not_kept() -> None:
+    """20,000 points of 1000 numbers are 160 MB; a tile, its parts and a chunk are a tenth of that."""
+    z = np.zeros((2, 1000))
+    tracemalloc.start()
+    robust_risk(first, z, Ball(inf, 1.0), 1.0, ENTROPIC, samples=10_000, rng=rng(0), chunk=500)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 50e6
+
+
+def test_the_gradient_in_a_models_parameters() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+
+    def risk(theta: Any) -> Any:
+        z = torch.tensor([[0.1, 0.2], [0.5, -0.3]], dtype=torch.float64)
+        return robust_risk(
+            lambda x, i: torch.sin(x @ theta) + theta[0] * i,
+            z,
+            Ball(2, 1.0),
+            0.3,
+            QUADRATIC,
+            samples=700,
+            rng=rng(0),
+            chunk=512,
+        )
+
+    theta = torch.tensor([0.4, 1.3], dtype=torch.float64, requires_grad=True)
+    out = risk(theta)
+    out.value.backward()
+    assert not out.stderr.requires_grad
+    assert not out.bias.requires_grad
+    assert not out.population_stderr.requires_grad
+    h = 1e-5
+    for j in range(2):
+        step = h * torch.eye(2, dtype=torch.float64)[j]
+        slope = float(risk(theta.detach() + step).value - risk(theta.detach() - step).value) / (2 * h)
+        # Central differences of a piecewise smooth function: an error of order h^2, and kinks of order h.
+        assert float(theta.grad[j]) == pytest.approx(slope, abs=1e-7)
+
+
+def test_bad_arguments(doubles: Arrays) -> None:
+    z = doubles.asarray([[0.0, 1.0], [2.0, 3.0]])
+    good: dict[str, Any] = {
+        "loss": first,
+        "z": z,
+        "ball": Ball(2, 1.0),
+        "eta": 1.0,
+        "divergence": ENTROPIC,
+        "samples": 4,
+        "rng": rng(0),
+        "chunk": 10,
+    }
+    robust_risk(**good)
+    two = doubles.asarray([1.0, 2.0])
+    for change, error, message in [
+        ({"loss": 3}, TypeError, "loss is 3; expected a function"),
+        ({"loss": lambda x, i: x}, ValueError, r"loss\(x, i\) has shape \(8, 2\); expected \(8,\)"),
+        ({"loss": lambda x, i: 1.0}, TypeError, r"loss\(x, i\) is 1.0"),
+        ({"loss": lambda x, i: i}, TypeError, r"loss\(x, i\) has dtype .*int64"),
+        ({"loss": lambda x, i: x[:, 0] * nan}, ValueError, "losses contains nan"),
+        ({"z": [[0.0]]}, TypeError, r"z is \[\[0.0\]\]"),
+        ({"z": doubles.asarray(1.0)}, ValueError, r"z has shape \(\); expected \(N,\) \+ event"),
+        ({"z": z[:0, ...]}, ValueError, r"z has shape \(0, 2\)"),
+        ({"z": doubles.asarray([[0.0, inf]])}, ValueError, "z contains NaN or infinity"),
+        ({"ball": 0.5}, TypeError, "ball is 0.5; expected a Ball"),
+        ({"eta": 0.0}, ValueError, "eta is 0.0"),
+        ({"eta": doubles.asarray([1.0, 2.0, 3.0])}, ValueError, r"eta has shape \(3,\)"),
+        ({"divergence": "entropic"}, TypeError, "divergence is 'entropic'"),
+        ({"samples": 1}, ValueError, "samples is 1; expected a whole number of at least 2"),
+        ({"samples": 2.0}, ValueError, "samples is 2.0"),
+        ({"samples": True}, ValueError, "samples is True"),
+        ({"rng": 0}, TypeError, "rng is 0; expected what phiball.backends.rng"),
+        ({"chunk": 0}, ValueError, "chunk is 0; expected a whole number of at least 1"),
+    ]:
+        with pytest.raises(error, match=message):
+            robust_risk(**{**good, **change})
+    assert robust_risk(**{**good, "eta": two}).values.shape == (2,)
+
+
+def test_a_loss_of_another_library(doubles: Arrays) -> None:
+    if doubles.backend not in ("strict", "torch"):
+        pytest.skip("NumPy's own arrays")
+    z = doubles.asarray([[0.0], [1.0]])
+    with pytest.raises(TypeError, match=r"loss\(x, i\) is a numpy array"):
+        robust_risk(lambda x, i: np.zeros(x.shape[0]), z, Ball(2, 1.0), 1.0, ENTROPIC, samples=2, rng=rng(0))
+
+
+def test_arguments_are_left_alone(arrays: Arrays) -> None:
+    z = arrays.asarray([[0.25], [0.5]])
+    robust_risk(first, z, replace(Ball(2, 0.5), clip=(0.0, 1.0)), 1.0, QUADRATIC, samples=9, rng=rng(0))
+    assert arrays.numpy(z).tolist() == [[0.25], [0.5]]
