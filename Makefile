@@ -9,6 +9,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba-$(shell cat backends/numba_*.py | cksum | cut -d' ' -f1)
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
+# Which benchmark: inner, attacks or sampling.
+BENCH ?= inner
 
 .PHONY: test verify verify-full bench lint format clean
 .DELETE_ON_ERROR:
@@ -35,7 +37,7 @@ $(VENV)/bench: $(READY)
 	@touch $@
 
 bench: $(VENV)/bench
-	$(BIN)/phiball bench inner $(ARGS)
+	$(BIN)/phiball bench $(BENCH) $(ARGS)
 
 # mypy reads the package as users get it, from a wheel: the import names do not match the folders here.
 lint: $(READY)

@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-bench = typer.Typer(help="Benchmarks of the solvers.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmarks of the solvers, the attacks and the samples.", no_args_is_help=True)
 app.add_typer(bench, name="bench", epilog="Example: phiball bench inner --quick")
 
 
@@ -144,3 +144,28 @@ def inner(
     with _readable(ValueError, ImportError, OSError):
         bench_inner = import_module("phiball.experiments.bench_inner")
         bench_inner.main(threads=threads, quick=quick, out=out)
+
+
+@bench.command(epilog="Example: phiball bench attacks --quick --out results/bench")
+def attacks(
+    threads: Annotated[int, typer.Option(min=1, help="Threads that torch may use.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two networks, not six, and the two smaller radii.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Count the errors that FGM, IFGM, PGM and white noise find, beside torchattacks if it is installed."""
+    with _readable(ValueError, ImportError, OSError):
+        bench_attacks = import_module("phiball.experiments.bench_attacks")
+        bench_attacks.main(threads=threads, quick=quick, out=out)
+
+
+@bench.command(epilog="Example: phiball bench sampling --quick --out results/bench")
+def sampling(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, and no 784 dimensions.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Compare plain, antithetic and Sobol samples of balls by the noise of their means."""
+    with _readable(ValueError, ImportError, OSError):
+        bench_sampling = import_module("phiball.experiments.bench_sampling")
+        bench_sampling.main(quick=quick, out=out)
