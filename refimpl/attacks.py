@@ -81,14 +81,14 @@ def pgm(
     loss: Loss | None = None,
     restarts: int = 1,
 ) -> Array:
-    """Search the ball for the largest loss by projected gradient steps from random points.
+    """Search the ball for the largest loss by projected gradient steps, from z or from random points.
 
     Arguments beyond those of `fgm`:
     - `steps`: how many steps; the paper's 15.
     - `step`: the length of one; by default 2.5 radius / steps.
-    - `rng`: given, each run starts from z + u b, b uniform on the ball and u on (0, 1); otherwise from z. A
-      uniform point alone would lie near the border of an l2 ball in many dimensions, from where few
-      steps find less.
+    - `rng`: given, each run starts from z + u b, b uniform on the ball and u on (0, 1). A uniform point alone
+      would lie near the border of an l2 ball in many dimensions, from where few steps find less.
+      Without it the run starts from z, as that of `ifgm`.
     - `loss`: loss(x, i) of shape (N,). Given, the result is, for each point, the best of all iterates of all
       runs and of z itself, so never worse than z; otherwise it is the last iterate.
     - `restarts`: how many runs; more than one needs `rng` and `loss`.

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, gamma_quantile
+from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile
 from phiball.refimpl.moments import log_mgf_1, log_mgf_2, log_mgf_inf
 from phiball.refimpl.norms import dual, flat, length, soft_threshold, split, valid_pair
-from phiball.refimpl.validation import valid_count, valid_number
+from phiball.refimpl.validation import valid_count, valid_number, valid_rng
+
+_HUGE = 1e75  # beyond it the powers that the functions below take would overflow
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Ball:
     - `clip`: None, or (lo, hi) for data that lives in the box [lo, hi]^d. Samples are then drawn in the whole
       ball and moved to the nearest point of the box, coordinate by coordinate. They stay in the ball, and
       their law is the image of the uniform law: uniform inside the box, with the mass that would lie
-      outside on its faces. (It is not the uniform law on the intersection.)
+      outside on its faces. (It is not the uniform law on the intersection.) `sample` and `project` keep to
+      the box; the moments, the volume and `steepest` are those of the whole ball.
 
     Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
     images (channels, height, width), 0 for numbers; the axes before them are a batch.
@@ -80,6 +83,9 @@ class Ball:
         batch, event = split(z, event_ndim, "z")
         xp = array_namespace(z)
         n = valid_count("n", n)
+        valid_rng(rng)
+        if not xp.all(xp.isfinite(z)):
+            raise ValueError("z contains NaN or infinity; expected finite numbers")
         if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
             raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
         draws = (n + 1) // 2 if antithetic else n
@@ -247,8 +253,15 @@ class Ball:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
-        value = functions[self.norm](self.radius * xp.astype(v, xp.float64, copy=False))
-        return xp.astype(value, s.dtype, copy=False)
+        v = self.radius * xp.astype(v, xp.float64, copy=False)
+        size = length(detach(v), dual(self.norm))
+        rest = xp.zeros_like(size)
+        if xp.any(size > _HUGE):
+            # Nothing but the dual norm is left of the value there.
+            share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
+            rest = (1 - share) * length(v, dual(self.norm))
+            v = v * share[..., None]
+        return xp.astype(functions[self.norm](v) + rest, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
         """Log of the volume of the ball in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
@@ -291,6 +304,7 @@ class Gaussian:
         """Draw `n` points of the normal law around each z; shape batch + (n,) + event."""
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
+        valid_rng(rng)
         xp = array_namespace(z)
         b = rng.normal((*batch, n, *event), like=z)
         return xp.expand_dims(z, axis=len(batch)) + self.scale * b

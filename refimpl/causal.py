@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.qlearning_grid import alike, valid_law
 from phiball.refimpl.risk import Estimate, robust_risk
@@ -189,6 +189,9 @@ def conditional_loss(
     def loss(x: Array, i: Array) -> Array:
         w = decision(x)
         n = x.shape[0]
+        if not is_array_api_obj(w) or w.ndim == 0 or w.shape[0] != n:
+            got = f"shape {tuple(w.shape)}" if is_array_api_obj(w) else f"type {type(w).__name__}"
+            raise ValueError(f"decision(x) has {got}; expected ({n},) + event, a decision for each x")
         total = 0.0
         for j in range(0, m, step):
             end = min(j + step, m)

@@ -179,7 +179,7 @@ def _zeta_at(
 def _valid_at(at: Array, z: Array) -> Array:
     xp = array_namespace(z)
     valid_array("at", at)
-    same_library("at", at, z)
+    same_library("at", at, z, other="z")
     if tuple(at.shape[1:]) != tuple(z.shape[1:]) or at.ndim != z.ndim:
         raise ValueError(
             f"at has shape {tuple(at.shape)}; expected (K,) + event, where the points of z have shape "

@@ -219,6 +219,9 @@ def _indicator_dconj(s: Array, *, alpha: float) -> Array:
 def indicator(alpha: float) -> Divergence:
     """phi = 0 on [0, 1/alpha] and infinite beyond: the risk is AV@R (CVaR) at level alpha.
 
+    Losses tied at the quantile share what is left of the mass; Example 1's printed worst case, which
+    gives them all 1/alpha, has a mass above one (f = (0, 1), alpha = 3/4: 4/3).
+
     >>> indicator(0.25).parameter
     0.25
     """

@@ -50,7 +50,9 @@ def log_mgf_2(s: Array) -> Array:
     value = _debye(x, nu + steps, xp=xp)
     if not steps:
         return value
-    ratio = xp.exp(_debye(x, nu + steps + 1, xp=xp) - value)  # H_(nu+1)/H_nu
+    gap = _debye(x, nu + steps + 1, xp=xp) - value
+    # H_(nu+1)/H_nu <= 1. For t beyond 1e15 the gap is rounding alone; its error enters by its logarithm.
+    ratio = xp.exp(xp.where(gap < 0, gap, xp.zeros_like(gap)))
     for j in range(steps, 0, -1):
         order = nu + j - 1
         rest = x / (4 * (order + 1) * (order + 2)) * ratio

@@ -65,8 +65,8 @@ class DecisionProcess:
         states, actions = self.reward.shape
         if tuple(self.transition.shape) != (states, actions, states):
             raise ValueError(
-                f"transition has shape {tuple(self.transition.shape)}; expected (S, A, S) = "
-                f"{(states, actions, states)}"
+                f"transition has shape {tuple(self.transition.shape)} and reward {(states, actions)}; "
+                "expected (S, A, S) and (S, A)"
             )
         if not xp.all(xp.isfinite(self.reward)):
             raise ValueError("reward contains NaN or an infinity; expected finite numbers")
@@ -154,7 +154,8 @@ def bellman(
     """Q'(s, a) = r(s, a) + discount * E V(s'): one application of the robust Bellman operator.
 
     `Q` (..., S, A), `neighbourhood` with one row a state; the other arguments are those of
-    `robust_value`, which gives V. Result (..., S, A), zero at terminal states.
+    `robust_value`, which gives V. Result (..., S, A), zero at terminal states. The adversary takes the
+    infimum of the return: the supremum in the text of Section 6.2 contradicts its own update (J1, J3).
 
     The soft minimum is monotone and moves with a constant, so the operator is a contraction with factor
     `discount` in the largest entry, with one fixed point (J2). It is not a lower bound of the plain backup:

@@ -225,8 +225,8 @@ def valid_law(name: str, weight: Array) -> Array:
     # A law that was computed in single precision is taken, and rescaled; anything else is not.
     loose = 1e-6 if weight.dtype == xp.float64 else 1e-4
     if not xp.all(xp.abs(total - 1) <= loose):
-        worst = float(xp.max(xp.abs(total - 1)))
-        raise ValueError(f"{name} has rows that sum to 1 but for {worst}; expected 1 a row")
+        low, high = float(xp.min(total)), float(xp.max(total))
+        raise ValueError(f"{name} has rows that sum to {low:.6g} up to {high:.6g}; expected 1 a row")
     return weight / total
 
 

@@ -138,7 +138,8 @@ def q_learning(
     If every pair is visited for ever, and over its visits alpha has an infinite sum and alpha^2 a finite one,
     Q converges to the fixed point that `value_iteration` finds (J2), with exact neighbours; sampled ones
     have the fixed point of their own mean. With the numba backend, in float64, the entropic run with exact
-    neighbours is compiled; it gives the same path from the same `rng`.
+    neighbours is compiled; it gives the same path from the same `rng`. The rest is array code, a
+    thousand times slower.
 
     >>> import numpy as np
     >>> from phiball.backends import rng

@@ -71,7 +71,8 @@ def robust_risk(
     Arguments:
     - `loss`: loss(x, i), the losses of points x (k,) + event that come from the data points i (k,).
     - `z` (N,) + event: the data points.
-    - `ball`: a Ball, or another law with its `sample`; a Gaussian gives the dual of Sinkhorn DRO.
+    - `ball`: a Ball, or another law with its `sample`; a Gaussian gives the dual of Sinkhorn DRO. The points
+      are taken to be independent: antithetic or quasi-random ones would be better than `stderr` says.
     - `eta`: a positive number, or one for each data point.
     - `divergence`: phi, for example ENTROPIC.
     - `samples`: the points drawn around each z, at least 2. Each is evaluated once.
@@ -233,7 +234,7 @@ def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball) -> Array:
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
     x = attack(z)
     valid_array("attack(z)", x)
-    same_library("attack(z)", x, z)
+    same_library("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):
         raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
     x = xp.astype(detach(x), z.dtype, copy=False)

@@ -48,7 +48,8 @@ def valid_sampling(law: Law, rng: Rng) -> None:
 def each_eta(eta: float | Array, z: Array) -> Array:
     """`eta` as an array (N,), one for each data point, or an error."""
     xp = array_namespace(z)
-    return valid_eta(detach(eta), xp.zeros((z.shape[0], 1), dtype=z.dtype, device=device(z)))
+    rows = xp.zeros((z.shape[0], 1), dtype=z.dtype, device=device(z))
+    return valid_eta(detach(eta), rows, rows="(N,)")
 
 
 def evaluate(loss: Loss, x: Array, i: Array) -> Array:
@@ -57,10 +58,11 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
     f = loss(x, i)
     valid_array("loss(x, i)", f)
-    same_library("loss(x, i)", f, x)
+    same_library("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):
         raise ValueError(
-            f"loss(x, i) has shape {tuple(f.shape)}; expected ({x.shape[0]},), one loss for each x"
+            f"loss(x, i) has shape {tuple(f.shape)}; expected ({x.shape[0]},), one loss for each x "
+            "(reduction='none' in torch's losses)"
         )
     return f + 0.0  # a copy: a loss that is a part of x would keep x in memory
 

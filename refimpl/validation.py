@@ -82,13 +82,11 @@ def valid_finite(name: str, x: Array) -> None:
     """Raise unless every entry of `x` is finite."""
     xp = array_namespace(x)
     if not xp.all(xp.isfinite(x)):
-        raise ValueError(
-            f"{name} contains {_first_bad(x)}; expected finite numbers (check=False skips this test)"
-        )
+        raise ValueError(f"{name} contains {_first_bad(x)}; expected finite numbers")
 
 
-def valid_eta(eta: Array, losses: Array) -> Array:
-    """`eta` as an array of shape losses.shape[:-1], or an error."""
+def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> Array:
+    """`eta` as an array of shape losses.shape[:-1], which the message calls `rows`, or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1]
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
@@ -98,7 +96,7 @@ def valid_eta(eta: Array, losses: Array) -> Array:
         if not broadcasts(eta.shape, shape):
             raise ValueError(
                 f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
-                f"losses.shape[:-1] = {tuple(shape)}"
+                f"{rows} = {tuple(shape)}"
             )
         eta = xp.astype(eta, losses.dtype, copy=False)
         if not xp.all((eta > 0) & xp.isfinite(eta)):

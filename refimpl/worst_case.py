@@ -63,7 +63,9 @@ def worst_case(
       gamma_i = 0. Ties share weight in proportion to p.
     - `check`: False skips the test for NaN and infinities in the losses.
 
-    The result is exact to rounding for eta from far below to far above the range of the losses,
+    As eta falls the value tends to the largest loss, as eta grows to the mean, if phi is finite on (0, inf);
+    Proposition 1 of the paper claims the first for more, and phi = |x - 1| on [1/2, inf) refutes it. The
+    result is exact to rounding for eta from far below to far above the range of the losses,
     and for losses with a large offset. Where phi is kinked and the maximiser not unique, it is one
     of them. For the absolute value and the hinge it has the atom at the largest loss that the
     densities of Examples 4 and 5 lack.
@@ -113,7 +115,8 @@ def bisection(
     weights is at most `tol`, and returns those weights and that dual value. The bracket is
     corrected: the printed one, [min f, max f - eta K], misses mu for the paper's own quadratic phi
     (f = (0, 0.1), eta = 1: mu = -0.95); [min f - eta g, max f - eta g] holds it for every
-    subgradient g of phi at 1.
+    subgradient g of phi at 1. The stopping rule is the certificate, in place of a number of steps: the
+    printed one can be negative, and its value at the returned weights may miss by far more than epsilon.
 
     phi must be differentiable with a differentiable conjugate; for a kinked one use `worst_case`,
     which is also faster and exact for the others. Arguments are those of `worst_case`; the result

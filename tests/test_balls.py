@@ -232,6 +232,17 @@ def test_what_cannot_be_sampled(
         Ball(2, 1.0).sample(z, n, rng(0), **how)
 
 
+def test_a_source_of_random_numbers_that_is_none() -> None:
+    for law in (Ball(2, 1.0), Gaussian(1.0)):
+        with pytest.raises(TypeError, match=r"expected what phiball.backends.rng\(seed\) makes"):
+            law.sample(np.zeros((1, 2)), 2, np.random.default_rng(0))
+
+
+def test_nan_is_refused() -> None:
+    with pytest.raises(ValueError, match="z contains NaN"):
+        Ball(2, 1.0).sample(np.array([[np.nan]]), 2, rng(0))
+
+
 def test_data_outside_the_box_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves the box"):
         Ball(2, 1.0, clip=(0.0, 1.0)).sample(np.array([[1.5]]), 2, rng(0))

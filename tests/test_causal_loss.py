@@ -222,6 +222,14 @@ def test_bad_data(call: Any, kind: type[Exception], message: str) -> None:
         call()
 
 
+@pytest.mark.parametrize("wrong", [lambda x: x[:1, 0], lambda x: x.mean(), lambda x: 1.0])
+def test_a_decision_for_each_covariate(wrong: Any) -> None:
+    data = Conditional.stacked(np.zeros((2, 1)), np.ones((2, 3, 1)))
+    loss = conditional_loss(wrong, lambda w, z: w * z[:, 0], data)
+    with pytest.raises(ValueError, match=r"decision\(x\) has .*; expected \(5,\) \+ event"):
+        loss(np.zeros((5, 1)), np.zeros(5, dtype=np.int64))
+
+
 def test_bad_arguments() -> None:
     data = Conditional.stacked(X, ZS)
     loss = conditional_loss(lambda x: x[:, 0], lambda w, z: w * z, data)

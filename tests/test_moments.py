@@ -178,3 +178,15 @@ def test_it_lies_between_the_variance_and_the_dual_norm() -> None:
 def test_other_norms_are_unknown() -> None:
     with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
         Ball(3, 1.0).log_mgf(np.zeros(2))
+
+
+@pytest.mark.parametrize("norm", [1, 2, inf])
+def test_squares_may_overflow(norm: float) -> None:
+    """Where nothing but the dual norm is left, in every dimension and with its gradient."""
+    for s in (np.full(3, 1e17), np.full(3, 1e40), np.full(3, 1e145), np.array([1e200, -3e200, 0.0])):
+        exact = float(Ball(norm, 1.0).dual_norm(s))
+        assert abs(float(Ball(norm, 1.0).log_mgf(s)) / exact - 1) < 1e-14
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    s = torch.tensor([1e200, -3e200, 0.0], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(Ball(norm, 1.0).log_mgf(s), s)
+    assert torch.allclose(gradient, Ball(norm, 1.0).steepest(s.detach()))

@@ -246,7 +246,7 @@ FAR = Neighbourhood(np.array([[3]]), np.ones((1, 1)))
         (
             lambda: DecisionProcess(P1 * 2, R1, 0.5),
             ValueError,
-            "transition has rows that sum to 1 but for 1.0",
+            "transition has rows that sum to",
         ),
         (lambda: DecisionProcess(-P1, R1, 0.5), ValueError, "transition contains a negative"),
         (lambda: DecisionProcess(P1, R1 * np.nan, 0.5), ValueError, "reward contains NaN"),
