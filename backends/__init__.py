@@ -10,7 +10,7 @@ from phiball.backends.arrays import (
     quiet,
     to_numpy,
 )
-from phiball.backends.autograd import input_gradient
+from phiball.backends.autograd import backward, input_gradient, without_gradient
 from phiball.backends.dispatch import kernel
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
@@ -24,6 +24,7 @@ __all__ = [
     "Rng",
     "active",
     "array_namespace",
+    "backward",
     "detach",
     "device",
     "gamma_quantile",
@@ -36,4 +37,5 @@ __all__ = [
     "threads",
     "to_numpy",
     "use",
+    "without_gradient",
 ]

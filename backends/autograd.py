@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -67,3 +69,24 @@ def input_gradient(
             "without detach() or no_grad() between them"
         )
     return gradient
+
+
+def backward(scalar: Array) -> None:
+    """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from."""
+    if not _is_torch(scalar):
+        raise TypeError(
+            f"the losses are a {library(scalar)} array, which has no automatic differentiation; expected "
+            "torch tensors, or, where one is taken, a gradient function"
+        )
+    if not scalar.requires_grad:
+        raise ValueError(
+            "the losses do not depend on anything that requires a gradient; expected a model with parameters "
+            "that are trained, called without torch.no_grad()"
+        )
+    scalar.backward()
+
+
+def without_gradient() -> AbstractContextManager[Any]:
+    """A block in which torch, if it is in use, records nothing."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.no_grad()

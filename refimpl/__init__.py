@@ -15,6 +15,7 @@ from phiball.refimpl.divergences import (
     cressie_read,
     indicator,
 )
+from phiball.refimpl.estimators import RTMLMC, SG, signed_weights
 from phiball.refimpl.generalization import (
     Certificate,
     CoveringBound,
@@ -25,6 +26,14 @@ from phiball.refimpl.generalization import (
     linear_covering,
     network_capacity,
     regularized_adversarial_risk,
+)
+from phiball.refimpl.plans import (
+    Plan,
+    chi_square_bound,
+    convex_plan,
+    gradient_bias,
+    nonconvex_plan,
+    second_moment,
 )
 from phiball.refimpl.qlearning import (
     DecisionProcess,
@@ -39,8 +48,18 @@ from phiball.refimpl.qlearning_neighbours import ExactNeighbours, SampledNeighbo
 from phiball.refimpl.qlearning_run import QLearning, q_learning, q_update
 from phiball.refimpl.quadrature import Integral, Quadrature, integrated_risk, quadrature
 from phiball.refimpl.ramp import ramp_loss
+from phiball.refimpl.regularized_loss import RegularizedLoss, SignedPoints, Uniform
 from phiball.refimpl.regularizers import r1, r2, r3, surrogate, surrogate_estimate
 from phiball.refimpl.risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
+from phiball.refimpl.sgd import (
+    Iterates,
+    gradient_mapping,
+    mirror_descent,
+    onto_ball,
+    onto_box,
+    onto_simplex,
+    projected_sgd,
+)
 from phiball.refimpl.worst_case import WorstCase, bisection, dual_value, primal_value, worst_case
 
 __all__ = [
@@ -48,6 +67,8 @@ __all__ = [
     "ENTROPIC",
     "HINGE",
     "QUADRATIC",
+    "RTMLMC",
+    "SG",
     "AdversarialRisk",
     "Ball",
     "CausalValue",
@@ -65,12 +86,17 @@ __all__ = [
     "Gaussian",
     "Grid",
     "Integral",
+    "Iterates",
     "Maximum",
     "Neighbourhood",
+    "Plan",
     "QLearning",
     "Quadrature",
+    "RegularizedLoss",
     "SampledNeighbours",
+    "SignedPoints",
     "TelescopedNeighbours",
+    "Uniform",
     "WorstCase",
     "adversarial_risk",
     "bellman",
@@ -78,22 +104,32 @@ __all__ = [
     "causal_risk",
     "causal_value",
     "check_divergence",
+    "chi_square_bound",
     "conditional_loss",
     "constrained_risk",
+    "convex_plan",
     "covering_bound",
     "cressie_read",
     "dual_value",
     "excess_order",
     "fgm",
     "generalization_bound",
+    "gradient_bias",
+    "gradient_mapping",
     "ifgm",
     "indicator",
     "integrated_risk",
     "linear_capacity",
     "linear_covering",
+    "mirror_descent",
     "network_capacity",
+    "nonconvex_plan",
+    "onto_ball",
+    "onto_box",
+    "onto_simplex",
     "pgm",
     "primal_value",
+    "projected_sgd",
     "q_learning",
     "q_update",
     "quadrature",
@@ -104,6 +140,8 @@ __all__ = [
     "regularized_adversarial_risk",
     "robust_risk",
     "robust_value",
+    "second_moment",
+    "signed_weights",
     "surrogate",
     "surrogate_estimate",
     "value_iteration",

@@ -8,7 +8,7 @@ from importlib import import_module
 from phiball.backends import use
 from phiball.verification.claims import Claim, Result
 
-MODULES = ("section2", "examples", "section3", "estimated_value", "guarantees")
+MODULES = ("section2", "examples", "section3", "estimated_value", "guarantees", "estimators")
 _ORDER = "AEBCDFGHI"  # the first letters of the ids, in the order of the paper
 DEEP = 10.0  # how many times more examples a deep search takes
 
