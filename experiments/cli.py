@@ -169,3 +169,35 @@ def sampling(
     with _readable(ValueError, ImportError, OSError):
         bench_sampling = import_module("phiball.experiments.bench_sampling")
         bench_sampling.main(quick=quick, out=out)
+
+
+@bench.command(epilog="Example: phiball bench training --part cost --quick --out results/bench")
+def training(
+    threads: Annotated[int, typer.Option(min=1, help="Threads that torch may use.")] = 1,
+    width: Annotated[int, typer.Option(min=1, help="Filters of the network's first layer.")] = 64,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer methods, for a second each.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="SG up to 2^7 samples, which takes minutes.")] = False,
+    part: Annotated[str, typer.Option(help="cost, quality (needs no torch), or all.")] = "all",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of images, network and draws.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Time a training step by every method, and compare the estimators where the risk is known."""
+    with _readable(ValueError, ImportError, OSError):
+        bench_training = import_module("phiball.experiments.bench_training")
+        bench_training.main(
+            threads=threads, width=width, quick=quick, full=full, part=part, seed=seed, out=out
+        )
+
+
+@bench.command(epilog="Example: phiball bench settings --quick --out results/bench")
+def settings(
+    threads: Annotated[int, typer.Option(min=1, help="Threads that torch may use.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One epoch, two seeds, one radius: to see that it runs.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Train digits with many balls, etas, divergences and estimators, and say which withstand attacks."""
+    with _readable(ValueError, ImportError, OSError):
+        guide = import_module("phiball.experiments.guide")
+        guide.main(threads=threads, quick=quick, out=out)

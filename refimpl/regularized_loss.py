@@ -24,8 +24,15 @@ from phiball.backends import (
 from phiball.refimpl.balls import Ball
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.estimators import Estimator, Share, signed_weights
-from phiball.refimpl.streaming import Law, Loss, evaluate
-from phiball.refimpl.validation import valid_array, valid_count, valid_divergence, valid_number
+from phiball.refimpl.streaming import Law, Loss, evaluate, valid_data
+from phiball.refimpl.validation import (
+    same_library,
+    valid_array,
+    valid_count,
+    valid_divergence,
+    valid_number,
+    valid_rng,
+)
 
 # Perturbed points are drawn in blocks of about this many, so that the draws of one seed do not depend on the
 # memory that the caller grants.
@@ -134,8 +141,8 @@ class RegularizedLoss:
 
     def __call__(self, loss: Loss, x: Array, *, rng: Rng) -> Array:
         """Estimate the risk of the batch x: a scalar that carries the estimator as its gradient."""
+        n = _batch(x, rng)
         xp = array_namespace(x)
-        n = _batch(x)
         pieces = list(self._pieces(x, rng))
         _, _, losses = _evaluate(loss, pieces, x, xp=xp)
         value, weights = self._solve(detach(losses), pieces, xp=xp)
@@ -144,8 +151,8 @@ class RegularizedLoss:
 
     def points(self, loss: Loss, x: Array, *, rng: Rng) -> SignedPoints:
         """The same estimate, laid open: the perturbed points with their losses and signed weights."""
+        n = _batch(x, rng)
         xp = array_namespace(x)
-        n = _batch(x)
         pieces = list(self._pieces(x, rng))
         points, index, losses = _evaluate(loss, pieces, x, xp=xp)
         losses = detach(losses)
@@ -166,8 +173,10 @@ class RegularizedLoss:
         loss(theta, x', i) gives (M,) losses and gradient(theta, x', i) their gradients in theta, (M,) +
         theta.shape. Data points are taken in blocks, so that only the gradients of one are in memory.
         """
-        xp = array_namespace(x, theta)
-        n = _batch(x)
+        n = _batch(x, rng)
+        valid_array("theta", theta)
+        same_library("theta", theta, x, other="x")
+        xp = array_namespace(x)
         total = xp.zeros_like(theta)
         for piece in self._pieces(x, rng):
             points, index, losses = _evaluate(lambda a, i: loss(theta, a, i), [piece], x, xp=xp)
@@ -192,8 +201,15 @@ class RegularizedLoss:
         scaler. Returns the value, which carries no gradient. The draws are those of the plain call.
         """
         chunk = valid_count("chunk", chunk)
+        if not is_array_api_obj(scale):
+            scale = valid_number("scale", scale)
+        n = _batch(x, rng)
         xp = array_namespace(x)
-        n = _batch(x)
+        if detach(x) is not x:
+            raise ValueError(
+                "x requires a gradient, whose graph serves one backward pass; expected the plain call, "
+                "objective(...).backward(), or x.detach()"
+            )
         total = xp.zeros((), dtype=x.dtype, device=x.device)
         for pieces in _packs(self._pieces(x, rng), chunk):
             if sum(piece.evaluations for piece in pieces) <= chunk:
@@ -286,15 +302,17 @@ def _losses(loss: Loss, points: Array, index: Array, *, xp: Any) -> Array:
 
     def single(x: Array, i: Array) -> Array:
         f = loss(x, i)
-        half = is_array_api_obj(f) and xp.isdtype(f.dtype, "real floating") and f.dtype != xp.float64
-        return xp.astype(f, xp.float32, copy=False) if half else f
+        if is_array_api_obj(f):
+            same_library("loss(x, i)", f, x, other="x")
+            half = f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating")
+            f = xp.astype(f, xp.float32) if half else f
+        return f
 
     return evaluate(single if callable(loss) else loss, points, index)
 
 
-def _batch(x: Array) -> int:
-    """The number of data points, after the checks of x."""
-    valid_array("x", x)
-    if x.ndim == 0 or x.shape[0] == 0:
-        raise ValueError(f"x has shape {tuple(x.shape)}; expected (N,) + event, with at least one data point")
+def _batch(x: Array, rng: Rng) -> int:
+    """The number of data points, after the checks of x and rng."""
+    valid_data(x, name="x")
+    valid_rng(rng)
     return int(x.shape[0])

@@ -26,15 +26,17 @@ class Law(Protocol):
         """Draw `n` independent points of nu_z for each z; shape batch + (n,) + event."""
 
 
-def valid_data(z: Array) -> Array:
+def valid_data(z: Array, *, name: str = "z") -> Array:
     """`z` without a gradient, or an error unless it has shape (N,) + event with N >= 1 and finite entries."""
-    valid_array("z", z)
+    valid_array(name, z)
     if z.ndim == 0 or z.shape[0] == 0:
-        raise ValueError(f"z has shape {tuple(z.shape)}; expected (N,) + event, with at least one data point")
+        raise ValueError(
+            f"{name} has shape {tuple(z.shape)}; expected (N,) + event, with at least one data point"
+        )
     xp = array_namespace(z)
     z = detach(z)
     if not xp.all(xp.isfinite(z)):
-        raise ValueError("z contains NaN or infinity; expected finite numbers")
+        raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
     return z
 
 

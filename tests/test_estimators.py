@@ -312,6 +312,31 @@ def test_what_cannot_be_estimated(loss: Any, x: Any, error: type[Exception], say
         RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))(loss, x, rng=rng(0))
 
 
+@pytest.mark.parametrize("source", [None, 0, np.random.default_rng(0)])
+def test_a_source_of_random_numbers_is_asked_for(source: Any) -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(TypeError, match=r"expected what phiball.backends.rng\(seed\) makes"):
+        objective(lambda x, i: x[:, 0], np.zeros((2, 1)), rng=source)
+
+
+def test_a_list_is_no_batch() -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(TypeError, match=r"x is \[\[1.0, 2.0\]\]"):
+        objective(lambda x, i: x[:, 0], [[1.0, 2.0]], rng=rng(0))
+
+
+def test_what_torch_cannot_do_is_told() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    x = torch.zeros((2, 1), requires_grad=True)
+    with pytest.raises(ValueError, match="x requires a gradient"):
+        objective.backward(lambda x, i: x[:, 0], x, rng=rng(0), chunk=8)
+    with pytest.raises(TypeError, match="loss\\(x, i\\) is a numpy array and x a torch array"):
+        objective(lambda x, i: np.zeros(4), x.detach(), rng=rng(0))
+    with pytest.raises(TypeError, match="scale is 'a'"):
+        objective.backward(lambda x, i: x[:, 0], x.detach(), rng=rng(0), chunk=8, scale="a")
+
+
 def test_a_gradient_of_the_wrong_shape_is_told() -> None:
     objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
     with pytest.raises(ValueError, match=r"gradient gave shape \(2,\); expected \(2, 2\)"):

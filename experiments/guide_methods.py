@@ -1,0 +1,114 @@
+"""The ways to train that `phiball bench settings` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from math import inf
+
+from phiball.backends import Array, Rng, input_gradient
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RegularizedLoss,
+    fgm,
+    ifgm,
+    indicator,
+)
+
+NORMS = {2.0: "l2", inf: "linf"}
+# A uniform point of an l2 ball in d dimensions goes radius/sqrt(d + 2) in any one direction, and one of a
+# linf ball radius/sqrt(3): radii of the sampled methods are that much larger for a like effect, d = 64.
+ATTACK_RADII = {2.0: (0.25, 0.5, 1.0, 2.0), inf: (0.05, 0.1, 0.2, 0.3)}
+SAMPLE_RADII = {2.0: (1.0, 2.0, 4.0, 8.0), inf: (0.2, 0.4, 0.8, 1.6)}
+RATIOS = (0.02, 0.2, 2.0)  # eta/radius; 2 is the paper's
+IDLE = 1e6  # an eta at which all perturbed points weigh the same
+STEPS = 7  # of IFGM in training
+
+Loss = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to train: its family and setting, evaluations a data point, and its loss of a batch."""
+
+    family: str
+    setting: str
+    evaluations: float
+    objective: Callable[[Loss, Array, Rng], Array] = field(compare=False)
+
+
+def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
+    """What needs no divergence: plain training, noise in one and in 2^level copies, and attacks."""
+    yield Method("ERM", "", 1, lambda loss, x, source: _mean(loss, x))
+    for norm, name in NORMS.items():
+        for copies in (SG(0), SG(level)):
+            family = f"noise {name}" if copies.level == 0 else f"noise x{copies.evaluations:g} {name}"
+            for radius in (SAMPLE_RADII[norm][k] for k in radii):
+                objective = RegularizedLoss(Ball(norm, radius), IDLE, ENTROPIC, copies)
+                cost = copies.evaluations
+                yield Method(family, f"radius {radius:g}", cost, partial(_regularized, objective))
+        for radius in (ATTACK_RADII[norm][k] for k in radii):
+            ball = Ball(norm, radius)
+            for family, cost, attack in [
+                ("FGM", 2, lambda g, x, source, ball=ball: fgm(g, x, ball)),
+                ("random-start FGM", 2, lambda g, x, source, ball=ball: fgm(g, x, ball, rng=source)),
+                ("IFGM", STEPS + 1, lambda g, x, source, ball=ball: ifgm(g, x, ball, steps=STEPS)),
+            ]:
+                yield Method(f"{family} {name}", f"radius {radius:g}", cost, partial(_attacked, attack))
+
+
+def regularized(
+    family: str, ball: Ball, ratio: float, divergence: Divergence, estimator: SG | RTMLMC
+) -> Method:
+    """The regularised loss, with eta = ratio * radius."""
+    objective = RegularizedLoss(ball, ratio * ball.radius, divergence, estimator)
+    eta = "" if divergence.family == "indicator" else f", eta {ratio * ball.radius:g}"  # idle there
+    setting = f"radius {ball.radius:g}{eta}"
+    return Method(family, setting, estimator.evaluations, partial(_regularized, objective))
+
+
+def balls_and_etas(radii: tuple[int, ...], level: int) -> dict[Method, Ball]:
+    """The entropic divergence with SG at one level, for every ball and eta; with the ball of each."""
+    return {
+        regularized(f"entropic SG({level}) {name}", ball, ratio, ENTROPIC, SG(level)): ball
+        for norm, name in NORMS.items()
+        for ball in (Ball(norm, SAMPLE_RADII[norm][k]) for k in radii)
+        for ratio in RATIOS
+    }
+
+
+def estimators(ball: Ball, levels: Iterable[int]) -> Iterator[Method]:
+    """Every estimator at one ball, each with a few etas."""
+    candidates: dict[str, SG | RTMLMC] = {f"SG({level})": SG(level) for level in levels}
+    candidates |= {f"RT-MLMC(7) {how}": RTMLMC(7, how) for how in ("random", "stratified")}
+    for name, estimator in candidates.items():
+        for ratio in RATIOS[: 1 if name == "SG(0)" else None]:  # eta is idle with one point
+            yield regularized(f"estimator {name}", ball, ratio, ENTROPIC, estimator)
+
+
+def divergences(ball: Ball, level: int) -> Iterator[Method]:
+    """The other divergences at one ball, each with a few strengths."""
+    for ratio in RATIOS:
+        yield regularized("divergence quadratic", ball, ratio, QUADRATIC, SG(level))
+    for alpha in (0.5, 0.25, 0.125):
+        cvar = regularized("divergence CVaR", ball, 1.0, indicator(alpha), SG(level))
+        yield Method(cvar.family, f"{cvar.setting}, alpha {alpha:g}", cvar.evaluations, cvar.objective)
+
+
+def _mean(loss: Loss, x: Array) -> Array:
+    return loss(x, import_module("torch").arange(len(x))).mean()
+
+
+def _attacked(attack: Callable[[Loss, Array, Rng], Array], loss: Loss, x: Array, source: Rng) -> Array:
+    return _mean(loss, attack(partial(input_gradient, loss), x, source))
+
+
+def _regularized(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
+    return objective(loss, x, rng=source)

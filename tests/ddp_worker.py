@@ -1,0 +1,107 @@
+"""One rank of DistributedDataParallel training, started by torchrun; see test_training_ddp.py.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 2 ddp_worker.py FOLDER
+
+It writes FOLDER/rank{r}.pt: what each way of training did to the gradients and the parameters.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phiball.backends import rng
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+dist = pytest.importorskip("torch.distributed", reason="torch: built without its distributed part")
+
+STEPS, BATCH, CHUNK, SEED = 3, 8, 16, 7
+RANDOM = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
+STRATIFIED = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4, "stratified"))
+FIXED = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, SG(3))
+
+
+def network() -> Any:
+    """The same initial weights on every rank."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+
+
+def batch(step: int, rank: int) -> tuple[Any, Any]:
+    """The data of one rank at one step."""
+    generator = torch.Generator().manual_seed(100 + 10 * step + rank)
+    x = torch.randn((BATCH, 5), generator=generator, dtype=torch.float64)
+    return x, torch.arange(BATCH) % 3
+
+
+def loss_of(model: Any, y: Any) -> Any:
+    """The loss of each perturbed point."""
+    return lambda x, i: torch.nn.functional.cross_entropy(model(x), y[i], reduction="none")
+
+
+def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
+    """One forward and one backward pass, as in any training with DistributedDataParallel."""
+    objective(loss_of(model, y), x, rng=source).backward()
+
+
+def in_chunks(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
+    """Every chunk is averaged over the ranks, which must have the same number of them."""
+    objective.backward(loss_of(model, y), x, rng=source, chunk=CHUNK)
+
+
+def in_chunks_averaged_once(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:
+    """Whatever the number of chunks on each rank."""
+    with model.no_sync():
+        objective.backward(loss_of(model, y), x, rng=source, chunk=CHUNK)
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:
+    """A few steps; the gradients of each, as they were when the optimizer took them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    source = rng(SEED).spawn(dist.get_world_size())[dist.get_rank()]  # each rank draws its own perturbations
+    seen = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        how(objective, model, *batch(step, dist.get_rank()), source)
+        seen.append([p.grad.clone() for p in model.parameters()])
+        optimizer.step()
+    return seen
+
+
+def main(folder: Path) -> None:
+    """All ways that work, and then the one that does not, after which the ranks are out of step."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    rank = dist.get_rank()
+    found: dict[str, Any] = {}
+    for name, how, objective in [
+        ("plain random", plain, RANDOM),
+        ("plain stratified", plain, STRATIFIED),
+        ("plain fixed", plain, FIXED),
+        ("chunks fixed", in_chunks, FIXED),
+        ("once random", in_chunks_averaged_once, RANDOM),
+        ("once fixed", in_chunks_averaged_once, FIXED),
+    ]:
+        found[name] = train(how, objective, torch.nn.parallel.DistributedDataParallel(network()))
+    torch.save(found, folder / f"rank{rank}.pt")
+
+    short = dist.new_group(timeout=timedelta(seconds=3))
+    try:
+        seen: Any = train(
+            in_chunks, RANDOM, torch.nn.parallel.DistributedDataParallel(network(), process_group=short)
+        )
+    except RuntimeError as error:  # the rank with more chunks waits for the other, until the time limit
+        seen = str(error)
+    torch.save(seen, folder / f"unequal{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

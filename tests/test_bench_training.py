@@ -1,0 +1,499 @@
+"""The bench of training: what it counts and compares, its exact risks, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from math import inf
+from multiprocessing import get_all_start_methods, get_context
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from phiball.backends import rng, use
+from phiball.experiments.cli import app
+from phiball.refimpl import RTMLMC, SG
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+special = pytest.importorskip("scipy.special", reason="scipy: not installed")
+
+from phiball.experiments import bench_cost as cost  # noqa: E402
+from phiball.experiments import bench_quality as quality  # noqa: E402
+from phiball.experiments import known_risks as known  # noqa: E402
+from phiball.experiments import peers  # noqa: E402
+from phiball.experiments.networks import cnn  # noqa: E402
+from phiball.experiments.sheets import Sheet  # noqa: E402
+
+Z = 4.75  # one in a million
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_module", lambda name: None)
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def test_options_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    fake = ModuleType("phiball.experiments.bench_training")
+    fake.main = given.update  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "phiball.experiments.bench_training", fake)
+    options = ["--threads", "2", "--width", "8", "--full", "--part", "cost", "--seed", "3"]
+    result = CliRunner().invoke(app, ["bench", "training", *options, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert given == {
+        "threads": 2, "width": 8, "quick": False, "full": True, "part": "cost", "seed": 3, "out": tmp_path,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--part", "both"], "part is 'both'; expected one of all, cost, quality"),
+        (["--quick", "--full"], "quick and full are both given; expected one of them, or none"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_one_line(options: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["bench", "training", *options])
+    assert result.exit_code == 1
+    assert result.stderr == f"phiball: {said}\n"
+
+
+def test_torch_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
+    result = CliRunner().invoke(app, ["bench", "training", "--part", "cost"])
+    assert result.exit_code == 1
+    assert "the bench of training needs torch, which is not installed" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("_alone")
+def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, estimated = cost.rows, quality.rows
+    monkeypatch.setattr(cost, "rows", lambda **how: measured(**{**how, "seconds": 0.0, "memory": False}))
+    monkeypatch.setattr(known, "problems", lambda: [known.logistic(4), known.linear(4, 3)])
+    monkeypatch.setattr(
+        quality, "rows", lambda tasks, **how: estimated(tasks, levels=(0, 2), **{**how, "work": 1})
+    )
+    monkeypatch.setattr(cost, "STEPS", 2)
+    options = ["--quick", "--width", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["bench", "training", *options])
+    assert result.exit_code == 0, result.output
+    for name in ("torchattacks", "skwdro", "dro"):
+        assert f"{name} cannot be imported: pip install --no-deps {name}" in result.output
+    assert "plain steps an evaluation" in result.output
+    assert "Evaluations, in batches of 64, for a gradient error" in result.output
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["versions"]["torch"] == torch.__version__
+    assert (record["seed"], record["threads"], record["width"]) == (0, 1, 1)
+    assert len(record["cost"]) == 14
+    assert all(row["ratio"] > 0 and row["steps"] == 2 and row["peak"] is None for row in record["cost"])
+    assert len(record["quality"]) == 2 * 4 * 3 * 2  # problems, points, estimators, levels
+    for row in record["quality"]:
+        assert row["replications"] == 16
+        assert row["mse_cost"] > 0
+        # The mean of squares is the square of the mean and the variance.
+        square = row["bias"] ** 2 + row["noise"] ** 2 * 15 / 16
+        assert row["mse_cost"] == pytest.approx(square * row["evaluations"])
+    page = (tmp_path / "training.md").read_text()
+    assert page.count("\n## ") == 1 + 2 * 4 + 1
+    assert "change the objective F^L" in page
+
+
+# --- The network ----------------------------------------------------------------------------------
+
+
+def test_the_network_of_the_paper() -> None:
+    model = cnn()
+    filters = [tuple(m.weight.shape) for m in model if hasattr(m, "weight")]
+    assert filters == [(64, 1, 8, 8), (128, 64, 6, 6), (128, 128, 5, 5), (10, 128)]
+    assert sum(isinstance(m, torch.nn.ELU) for m in model) == 3
+    assert tuple(cnn(2)(torch.zeros(3, 1, 28, 28)).shape) == (3, 10)
+
+
+def test_the_network_repeats_itself_and_moves_no_other_generator() -> None:
+    torch.manual_seed(5)
+    one, same, other = cnn(2, seed=1), cnn(2, seed=1), cnn(2, seed=2)
+    after = torch.rand(1)
+    assert torch.equal(one[0].weight, same[0].weight)
+    assert not torch.equal(one[0].weight, other[0].weight)
+    torch.manual_seed(5)
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_a_network_needs_a_width() -> None:
+    with pytest.raises(ValueError, match="width is 0; expected a whole number of at least 1"):
+        cnn(0)
+
+
+# --- Cost -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task() -> cost.Task:
+    return cost.task(1, 0)
+
+
+def gradient(task: cost.Task) -> Any:
+    return torch.cat([p.grad.flatten() for p in task.model.parameters()])
+
+
+@pytest.mark.usefixtures("_alone")
+def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
+    expected = {
+        "ERM": 1, "plain noise": 1, "FGM": 2, "IFGM, 15 steps": 16, "SG, L = 0": 1, "SG, L = 1": 2,
+        "SG, L = 2": 4, "SG, L = 3": 8, "SG, L = 4": 16, "SG, L = 2, chunk 256": 4, "SG, L = 3, chunk 256": 8,
+        "SG, L = 4, chunk 64": 16, "SG, L = 4, chunk 256": 16, "SG, L = 4, chunk 1024": 16,
+        "ERM on 4 x the images": 4, "ERM on 16 x the images": 16,
+    }  # fmt: skip
+    random = set()
+    before = [p.detach().clone() for p in task.model.parameters()]
+    for name, method in cost.methods(task).items():
+        task.seen.clear()
+        task.step(method.gradient)
+        assert torch.all(torch.isfinite(gradient(task)))
+        assert torch.any(gradient(task) != 0)
+        if method.varies:
+            random.add(name)
+            assert sum(task.seen) >= cost.BATCH
+        else:
+            assert sum(task.seen) == cost.BATCH * expected.pop(name), name
+        if "chunk" in name:
+            assert max(task.seen) <= int(name.split()[-1])
+            assert max(task.seen) == sum(task.seen) or len(task.seen) > 1
+    assert expected == {}
+    assert random == {f"RT-MLMC, L = 7, {how}" for how in ("random", "stratified", "chunk 64", "chunk 256")}
+    # The optimizer's rate is zero: every method meets the same network.
+    assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("_alone")
+def test_full_and_quick_levels(task: cost.Task) -> None:
+    full, quick = cost.methods(task, full=True), cost.methods(task, quick=True)
+    assert "SG, L = 7" in full
+    assert "SG, L = 7, chunk 64" in full
+    assert "SG, L = 3" not in quick
+    assert "SG, L = 2, chunk 256" in quick
+
+
+@pytest.mark.usefixtures("_alone")
+def test_chunks_leave_the_same_gradient(task: cost.Task) -> None:
+    found = []
+    for name in ("SG, L = 2", "SG, L = 2, chunk 64"):
+        task.step(cost.methods(task, quick=True)[name].gradient)  # made anew: the same draws
+        found.append(gradient(task))
+    # float32 sums of 256 terms, in another order
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_time_over_a_clock_that_counts_images(task: cost.Task) -> None:
+    """Where an image costs one second, the time of a method is its evaluations, by mean and by median."""
+    total = [0]
+    task.model.register_forward_pre_hook(lambda module, x: total.__setitem__(0, total[0] + len(x[0])))
+    ways = cost.methods(task, quick=True)
+    del ways["IFGM, 15 steps"]
+    found = cost.measure(task, ways, 0.0, clock=lambda: float(total[0]))
+    assert list(found) == list(ways)
+    for ratio, evaluations, steps in found.values():
+        assert ratio == pytest.approx(evaluations)
+        assert steps == 2
+    assert found["RT-MLMC, L = 7, random"][1] > 1
+    assert found["SG, L = 2"][:2] == (4.0, 4.0)
+
+
+@pytest.mark.parametrize(("varies", "ratio"), [(False, 1.0), (True, 2.2)])
+def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: float, task: cost.Task) -> None:
+    now = [0.0]
+
+    def plain() -> None:
+        now[0] += 1.0
+
+    costs = iter([1000.0, 1.0, 7.0, 1.0, 1.0, 1.0])  # the first is the warm-up
+
+    def other() -> None:
+        now[0] += next(costs)
+
+    ways = {"ERM": cost.Method(plain), "other": cost.Method(other, varies)}
+    found = cost.measure(task, ways, 10.5, clock=lambda: now[0])
+    assert found["other"] == (ratio, 0.0, 5)
+    assert found["ERM"][0] == 1.0
+
+
+@pytest.mark.skipif("forkserver" not in get_all_start_methods(), reason="no getrusage on this system")
+def test_memory_is_bounded_by_the_chunk() -> None:
+    """1024 images of width 8 in one graph, and in pieces of 64: more than half of it is saved."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "phiball.experiments.bench_cost"])
+    found = {}
+    for name in ("SG, L = 4", "SG, L = 4, chunk 64"):
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            found[name] = pool.submit(cost.peak, name, 8, False, False, 0, 1).result()
+    # What must be kept for the backward pass: the images, and the outputs of the first layer and its ELU.
+    graph = 1024 * 4 * (784 + 2 * 8 * 14 * 14) / 2**20
+    assert found["SG, L = 4"] > graph
+    assert found["SG, L = 4, chunk 64"] < found["SG, L = 4"] / 2
+
+
+def row(method: str, ratio: float, evaluations: float) -> cost.Row:
+    return cost.Row(method, ratio, evaluations, 5, 12.3)
+
+
+def test_verdicts() -> None:
+    lines = cost.verdicts(
+        [
+            row("ERM", 1.0, 1.0),
+            row("SG, L = 2", 4.4, 4.0),
+            row("SG, L = 2, chunk 64", 9.0, 4.0),
+            row("RT-MLMC, L = 7, random", 4.5, 4.0),
+        ]
+    )
+    assert lines == [
+        "SG, L = 2: 1.100 plain steps an evaluation, within 1.10",
+        "RT-MLMC, L = 7, random: 1.125 plain steps an evaluation, ABOVE 1.10",
+    ]
+
+
+def test_peers_get_our_settings(task: cost.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def pgd(model: Any, **settings: Any) -> Any:
+        given["torchattacks"] = settings
+        return lambda x, y: x + 0.0
+
+    def robustify(loss: Any, transform: Any, rho: Any, x: Any, y: Any, **settings: Any) -> Any:
+        given["skwdro"] = (float(rho), tuple(x.shape), tuple(y.shape), settings)
+
+        def dual(x: Any, y: Any) -> Any:  # 2 samples a point, in the layout that skwdro has
+            each = loss(x.expand(2, *x.shape), y.expand(2, *y.shape))
+            assert each.shape == (2, cost.BATCH, 1)
+            return each.mean()
+
+        return dual
+
+    class Sinkhorn:
+        def __init__(self, *sizes: int, **settings: Any) -> None:
+            given["dro"] = settings
+
+        def _rtmlmc_criterion(self, x: Any, y: Any) -> Any:
+            return torch.nn.functional.cross_entropy(self.model(x), y)  # type: ignore[attr-defined]
+
+    fakes = {
+        "torchattacks": SimpleNamespace(PGDL2=pgd),
+        "skwdro.torch": SimpleNamespace(robustify=robustify),
+        "dro.neural_model.sinkhorn_nn": SimpleNamespace(SinkhornNNDRO=Sinkhorn),
+    }
+    monkeypatch.setattr(peers, "_module", fakes.get)
+    found = peers.peers(task, cost.BALL, 15, 7, 0)
+    assert [varies for _, varies in found.values()] == [False, False, True]
+    for run, _ in found.values():
+        task.step(run)
+        assert torch.any(gradient(task) != 0)
+    assert given["torchattacks"] == {"eps": 0.45, "alpha": pytest.approx(0.075), "steps": 15}
+    assert given["skwdro"] == (pytest.approx(0.45), (64, 784), (64, 1), {"n_samples": 20})
+    assert given["dro"]["k_sample_max"] == 8  # levels 0, ..., 7
+    assert given["dro"]["optimization_type"] == "RTMLMC"
+    assert peers.missing() == []
+
+
+# --- Quality --------------------------------------------------------------------------------------
+
+
+def test_the_linear_risk_is_exact() -> None:
+    """log E exp(s.b) on the ball has the derivative I_(d/2+1)(t)/I_(d/2)(t) in t = |s|."""
+    problem = known.linear(5, 6)
+    t = np.linalg.norm(problem.theta) / problem.eta
+    log_mgf = special.gammaln(4) + 3 * np.log(2 / t) + np.log(special.ive(3, t)) + t
+    centre = np.mean(problem.z, axis=0)
+    assert problem.value == pytest.approx(centre @ problem.theta + problem.eta * log_mgf, abs=1e-12)
+    length = special.ive(4, t) / special.ive(3, t)
+    slope = centre + length * problem.theta / np.linalg.norm(problem.theta)
+    np.testing.assert_allclose(problem.slope, slope, rtol=0, atol=1e-7)
+
+
+def test_the_logistic_risk_is_exact() -> None:
+    """The dual of Example 3 on a midpoint grid of the disc, minimised by scipy; error about 1/300^2."""
+    from scipy.optimize import minimize_scalar
+
+    problem = known.logistic(3)
+    side = (np.arange(300) + 0.5) / 300
+    r, angle = np.sqrt(side)[:, None], 2 * np.pi * side
+    b = np.stack([r * np.cos(angle), r * np.sin(angle)], axis=-1).reshape(-1, 2)
+
+    def risk(theta: Any) -> float:
+        values = []
+        for i, z in enumerate(problem.z):
+            f = problem.loss(theta, z + b, np.full(len(b), i))
+
+            def dual(mu: float, f: Any = f) -> float:
+                eta = problem.eta
+                return mu + eta / 2 + float(np.mean(np.maximum(f - mu, 0) ** 2)) / (2 * eta)
+
+            ends = (f.min() - problem.eta, f.max())
+            values.append(minimize_scalar(dual, bounds=ends, method="bounded", options={"xatol": 1e-9}).fun)
+        return float(np.mean(values))
+
+    assert problem.value == pytest.approx(risk(problem.theta), abs=1e-4)
+    h = 1e-2
+    slope = [(risk(problem.theta + h * e) - risk(problem.theta - h * e)) / (2 * h) for e in np.eye(2)]
+    np.testing.assert_allclose(problem.slope, slope, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("points", "allocation"),
+    [("plain", "random"), ("plain", "stratified"), ("antithetic", "random"), ("Sobol", "random")],
+)
+@pytest.mark.parametrize("make", [known.logistic, known.linear])
+def test_rtmlmc_has_the_bias_of_sg(make: Any, points: str, allocation: str) -> None:
+    """The means of 200 batches agree within 4.75 standard errors, in the value and every slope."""
+    problem, level, count = make(8), 2, 200
+    with use("numpy"):
+        found = [
+            quality.replicate(problem, estimator, points, count, rng(seed))
+            for seed, estimator in enumerate([SG(level), RTMLMC(level, allocation), SG(0)])
+        ]
+    sg, rt, one = (np.column_stack([f.values, f.gradients]) for f in found)
+
+    def z(a: Any, b: Any) -> Any:
+        return np.abs(a.mean(0) - b.mean(0)) / np.sqrt((a.var(0, ddof=1) + b.var(0, ddof=1)) / count)
+
+    assert np.all(z(sg, rt) <= Z)
+    assert np.max(z(one, rt)) > Z  # level 0 has another bias, and that is seen
+    for estimates, estimator in zip(found, (SG(level), RTMLMC(level), SG(0)), strict=True):
+        error = np.std(estimates.evaluations, ddof=1) / np.sqrt(count)
+        assert abs(np.mean(estimates.evaluations) - estimator.evaluations) <= Z * error
+
+
+def test_points_are_drawn_as_they_are_called() -> None:
+    """At a huge eta the risk of a linear loss is its mean, which pairs give without noise."""
+    problem = replace(known.linear(4, 3), eta=1e6)
+    with use("numpy"):
+        noise = {
+            points: float(np.std(quality.replicate(problem, SG(4), points, 40, rng(0)).values))
+            for points in quality.schemes()
+        }
+    # 16 points of 4 data points, Var[theta.b] = 1/5; the deviation of 40 draws is good to 11 %, so z = 4.75
+    # allows 0.53.
+    assert noise["plain"] == pytest.approx((1 / 5 / 64) ** 0.5, rel=0.53)
+    assert noise["Sobol"] < noise["plain"] / 2
+    assert noise["Sobol"] > 1e-4
+    assert max(noise["antithetic"], noise["both"]) < 1e-6  # what is left is (theta.b)^2/(2 eta)
+
+
+def test_quality_of_known_estimates() -> None:
+    """Values 1, 3 and slopes (0, 0), (2, 2) about the truth 1, (1, 0), at 4 evaluations."""
+    found = quality.Replicates(np.array([1.0, 3.0]), np.array([[0.0, 0.0], [2.0, 2.0]]), np.array([3.0, 5.0]))
+    result = quality.quality(found, 1.0, np.array([1.0, 0.0]))
+    assert result == {
+        "evaluations": 4.0,
+        "bias": 1.0,
+        "noise": pytest.approx(2**0.5),
+        "bias_error": pytest.approx(1.0),
+        "mse_cost": pytest.approx(8.0),
+        "gradient_bias": pytest.approx(1.0),
+        "gradient_noise": pytest.approx(2.0),
+        "gradient_bias_error": pytest.approx(2**0.5),
+        "gradient_mse_cost": pytest.approx(4 * 3.0),
+    }
+
+
+def example(estimator: str, level: int, bias: float, noise: float, evaluations: float) -> quality.Row:
+    return quality.Row(
+        "linear, d = 3, entropic", "plain", estimator, level, 16, evaluations, 0.0, 0.1, 1.0, 1.0, bias, 0.0,
+        noise, 2.0,
+    )  # fmt: skip
+
+
+def test_work_for_a_gradient_error() -> None:
+    one = example("SG", 1, 0.3, 2.0, 8.0)
+    assert quality.work(one, 0.5, 0.3, 0.0) == pytest.approx(8 * 4 / 0.16)
+    assert quality.work(one, 0.5, 0.3, 3.0) == pytest.approx(8 * 13 / 0.16)
+    assert quality.work(one, 0.3, 0.3, 0.0) == inf
+    assert quality.work(one, 100.0, 0.3, 0.0) == 8.0  # one batch at least
+
+
+def test_the_choice_takes_the_bias_of_sg_and_the_best_level() -> None:
+    problem = known.linear(2, 3)
+    slopes = np.array([[1.0, 8.0, 0.0], [1.0, -8.0, 0.0]])  # length 1, and spread 1 for a batch of 64
+    problem = replace(problem, slopes=slopes)
+    assert problem.spread == pytest.approx(1.0)
+    rows = [
+        example("SG", 0, 0.05, 1.0, 1.0),
+        example("SG", 6, 0.0, 0.5, 64.0),
+        example("RT-MLMC random", 0, 9.9, 1.0, 1.0),  # a bias that is only noise
+        example("RT-MLMC random", 6, 9.9, 1.5, 3.5),
+    ]
+    sheet = quality.choice(rows, [problem])
+    assert sheet.headings[3:6] == ("30 %", "10 %", "3 %")
+    assert [row[:3] for row in sheet.cells] == [(problem.name, "plain", rows[k].estimator) for k in (0, 2)]
+    assert [row[3:6] for row in sheet.cells] == [
+        ("23 (L = 0)", "267 (L = 0)", "88,889 (L = 6)"),
+        ("23 (L = 0)", "267 (L = 0)", "12,639 (L = 6)"),
+    ]
+    assert [row[6:] for row in sheet.cells] == [
+        ("11 (L = 0)", "133 (L = 0)", "17,778 (L = 6)"),
+        ("11 (L = 0)", "133 (L = 0)", "8,750 (L = 6)"),
+    ]
+    none = quality.choice(rows[:1], [problem])
+    assert none.cells[0][3:] == ("23 (L = 0)", "267 (L = 0)", "none", "11 (L = 0)", "133 (L = 0)", "none")
+
+
+def test_drawing_the_data_adds_the_spread() -> None:
+    """Batches drawn with replacement have the noise of fixed data and the spread, as squares.
+
+    The standard deviation of 300 variances of one or two components is at most sqrt(2/300) of them: z = 4.75
+    allows 0.39. SG(6) stands for the exact slopes, from which it differs by a few percent.
+    """
+    problem, source = known.logistic(16), np.random.default_rng(0)
+    with use("numpy"):
+        fixed = quality.replicate(problem, SG(6), "plain", 300, rng(0)).gradients
+        drawn, draws = [], rng(1)
+        for _ in range(300):
+            who = source.integers(16, size=known.BATCH)
+
+            def loss(theta: Any, x: Any, i: Any, who: Any = who) -> Any:
+                return problem.loss(theta, x, who[i])
+
+            def gradient(theta: Any, x: Any, i: Any, who: Any = who) -> Any:
+                return problem.gradient(theta, x, who[i])
+
+            batch = replace(problem, z=problem.z[who], loss=loss, gradient=gradient)
+            drawn.append(quality.replicate(batch, SG(6), "plain", 1, draws).gradients[0])
+    noise = float(np.sum(np.var(fixed, axis=0))) * 16 / known.BATCH
+    assert float(np.sum(np.var(drawn, axis=0))) == pytest.approx(noise + problem.spread**2, rel=0.39)
+    assert problem.spread**2 > 3 * noise  # so that its absence would be seen
+
+
+def test_replications() -> None:
+    assert quality.replications(SG(0), 1 << 20) == 200
+    assert quality.replications(SG(10), 1 << 20) == 16
+    assert quality.replications(SG(8), 1 << 20) == 64
+
+
+def test_points_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(quality.schemes()) == ["plain", "antithetic", "Sobol", "both"]
+    monkeypatch.setattr(quality, "find_spec", lambda name: None)
+    assert list(quality.schemes()) == ["plain", "antithetic"]
+
+
+def test_a_sheet_on_a_page() -> None:
+    sheet = Sheet("Title", ("name", "number"), [("a", "1")], "a note")
+    assert sheet.markdown() == "## Title\n\n| name | number |\n| --- | ---: |\n| a | 1 |\n\na note\n"
+    assert sheet.table().row_count == 1

@@ -1,0 +1,119 @@
+"""Models, losses and an independent account of the estimator, for the tests of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+Loss = Callable[[Any, Any], Any]
+
+
+class LastState(torch.nn.Module):
+    """A recurrent network over sequences (M, length, features), down to three classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = torch.nn.GRU(3, 4, batch_first=True)
+        self.out = torch.nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        states, _ = self.cells(x)
+        return self.out(states[:, -1])
+
+
+def network(event: tuple[int, ...], dtype: Any = torch.float64) -> Any:
+    """A small classifier of three classes for points of shape `event`, the same each time."""
+    nn = torch.nn
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = {
+            0: lambda: nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 3)),
+            1: lambda: nn.Sequential(nn.Linear(*event, 8), nn.Tanh(), nn.Linear(8, 3)),
+            2: LastState,
+            3: lambda: nn.Sequential(nn.Conv2d(event[0], 2, 3), nn.ELU(), nn.Flatten(), nn.LazyLinear(3)),
+        }[len(event)]()
+        model: Any = layers.to(dtype)
+        model(torch.zeros((2, *event), dtype=dtype))  # a lazy layer takes its shape here
+    return model
+
+
+def data(event: tuple[int, ...], n: int = 9, dtype: Any = torch.float64, seed: int = 0) -> tuple[Any, Any]:
+    """Points (n,) + event, and classes 0, 1, 2 in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn((n, *event), generator=generator, dtype=dtype), torch.arange(n) % 3
+
+
+def cross_entropy(model: Any, y: Any) -> Loss:
+    """What a user writes: the loss of each perturbed point."""
+    return lambda x, i: torch.nn.functional.cross_entropy(model(x), y[i], reduction="none")
+
+
+@dataclass
+class Recorder:
+    """A loss that keeps what it was given and what it gave, call by call."""
+
+    loss: Loss
+    points: list[Any] = field(default_factory=list)
+    index: list[Any] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+
+    def __call__(self, x: Any, i: Any) -> Any:
+        f = self.loss(x, i)
+        self.points.append(x.detach().clone())
+        self.index.append(i.clone())
+        self.losses.append(f.detach().clone())
+        return f
+
+
+def gradients(model: Any) -> list[Any]:
+    """The gradients of the parameters that have one, which are then forgotten."""
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def entropic_weights(
+    losses: Any, index: Any, n: int, eta: float, level: int, *, multilevel: bool
+) -> tuple[Any, Any]:
+    """The value and the signed weights, from the losses alone: softmax a data point, and for a multilevel
+    estimator the softmax of all its points less those of the halves, over the probability of its level.
+    """
+    weights = torch.zeros_like(losses)
+    value = torch.zeros((), dtype=losses.dtype)
+    for k in range(n):
+        mine = torch.nonzero(index == k)[:, 0]
+        f, count = losses[mine], len(mine)
+        w = torch.softmax(f / eta, 0)
+        v = eta * (torch.logsumexp(f / eta, 0) - log(count))
+        scale = 1.0
+        if multilevel:
+            scale = count * (2 - 2.0**-level)
+            if count > 1:
+                half = count // 2
+                for part in (slice(0, half), slice(half, count)):
+                    w[part] -= torch.softmax(f[part] / eta, 0) / 2
+                    v -= eta * (torch.logsumexp(f[part] / eta, 0) - log(half)) / 2
+        weights[mine] = scale * w / n
+        value = value + scale * v / n
+    return value, weights
+
+
+def close(found: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
+    """Whether all tensors agree, relative to the largest number, to so many roundings of their dtype.
+
+    Sums of some thousand terms in another order stay well below 1e4 of them; a point that was missed or a
+    weight that is off shows at 1e-3, which is 1e4 roundings in single precision and 1e12 in double.
+    """
+    found, expected = list(found), list(expected)
+    if [t.shape for t in found] != [t.shape for t in expected] or not found:
+        return False
+    size = max(float(torch.max(torch.abs(t))) for t in expected)
+    eps = torch.finfo(expected[0].dtype).eps
+    worst = max(float(torch.max(torch.abs(a - b))) for a, b in zip(found, expected, strict=True))
+    return size > 0 and worst <= roundings * eps * size
