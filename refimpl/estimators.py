@@ -65,9 +65,13 @@ class RTMLMC:
     It has the expectation of SG at the same level, at (L+1)/(2 - 2^-L) perturbed points a data point (the
     paper says L/(2 - 2^-L)): 4.02 instead of 128 for L = 7.
 
+    It is noisy: even a constant loss is estimated with a spread, because only the data points of level 0
+    carry its value.
+
     - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
       spreads the levels over the batch by systematic sampling, in random order: each data point has the same
-      law of its level as before, hence the same expectation, and the cost of a batch hardly varies.
+      law of its level as before, hence the same expectation, and neither the cost of a batch nor the number
+      of its data points at level 0 varies much.
     """
 
     level: int

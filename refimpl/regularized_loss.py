@@ -132,7 +132,8 @@ class RegularizedLoss:
             ("estimator", "SG(level) or RTMLMC(level)", "shares"),
             ("proposal", "Uniform()", "sample"),
         ]:
-            if not callable(getattr(getattr(self, name), verb, None)):
+            given = getattr(self, name)
+            if isinstance(given, type) or not callable(getattr(given, verb, None)):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; expected {kind}")
         if not isinstance(self.ball, Ball) and self.proposal != Uniform():
             raise ValueError(

@@ -284,6 +284,7 @@ def test_the_objective_on_every_backend(arrays: Arrays) -> None:
         (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, "kl", SG(1)), TypeError, "divergence is 'kl'"),
         (lambda: RegularizedLoss(2.0, 1.0, ENTROPIC, SG(1)), TypeError, "ball is 2.0"),
         (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, 7), TypeError, "estimator is 7"),
+        (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG), TypeError, "expected SG\\(level\\)"),
         (
             lambda: RegularizedLoss(Gaussian(1.0), 1.0, ENTROPIC, SG(1), Uniform(qmc=True)),
             ValueError,
