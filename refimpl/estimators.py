@@ -70,8 +70,8 @@ class RTMLMC:
 
     - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
       spreads the levels over the batch by systematic sampling, in random order: each data point has the same
-      law of its level as before, hence the same expectation, and neither the cost of a batch nor the number
-      of its data points at level 0 varies much.
+      law of its level as before, hence the same expectation; the cost of a batch varies half as much, and the
+      number of its data points at level 0 hardly at all.
     """
 
     level: int

@@ -18,7 +18,12 @@ from phiball.experiments.cli import app
 from phiball.verification import runner
 from phiball.verification.claims import Evidence, Verdict, claim
 
-COMMANDS = (["verify"], ["backends"], ["bench"], ["bench", "inner"])
+COMMANDS = (
+    ["verify"],
+    ["backends"],
+    ["bench"],
+    *(["bench", name] for name in ("inner", "attacks", "sampling", "training", "settings")),
+)
 
 
 @pytest.fixture(autouse=True)
