@@ -17,8 +17,8 @@ from math import isfinite
 from phiball.backends import Array, array_namespace, detach, device, is_array_api_obj
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.numerics import tolerance
-from phiball.refimpl.qlearning_grid import Neighbourhood, alike, valid_law
-from phiball.refimpl.validation import valid_array, valid_count
+from phiball.refimpl.qlearning_grid import Neighbourhood, alike
+from phiball.refimpl.validation import valid_array, valid_count, valid_law
 from phiball.refimpl.worst_case import worst_case
 
 

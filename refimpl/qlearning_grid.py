@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, isfinite, prod
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
-from phiball.refimpl.validation import valid_array
+from phiball.refimpl.validation import valid_array, valid_law
 
 
 @dataclass(frozen=True)
@@ -214,20 +214,6 @@ def valid_index(name: str, x: Array) -> None:
         raise TypeError(f"{name} is of type {type(x).__name__}; expected an array of int64")
     if x.dtype != array_namespace(x).int64:
         raise TypeError(f"{name} has dtype {x.dtype}; expected int64")
-
-
-def valid_law(name: str, weight: Array) -> Array:
-    """`weight` with rows that sum to one, or an error."""
-    xp = array_namespace(weight)
-    if not xp.all(weight >= 0):
-        raise ValueError(f"{name} contains a negative number or NaN; expected probabilities")
-    total = xp.sum(weight, axis=-1, keepdims=True)
-    # A law that was computed in single precision is taken, and rescaled; anything else is not.
-    loose = 1e-6 if weight.dtype == xp.float64 else 1e-4
-    if not xp.all(xp.abs(total - 1) <= loose):
-        low, high = float(xp.min(total)), float(xp.max(total))
-        raise ValueError(f"{name} has rows that sum to {low:.6g} up to {high:.6g}; expected 1 a row")
-    return weight / total
 
 
 def alike(name: str, x: Array, other: str, y: Array, *, dtype: bool = False) -> None:

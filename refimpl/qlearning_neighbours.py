@@ -7,6 +7,7 @@ from typing import Protocol
 
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.refimpl.divergences import Divergence
+from phiball.refimpl.estimators import RTMLMC
 from phiball.refimpl.qlearning import Maximum, valid_table, value_of
 from phiball.refimpl.qlearning_grid import Neighbourhood
 from phiball.refimpl.validation import valid_count, valid_rng
@@ -103,17 +104,14 @@ class TelescopedNeighbours:
         """An estimate of V(s) for each row of `law`."""
         valid_table(Q, law)
         rng = valid_rng(rng)
-        scale = 2 - 2.0**-self.level
-        u, level, probability = float(rng.uniform((), like=Q)), 0, 1 / scale
-        while u >= probability and level < self.level:
-            u, level, probability = u - probability, level + 1, probability / 2
-        points = _draw(law, 2**level, Q, rng)
+        (share,) = RTMLMC(self.level).shares(1, rng, like=Q)
+        points = _draw(law, 2**share.level, Q, rng)
         added = _on_points(Q, points, eta, d, maximum)
-        if level:
-            half = 2 ** (level - 1)
+        if share.level:
+            half = 2 ** (share.level - 1)
             first = _on_points(Q, points[:, :half], eta, d, maximum)
             added = added - (first + _on_points(Q, points[:, half:], eta, d, maximum)) / 2
-        return added / probability
+        return share.scale * added
 
 
 EXACT = ExactNeighbours()

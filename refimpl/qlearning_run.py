@@ -17,9 +17,16 @@ from phiball.refimpl.qlearning import (
     valid_problem,
     valid_table,
 )
-from phiball.refimpl.qlearning_grid import Neighbourhood, alike, valid_law
+from phiball.refimpl.qlearning_grid import Neighbourhood, alike
 from phiball.refimpl.qlearning_neighbours import EXACT, Neighbours
-from phiball.refimpl.validation import valid_array, valid_count, valid_divergence, valid_eta, valid_rng
+from phiball.refimpl.validation import (
+    valid_array,
+    valid_count,
+    valid_divergence,
+    valid_eta,
+    valid_law,
+    valid_rng,
+)
 
 
 def q_update(

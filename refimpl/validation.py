@@ -128,16 +128,21 @@ def valid_p(p: Array | None, losses: Array) -> Array | None:
             f"p has shape {tuple(p.shape)}; expected a shape that broadcasts to losses.shape = "
             f"{tuple(losses.shape)} and has the same last axis"
         )
-    p = xp.astype(p, losses.dtype, copy=False)
+    return xp.broadcast_to(valid_law("p", xp.astype(p, losses.dtype, copy=False)), losses.shape)
+
+
+def valid_law(name: str, p: Array) -> Array:
+    """`p` rescaled to rows that sum to one, or an error unless they are probabilities."""
+    xp = array_namespace(p)
     if not xp.all(p >= 0):
-        raise ValueError(f"p contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
+        raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
     total = xp.sum(p, axis=-1, keepdims=True)
     # A law that was computed in single precision is taken, and rescaled; anything else is not.
     loose = 1e-6 if p.dtype == xp.float64 else 1e-4
     if not xp.all(xp.abs(total - 1) <= loose):
         worst = _first(total, ~(xp.abs(total - 1) <= loose))
-        raise ValueError(f"p sums to {worst} along the last axis; expected 1")
-    return xp.broadcast_to(p / total, losses.shape)
+        raise ValueError(f"{name} sums to {worst} along the last axis; expected 1")
+    return p / total
 
 
 def same_library(name: str, x: Array, losses: Array, *, other: str = "losses") -> None:

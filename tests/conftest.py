@@ -97,6 +97,17 @@ def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     yield from _activated(request.param, "float64")
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: small tensors on more than the free cores wait longer than they work."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """One line a reason for the tests that were skipped, instead of one a test."""
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))

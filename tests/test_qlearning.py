@@ -246,9 +246,9 @@ FAR = Neighbourhood(np.array([[3]]), np.ones((1, 1)))
         (
             lambda: DecisionProcess(P1 * 2, R1, 0.5),
             ValueError,
-            "transition has rows that sum to",
+            "transition sums to",
         ),
-        (lambda: DecisionProcess(-P1, R1, 0.5), ValueError, "transition contains a negative"),
+        (lambda: DecisionProcess(-P1, R1, 0.5), ValueError, "transition contains "),
         (lambda: DecisionProcess(P1, R1 * np.nan, 0.5), ValueError, "reward contains NaN"),
         (lambda: DecisionProcess(P1, R1.astype(np.float32), 0.5), TypeError, "reward has dtype float32"),
         (lambda: DecisionProcess(P1, R1, 1.0), ValueError, "discount is 1.0"),

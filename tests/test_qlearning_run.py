@@ -248,7 +248,7 @@ def test_the_calls_below_are_right_but_for_their_change() -> None:
         (lambda: run(step_size=lambda n: 0.5), TypeError, "the result of step_size is 0.5"),
         (lambda: run(step_size=lambda n: n * np.nan), ValueError, "step_size gives numbers outside"),
         (lambda: run(start=np.ones(2) / 2), ValueError, r"start has shape \(2,\)"),
-        (lambda: run(start=np.zeros(1)), ValueError, "start has rows that sum"),
+        (lambda: run(start=np.zeros(1)), ValueError, "start sums to"),
         (lambda: run(start=[1.0]), TypeError, r"start is \[1.0\]"),
         (lambda: run(mdp=ENDED), ValueError, "terminal marks every state"),
         (lambda: run(Q0=np.zeros((2, 2))), ValueError, r"Q0 has shape \(2, 2\)"),

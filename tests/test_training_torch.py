@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -37,13 +36,7 @@ ETA = 0.3
 ESTIMATORS = [SG(0), SG(3), RTMLMC(4), RTMLMC(4, "stratified")]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small tensors on more threads than free cores wait for each other, ten times as long as they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objective(estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC) -> RegularizedLoss:
