@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from phiball.experiments import main as entry
 from phiball.experiments.cli import app
 from phiball.verification import runner
-from phiball.verification.claims import Evidence, Verdict, claim
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
 
 COMMANDS = (
     ["verify"],

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from phiball.backends import use
 from phiball.verification import definitions, oracles, report
-from phiball.verification.claims import Claim, Evidence, Verdict, claim
+from phiball.verification.claims import Claim, claim
+from phiball.verification.evidence import Evidence, Verdict
 from phiball.verification.runner import all_claims, find, run
 
 CLAIMS = {one.id: one for one in all_claims()}

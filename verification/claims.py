@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from inspect import signature
-from math import inf, isfinite, isnan
+from math import isnan
 from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,47 +13,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as with_seed
 from hypothesis.strategies import SearchStrategy
 
+from phiball.verification.evidence import Curve, Evidence, Verdict
 
-class Verdict(StrEnum):
-    """What a run of a claim says about the statement that the paper prints."""
-
-    HOLDS = "holds"
-    CORRECTED = "holds as corrected"
-    REFUTED = "refuted"
-    UNDECIDED = "not reached"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """By how much an inequality is violated on one example, and how much rounding may explain.
-
-    `note` says in words what was measured; it is shown where the evidence is.
-    """
-
-    violation: float
-    tolerance: float
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "violation", float(self.violation))
-        object.__setattr__(self, "tolerance", float(self.tolerance))
-        if not (isfinite(self.tolerance) and self.tolerance >= 0):
-            raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite number, not negative")
-
-    @property
-    def holds(self) -> bool:
-        """Whether the violation is within the tolerance; never for NaN."""
-        return self.violation <= self.tolerance
-
-    @property
-    def ratio(self) -> float:
-        """The violation in units of the tolerance."""
-        if self.tolerance:
-            return self.violation / self.tolerance
-        return inf if self.violation > 0 else 0.0
-
-
-Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence]]
+Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
 
@@ -68,21 +29,33 @@ class Result:
     - `counterexample`: the printed statement's, with its numbers as computed.
     - `found`: the smallest example on which the statement itself failed.
     - `error`: why no verdict was reached, if something other than a violation stopped the run.
+    - `error_level`: the chance that a true statement fails by bad luck; 0 for what is not statistical.
+    - `reason`: why the statement cannot be checked, if that is the verdict.
+    - `curves`: what was measured over scales, with the bounds stated.
+
+    The texts are those of `claim`.
     """
 
     id: str
     label: str
     section: int
     title: str
+    formula: str
+    assumptions: str
+    quote: str
+    correction: str
+    corrected: str
     verdict: Verdict
     recorded: Verdict
-    correction: str
+    reason: str
+    error_level: float
     violation: float
     tolerance: float
     examples: int
     counterexample: str
     found: str
     error: str
+    curves: tuple[Curve, ...]
     seconds: float
 
     @property
@@ -108,17 +81,29 @@ class _Search:
     examples: int = 0
     worst: Evidence | None = None
     found: str = ""
+    curves: tuple[Curve, ...] = ()
 
-    def take(self, evidence: list[Evidence], example: Mapping[str, Any]) -> None:
-        for one in evidence:
+    def take(self, given_back: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
+        """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
+        curves: list[Curve] = []
+        evidence: list[Evidence] = []
+        for one in given_back:
+            if isinstance(one, Curve):
+                curves.append(one)
+                continue
             if isnan(one.violation):
                 raise ValueError(f"the violation is NaN at {_show(example)} {one.note}".rstrip())
             if not one.holds:
                 # While an example is shrunk, the last failure is the smallest so far.
                 self.worst, self.found = one, ": ".join(filter(None, (_show(example), one.note)))
+                self.curves = tuple(curves)
                 raise _Violated
+            evidence.append(one)
+        if curves and example:
+            raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
         if self.found:
             return
+        self.curves = tuple(curves)
         # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
         self.examples += min(1, len(evidence)) if example else len(evidence)
         for one in evidence:
@@ -133,9 +118,9 @@ def _show(example: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
 
 
-def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> list[Evidence]:
+def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
     given_back = statement(**arguments)
-    return [given_back] if isinstance(given_back, Evidence) else list(given_back)
+    return [given_back] if isinstance(given_back, Evidence) else given_back
 
 
 @dataclass
@@ -148,7 +133,8 @@ class Claim:
     - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
     - it fails, and the attached counterexamples stand: it is refuted.
 
-    Anything else (an error, a NaN, no example, a counterexample that does not stand) is no verdict.
+    A statement that no run can check carries its `reason` instead, and is reported with it. Anything else
+    (an error, a NaN, no example, a counterexample that does not stand) is no verdict.
     """
 
     statement: Statement
@@ -156,7 +142,13 @@ class Claim:
     id: str
     section: int
     verdict: Verdict
+    formula: str
+    assumptions: str
+    quote: str
     correction: str
+    corrected: str
+    reason: str
+    error_level: float
     examples: int
     strategies: Mapping[str, SearchStrategy[Any]]
     counterexamples: list[_Counterexample] = field(default_factory=list)
@@ -172,7 +164,7 @@ class Claim:
         """The parameters that are no part of an example: what the claim puts to the test."""
         return [name for name in signature(self.statement).parameters if name not in self.strategies]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence]:
+    def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence | Curve]:
         """The statement itself, on one example."""
         return self.statement(*args, **kwargs)
 
@@ -220,20 +212,24 @@ class Claim:
         holds = stands = True
         error = ""
         try:
-            holds = self._holds(search, tested, effort, seed, shrink)
-            if search.worst is None:
+            if not self.reason:
+                holds = self._holds(search, tested, effort, seed, shrink)
+            if search.worst is None and not self.reason:
                 error = "no example was checked"
             for counterexample in self.counterexamples:
                 accepted = set(signature(counterexample.statement).parameters)
                 evidence = _evidence(
                     counterexample.statement, {k: v for k, v in tested.items() if k in accepted}
                 )
-                stands &= bool(evidence) and all(one.violation >= counterexample.margin for one in evidence)
-                texts += [one.note or f"violation {one.violation:.6g}" for one in evidence]
+                found = [one for one in evidence if isinstance(one, Evidence)]
+                stands &= bool(found) and all(one.violation >= counterexample.margin for one in found)
+                texts += [one.note or f"violation {one.violation:.6g}" for one in found]
         except Exception as problem:  # a claim that breaks is reported; the others still run
             error = f"{type(problem).__name__}: {problem}"
         if error or not stands:
             verdict = Verdict.UNDECIDED
+        elif self.reason:
+            verdict = Verdict.UNCHECKED
         elif not holds:
             verdict = Verdict.REFUTED
         else:
@@ -244,15 +240,22 @@ class Claim:
             label=self.label,
             section=self.section,
             title=self.title,
+            formula=self.formula,
+            assumptions=self.assumptions,
+            quote=self.quote,
+            correction=self.correction,
+            corrected=self.corrected,
             verdict=verdict,
             recorded=self.verdict,
-            correction=self.correction,
+            reason=self.reason,
+            error_level=self.error_level,
             violation=worst.violation,
             tolerance=worst.tolerance,
             examples=search.examples + bool(search.found),
             counterexample="; ".join(texts),
             found=search.found,
             error=error,
+            curves=search.curves,
             seconds=perf_counter() - began,
         )
 
@@ -287,18 +290,66 @@ def claim(
     id: str,  # noqa: A002 - the plainest word for it
     section: int,
     verdict: Verdict,
+    formula: str = "",
+    assumptions: str = "",
+    quote: str = "",
     correction: str = "",
+    corrected: str = "",
+    error_level: float = 0.0,
     examples: int = 100,
     **strategies: SearchStrategy[Any],
 ) -> Callable[[Statement], Claim]:
     """Make a claim of a function that reads like the paper's statement and returns `Evidence`.
 
-    Its parameters named in `strategies` are searched, `examples` of them at normal effort; without
-    any it runs once, on instances of its own. The others have defaults and are what is tested.
-    It may return or yield several pieces of evidence; an example passes if all of them do.
+    - `label`: the paper's name for the statement; `id`: a short one of ours; `section`: where it stands.
+    - `formula`: the statement in LaTeX; `assumptions`: what it supposes, in words.
+    - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
+      `corrected`, that in LaTeX.
+    - `error_level`: of a statistical claim, the chance that a true statement fails it.
+
+    The function's docstring states it in words. Its parameters named in `strategies` are searched,
+    `examples` of them at normal effort; without any it runs once, on instances of its own. The others
+    have defaults and are what is tested. It may return or yield several pieces of evidence; an example
+    passes if all of them do. Without a search it may yield a `Curve` as well, which the report draws.
     """
 
     def decorate(statement: Statement) -> Claim:
-        return Claim(statement, label, id, section, verdict, correction, examples, strategies)
+        return Claim(
+            statement,
+            label,
+            id,
+            section,
+            verdict,
+            formula,
+            assumptions,
+            quote,
+            correction,
+            corrected,
+            "",
+            error_level,
+            examples,
+            strategies,
+        )
 
     return decorate
+
+
+def unchecked(
+    label: str,
+    *,
+    id: str,  # noqa: A002 - as above
+    section: int,
+    statement: str,
+    reason: str,
+    quote: str = "",
+    correction: str = "",
+) -> Claim:
+    """A statement of the paper that no run can check, with the reason; it is reported like the others."""
+
+    def silent() -> list[Evidence]:
+        return []
+
+    silent.__doc__ = statement
+    return Claim(
+        silent, label, id, section, Verdict.UNCHECKED, "", "", quote, correction, "", reason, 0.0, 0, {}
+    )

@@ -17,7 +17,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from phiball.backends import active
-from phiball.verification.claims import Claim, Result, Verdict
+from phiball.verification.claims import Claim, Result
+from phiball.verification.evidence import Verdict
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.CORRECTED: "yellow", Verdict.REFUTED: "magenta"}
 _WIDTHS = (14, 28, 20, 9, 8)

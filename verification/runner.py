@@ -4,21 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from itertools import takewhile
+from pkgutil import iter_modules
 
+import phiball.verification
 from phiball.backends import use
 from phiball.verification.claims import Claim, Result
 
-MODULES = ("section2", "examples", "section3", "estimated_value", "guarantees", "estimators")
-_ORDER = "AEBCDFGHI"  # the first letters of the ids, in the order of the paper
+SECTIONS = {
+    2: "Phi-divergence regularized adversarial robust training",
+    3: "Optimization algorithm",
+    4: "Regularization effects",
+    5: "Generalization error bound",
+    6: "Numerical study",
+    7: "Beyond the paper",
+}
+_ORDER = "AEBCDFGHISJPLQT"  # the first letters of the ids, in the order of the paper
 DEEP = 10.0  # how many times more examples a deep search takes
 
 
 def all_claims() -> list[Claim]:
     """Every claim, in the order of the paper."""
-    modules = (import_module(f"phiball.verification.{name}") for name in MODULES)
+    here = phiball.verification.__path__
+    names = [one.name for one in iter_modules(here) if one.name.startswith(("section", "beyond"))]
+    modules = (import_module(f"phiball.verification.{name}") for name in sorted(names))
     # One claim may be imported by the module of another.
     found = {id(one): one for module in modules for one in vars(module).values() if isinstance(one, Claim)}
-    return sorted(found.values(), key=lambda one: (one.section, _ORDER.index(one.id[0]), one.id))
+    return sorted(found.values(), key=lambda one: (one.section, *_place(one.id)))
+
+
+def _place(name: str) -> tuple[int, int, str]:
+    """D10-disc comes after D9."""
+    number = "".join(takewhile(str.isdigit, name[1:]))
+    return _ORDER.index(name[0]), int(number), name[1 + len(number) :]
 
 
 def find(select: str | None = None, section: int | None = None) -> list[Claim]:

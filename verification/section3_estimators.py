@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, signed_weights
-from phiball.verification.claims import Evidence, Verdict, claim
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
 from phiball.verification.strategies import NAMED, powers_of_ten
 
 Levels: TypeAlias = Callable[[int], tuple[float, ...]]

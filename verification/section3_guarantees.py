@@ -17,9 +17,10 @@ from phiball.verification.algorithm2 import (
     corrected_bracket,
     printed_bracket,
 )
-from phiball.verification.claims import Evidence, Verdict, claim
-from phiball.verification.estimated_value import SMOOTH, dual_at, dual_value_is_within_eps, run
-from phiball.verification.section3 import rounding
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
+from phiball.verification.section3_bracket import rounding
+from phiball.verification.section3_value import SMOOTH, dual_at, dual_value_is_within_eps, run
 from phiball.verification.smooth import KAPPA
 from phiball.verification.strategies import Problem, moderate_problems, precisions
 

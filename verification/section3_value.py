@@ -25,8 +25,9 @@ from phiball.verification.algorithm2 import (
     corrected_bracket,
     iterations,
 )
-from phiball.verification.claims import Evidence, Verdict, claim
-from phiball.verification.section3 import rounding
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
+from phiball.verification.section3_bracket import rounding
 from phiball.verification.smooth import KAPPA, QUARTIC
 from phiball.verification.strategies import Problem, moderate_problems, precisions, spikes
 

@@ -24,7 +24,8 @@ from phiball.refimpl import (
     worst_case,
 )
 from phiball.verification import definitions, oracles
-from phiball.verification.claims import Evidence, Verdict, claim
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
 from phiball.verification.strategies import Problem, divergences, problems
 
 Solver: TypeAlias = Callable[..., WorstCase]

@@ -11,8 +11,9 @@ import mpmath as mp
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, worst_case
 from phiball.verification import definitions, oracles
-from phiball.verification.claims import Evidence, Verdict, claim
-from phiball.verification.section2 import (
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
+from phiball.verification.section2_duality import (
     ROUNDING,
     Solver,
     exact_law,

@@ -24,7 +24,8 @@ from phiball.verification.algorithm2 import (
     printed_bracket,
     printed_iterations,
 )
-from phiball.verification.claims import Evidence, Verdict, claim
+from phiball.verification.claims import claim
+from phiball.verification.evidence import Evidence, Verdict
 from phiball.verification.smooth import KAPPA
 from phiball.verification.strategies import (
     NAMED,

@@ -1,0 +1,114 @@
+"""What the run of a statement gives: violations with their tolerances, and curves with their exponents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from math import inf, isfinite, log, sqrt
+
+
+class Verdict(StrEnum):
+    """What a run of a claim says about the statement that the paper prints."""
+
+    HOLDS = "holds"
+    CORRECTED = "holds as corrected"
+    REFUTED = "refuted"
+    UNCHECKED = "not checkable"
+    UNDECIDED = "not reached"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """By how much an inequality is violated on one example, and how much rounding may explain.
+
+    `note` says in words what was measured; it is shown where the evidence is.
+    """
+
+    violation: float
+    tolerance: float
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "violation", float(self.violation))
+        object.__setattr__(self, "tolerance", float(self.tolerance))
+        if not (isfinite(self.tolerance) and self.tolerance >= 0):
+            raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite number, not negative")
+
+    @property
+    def holds(self) -> bool:
+        """Whether the violation is within the tolerance; never for NaN."""
+        return self.violation <= self.tolerance
+
+    @property
+    def ratio(self) -> float:
+        """The violation in units of the tolerance."""
+        if self.tolerance:
+            return self.violation / self.tolerance
+        return inf if self.violation > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The slope of log y in log x by least squares, with its 99 % confidence interval."""
+
+    slope: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.slope:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A positive quantity y measured at four scales x or more, beside the bound stated for it.
+
+    A statement yields it along with its evidence; the report draws it, both axes logarithmic.
+
+    - `title`, `x_label`, `y_label`, `bound_label`: words for the plot; `bound_label` says whose bound it is.
+    - `bound`: the stated bound at each x.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    bound_label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    bound: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for name in ("x", "y", "bound"):
+            values = tuple(float(v) for v in getattr(self, name))
+            object.__setattr__(self, name, values)
+            if len(values) != len(self.x) or not all(isfinite(v) and v > 0 for v in values):
+                raise ValueError(f"{name} is {values!r}; expected {len(self.x)} positive numbers")
+        if len(set(self.x)) < 4:
+            raise ValueError(f"x is {self.x!r}; expected four scales or more")
+
+    @cached_property
+    def fit(self) -> Fit:
+        """The exponent of y in x."""
+        from scipy.special import stdtrit
+
+        u, v = [log(a) for a in self.x], [log(b) for b in self.y]
+        n, mu, mv = len(u), sum(u) / len(u), sum(v) / len(v)
+        spread = sum((a - mu) ** 2 for a in u)
+        slope = sum((a - mu) * (b - mv) for a, b in zip(u, v, strict=True)) / spread
+        rest = sum((b - mv - slope * (a - mu)) ** 2 for a, b in zip(u, v, strict=True))
+        half = float(stdtrit(n - 2, 0.995)) * sqrt(rest / (n - 2) / spread)
+        return Fit(slope, slope - half, slope + half)
+
+    def at_most(self, exponent: float, slack: float) -> Evidence:
+        """The claim that y grows no faster (falls no slower) than x^exponent, up to `slack`."""
+        return Evidence(self.fit.slope - exponent, slack, f"{self.title}: exponent {self.fit}")
+
+    def exactly(self, exponent: float, slack: float) -> Evidence:
+        """The claim that y goes like x^exponent, up to `slack`."""
+        return Evidence(abs(self.fit.slope - exponent), slack, f"{self.title}: exponent {self.fit}")
+
+    def below_bound(self, slack: float = 0.0) -> Evidence:
+        """The claim that y is at most its bound at every x, up to `slack` relative."""
+        worst = max(b / c for b, c in zip(self.y, self.bound, strict=True))
+        return Evidence(worst - 1, slack, f"{self.title}: at most {worst:.4g} of the bound")
