@@ -1,7 +1,7 @@
 """The mathematics of phi-divergence regularised adversarial learning, one file a concept."""
 
 from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
-from phiball.refimpl.balls import Ball, Gaussian
+from phiball.refimpl.balls import Ball
 from phiball.refimpl.causal import CausalValue, Conditional, causal_risk, causal_value, conditional_loss
 from phiball.refimpl.check import check_divergence
 from phiball.refimpl.constrained import ConstrainedRisk, constrained_risk
@@ -16,6 +16,7 @@ from phiball.refimpl.divergences import (
     indicator,
 )
 from phiball.refimpl.estimators import RTMLMC, SG, signed_weights
+from phiball.refimpl.gaussian import Gaussian
 from phiball.refimpl.generalization import (
     Certificate,
     CoveringBound,
@@ -35,6 +36,7 @@ from phiball.refimpl.plans import (
     nonconvex_plan,
     second_moment,
 )
+from phiball.refimpl.proposals import Tilted, Uniform
 from phiball.refimpl.qlearning import (
     DecisionProcess,
     FixedPoint,
@@ -48,7 +50,7 @@ from phiball.refimpl.qlearning_neighbours import ExactNeighbours, SampledNeighbo
 from phiball.refimpl.qlearning_run import QLearning, q_learning, q_update
 from phiball.refimpl.quadrature import Integral, Quadrature, integrated_risk, quadrature
 from phiball.refimpl.ramp import ramp_loss
-from phiball.refimpl.regularized_loss import RegularizedLoss, SignedPoints, Uniform
+from phiball.refimpl.regularized_loss import RegularizedLoss, SignedPoints
 from phiball.refimpl.regularizers import r1, r2, r3, surrogate, surrogate_estimate
 from phiball.refimpl.risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
 from phiball.refimpl.sgd import (
@@ -96,6 +98,7 @@ __all__ = [
     "SampledNeighbours",
     "SignedPoints",
     "TelescopedNeighbours",
+    "Tilted",
     "Uniform",
     "WorstCase",
     "adversarial_risk",

@@ -1,4 +1,4 @@
-"""Balls of a norm, and other laws of the perturbation: samples, projections, moments.
+"""Balls of a norm: uniform and tilted samples, projections, moments.
 
 The reference law nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
 depend on z here, because the ball is taken in all of R^d; the paper's own definition, a subset of the data's
@@ -7,6 +7,7 @@ domain, loses that property at the domain's border (see `Ball.clip`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile
 from phiball.refimpl.moments import log_mgf_1, log_mgf_2, log_mgf_inf
 from phiball.refimpl.norms import dual, flat, length, soft_threshold, split, valid_pair
-from phiball.refimpl.validation import valid_count, valid_number, valid_rng
+from phiball.refimpl.tilting import tilted_1, tilted_2, tilted_inf
+from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
 
 _HUGE = 1e75  # beyond it the powers that the functions below take would overflow
 
@@ -82,12 +84,7 @@ class Ball:
         """
         batch, event = split(z, event_ndim, "z")
         xp = array_namespace(z)
-        n = valid_count("n", n)
-        valid_rng(rng)
-        if not xp.all(xp.isfinite(z)):
-            raise ValueError("z contains NaN or infinity; expected finite numbers")
-        if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
-            raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
+        n = self._valid_draw(z, n, rng)
         draws = (n + 1) // 2 if antithetic else n
         d = prod(event)
         b = (self._quasi if qmc else self._uniform)((*batch, draws), d, z, rng, xp=xp)
@@ -97,6 +94,51 @@ class Ball:
         b = xp.reshape(self.radius * b, (*batch, n, *event))
         x = xp.expand_dims(z, axis=len(batch)) + b
         return x if self.clip is None else xp.clip(x, *self.clip)
+
+    def _valid_draw(self, z: Array, n: int, rng: Rng) -> int:
+        xp = array_namespace(z)
+        n = valid_count("n", n)
+        valid_rng(rng)
+        if not xp.all(xp.isfinite(z)):
+            raise ValueError("z contains NaN or infinity; expected finite numbers")
+        if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
+            raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
+        return n
+
+    def sample_tilted(
+        self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
+    ) -> tuple[Array, Array]:
+        """Draw `n` points z + b around each z, b of density proportional to exp(s.b) on the ball.
+
+        `s` has the shape of z; the norm is 1, 2 or inf. Returns the points, batch + (n,) + event, and
+        log(nu/q), batch + (n,): the log of the uniform density over the tilted one, which is
+        log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q estimates the mean of h(z + b) under
+        the uniform law, without bias. s = 0 gives the uniform law and zeros; a huge s gives `steepest(s)`. With `clip` the points are moved to the box
+        as in `sample`, and log(nu/q) stays that of b, which is what weighs the moved points right.
+
+        Exact in any dimension (see refimpl/tilting.py); a sample of norm 1 costs about sqrt(d) candidates.
+
+        >>> import numpy as np
+        >>> from phiball.backends import rng
+        >>> from phiball.refimpl import Ball
+        >>> z, s = np.zeros((1, 3)), np.asarray([[2.0, 0.0, -2.0]])
+        >>> points, log_w = Ball(np.inf, 1.0).sample_tilted(z, s, 10_000, rng(0))
+        >>> print(np.round(np.mean(points[0], axis=0), 1))  # coth 2 - 1/2 = 0.54
+        [ 0.5  0.  -0.5]
+        >>> square = np.mean(np.exp(log_w) * points[:, :, 0] ** 2)
+        >>> print(round(float(square), 1))  # 1/3 under the uniform law
+        0.3
+        """
+        draw = {1.0: tilted_1, 2.0: tilted_2, inf: tilted_inf}
+        if self.norm not in draw:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
+        batch, event = split(z, event_ndim, "z")
+        n = self._valid_draw(z, n, rng)
+        s = flat(valid_tilt(s, z), event_ndim, "s")
+        xp = array_namespace(z)
+        b = self.radius * draw[self.norm](self.radius * s, n, rng)
+        x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
+        return x if self.clip is None else xp.clip(x, *self.clip), log_ratio(self.log_mgf, s, b)
 
     def _uniform(self, shape: tuple[int, ...], d: int, like: Array, rng: Rng, *, xp: Any) -> Array:
         """Points of the unit ball, shape + (d,), independent."""
@@ -280,31 +322,24 @@ class Ball:
         return d * side - lgamma(1 + d / self.norm)
 
 
-@dataclass(frozen=True)
-class Gaussian:
-    """The normal law around each data point, with standard deviation `scale` in every coordinate.
+def valid_tilt(s: Array, z: Array) -> Array:
+    """`s` without a gradient, or an error unless it is finite and has the shape and dtype of z."""
+    valid_array("s", s)
+    same_library("s", s, z, other="z")
+    if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
+        raise ValueError(
+            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "
+            f"{tuple(z.shape)} and {z.dtype}"
+        )
+    xp = array_namespace(s)
+    if not xp.all(xp.isfinite(s)):
+        raise ValueError("s contains NaN or infinity; expected finite numbers")
+    return detach(s)
 
-    It takes the place of a ball in the risk and in the estimators: with the entropic divergence that is
-    the dual of Sinkhorn distributionally robust optimisation, as the paper remarks.
 
-    >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import Gaussian
-    >>> Gaussian(0.1).sample(np.zeros((3, 4)), 8, rng(0)).shape
-    (3, 8, 4)
-    """
-
-    scale: float
-
-    def __post_init__(self) -> None:
-        """Raise on a scale that is none."""
-        object.__setattr__(self, "scale", valid_number("scale", self.scale, least=0.0))
-
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` points of the normal law around each z; shape batch + (n,) + event."""
-        batch, event = split(z, event_ndim, "z")
-        n = valid_count("n", n)
-        valid_rng(rng)
-        xp = array_namespace(z)
-        b = rng.normal((*batch, n, *event), like=z)
-        return xp.expand_dims(z, axis=len(batch)) + self.scale * b
+def log_ratio(log_mgf: Callable[[Array], Array], s: Array, b: Array) -> Array:
+    """log E_nu exp(s.b) - s.b, the log of nu/q at b (..., n, d) for tilts s (..., d), in double precision."""
+    xp = array_namespace(s)
+    double = xp.astype(s, xp.float64, copy=False)
+    product = xp.sum(xp.astype(b, xp.float64, copy=False) * double[..., None, :], axis=-1)
+    return xp.astype(log_mgf(double)[..., None] - product, s.dtype, copy=False)

@@ -99,7 +99,7 @@ def constrained_risk(
         value = value + xp.mean(xp.sum(xp.reshape(weights, (N, n)) * (losses - fixed), axis=-1))
     eta = xp.broadcast_to(eta, (N,))
     mu = worst_case(fixed, eta, c).mu
-    variance = influence_variance(fixed, mu, eta, c) / n
+    variance = influence_variance(fixed, mu, eta, c)
     return ConstrainedRisk(value, eta, xp.mean(upper - lower), xp.sqrt(xp.sum(variance)) / N)
 
 

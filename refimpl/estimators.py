@@ -113,22 +113,41 @@ class RTMLMC:
 
 
 def signed_weights(
-    losses: Array, eta: float | Array, divergence: Divergence, *, telescoping: bool
+    losses: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    telescoping: bool,
+    log_p: Array | None = None,
 ) -> tuple[Array, Array]:
     """The value and the weights of one level: of g^l, or of G^l where `telescoping`.
 
-    `losses` (..., 2^l) of the perturbed points of each data point. Returns the value (...), whose sum over
+    `losses` (..., 2^l) of the perturbed points of each data point. `log_p`, of that shape, holds the logs of
+    their weights in the reference law up to a constant (None: all equal); the whole and each half are
+    normalised by themselves. Returns the value (...), whose sum over
     the levels telescopes to the value of the last, and the weights (..., 2^l), which do so for gradients.
     """
     xp = array_namespace(losses)
-    whole = worst_case(losses, eta, divergence)
+    whole = worst_case(losses, eta, divergence, p=None if log_p is None else normalised(log_p))
     n = losses.shape[-1]
     if not telescoping or n == 1:
         return whole.value, whole.weights
-    halves = xp.reshape(losses, (*losses.shape[:-1], 2, n // 2))
-    part = worst_case(halves, eta if isinstance(eta, (int, float)) else eta[..., None], divergence)
+    shape = (*losses.shape[:-1], 2, n // 2)
+    part = worst_case(
+        xp.reshape(losses, shape),
+        eta if isinstance(eta, (int, float)) else eta[..., None],
+        divergence,
+        p=None if log_p is None else normalised(xp.reshape(log_p, shape)),
+    )
     value = whole.value - xp.mean(part.value, axis=-1)
     return value, whole.weights - xp.reshape(part.weights, losses.shape) / 2
+
+
+def normalised(log_p: Array) -> Array:
+    """The law with weights proportional to exp(log_p) along the last axis."""
+    xp = array_namespace(log_p)
+    p = xp.exp(log_p - xp.max(log_p, axis=-1, keepdims=True))
+    return p / xp.sum(p, axis=-1, keepdims=True)
 
 
 def _valid_level(level: int) -> None:

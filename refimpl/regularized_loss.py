@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from phiball.backends import (
@@ -21,10 +22,10 @@ from phiball.backends import (
     is_array_api_obj,
     without_gradient,
 )
-from phiball.refimpl.balls import Ball
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.estimators import Estimator, Share, signed_weights
-from phiball.refimpl.streaming import Law, Loss, evaluate, valid_data
+from phiball.refimpl.proposals import Gradient, Proposal, Uniform, input_gradients
+from phiball.refimpl.streaming import CHUNK, Law, Loss, evaluate, valid_data
 from phiball.refimpl.validation import (
     same_library,
     valid_array,
@@ -40,30 +41,12 @@ _BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Uniform:
-    """Perturbations drawn from the reference law itself, as in the paper.
-
-    - `antithetic`, `qmc`: pairs z + b, z - b, and scrambled Sobol points (see `Ball.sample`). They lower the
-      variance of the estimate and change the objective F^L a little, because the 2^L points of a data point
-      then depend on each other; its limit F is the same. Each half of a level has the law of the level
-      below, so that RT-MLMC still has the expectation of SG.
-    """
-
-    antithetic: bool = False
-    qmc: bool = False
-
-    def sample(self, law: Law, x: Array, n: int, rng: Rng) -> Array:
-        """`n` perturbed points of each x, shape (k, n) + event."""
-        how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
-        return law.sample(x, n, rng, event_ndim=x.ndim - 1, **how)
-
-
-@dataclass(frozen=True)
 class SignedPoints:
     """An estimate of the risk of a batch, as weights on perturbed points.
 
     - `points` (M,) + event, and `index` (M,), the data point that each comes from;
     - `losses` (M,) at the points, and `weights` (M,): the gradient is sum_i weights_i grad f(points_i);
+    - `log_weights` (M,): the log of the reference density over that which the points were drawn from;
     - `value`: the estimate of the risk, which has the same expectation as F^L.
     """
 
@@ -71,20 +54,33 @@ class SignedPoints:
     index: Array
     losses: Array
     weights: Array
+    log_weights: Array
     value: Array
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some data points of one share, with their perturbed points (k, n) + event."""
+    """Some data points of one share: their perturbed points (k, n) + event, log-weights (k, n) and eta."""
 
     share: Share
     members: tuple[int, ...]
     points: Array
+    log_weights: Array
+    eta: float | Array
 
     @property
     def evaluations(self) -> int:
         return len(self.members) << self.share.level
+
+    def part(self, rows: slice) -> _Piece:
+        """Some of the data points."""
+        return _Piece(
+            self.share,
+            self.members[rows],
+            self.points[rows, ...],
+            self.log_weights[rows, :],
+            self.eta if isinstance(self.eta, (int, float)) else self.eta[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,8 @@ class RegularizedLoss:
 
     - `ball`: the reference law, for example Ball(2, 0.45);
     - `eta`: the weight of the divergence; `divergence`: phi, for example ENTROPIC;
-    - `estimator`: RTMLMC(level) or SG(level); `proposal`: how perturbations are drawn.
+    - `estimator`: RTMLMC(level) or SG(level);
+    - `proposal`: how perturbations are drawn, Uniform() or Tilted().
 
     It is called as `objective(loss, x, rng=rng)`, where x has shape (N,) + event and loss(x', i) gives the
     losses (M,) of perturbed points x' (M,) + event; i (M,) says which data point each comes from, so that
@@ -105,7 +102,9 @@ class RegularizedLoss:
         loss.backward()
 
     Nothing else changes: the model's mode, its parameters and the data are left alone, nothing is clamped.
-    Without torch, `gradient` does the same from a gradient function.
+    Without torch, `gradient` does the same from a gradient function. A Tilted proposal calls loss once more,
+    at the data points, and differentiates it in them; `input_gradient(x', i)` gives those gradients where the
+    library of x cannot, one for each x' and of its shape.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -121,7 +120,7 @@ class RegularizedLoss:
     eta: float
     divergence: Divergence
     estimator: Estimator
-    proposal: Uniform = field(default_factory=Uniform)
+    proposal: Proposal = field(default_factory=Uniform)
 
     def __post_init__(self) -> None:
         """Raise on what does not make an objective."""
@@ -130,35 +129,35 @@ class RegularizedLoss:
         for name, kind, verb in [
             ("ball", "a reference law such as Ball(2, 0.45)", "sample"),
             ("estimator", "SG(level) or RTMLMC(level)", "shares"),
-            ("proposal", "Uniform()", "sample"),
+            ("proposal", "Uniform() or Tilted()", "aim"),
         ]:
             given = getattr(self, name)
             if isinstance(given, type) or not callable(getattr(given, verb, None)):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; expected {kind}")
-        if not isinstance(self.ball, Ball) and self.proposal != Uniform():
-            raise ValueError(
-                f"proposal is {self.proposal!r}; expected Uniform() for a law that is not a Ball"
-            )
+        self.proposal.valid_for(self.ball, self.divergence)
 
-    def __call__(self, loss: Loss, x: Array, *, rng: Rng) -> Array:
+    def __call__(self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None) -> Array:
         """Estimate the risk of the batch x: a scalar that carries the estimator as its gradient."""
         n = _batch(x, rng)
         xp = array_namespace(x)
-        pieces = list(self._pieces(x, rng))
+        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
         _, _, losses = _evaluate(loss, pieces, x, xp=xp)
         value, weights = self._solve(detach(losses), pieces, xp=xp)
         linear = xp.sum(weights * losses) / n
         return value / n + (linear - detach(linear))  # adds 0, with the gradient of the estimator
 
-    def points(self, loss: Loss, x: Array, *, rng: Rng) -> SignedPoints:
+    def points(
+        self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None
+    ) -> SignedPoints:
         """The same estimate, laid open: the perturbed points with their losses and signed weights."""
         n = _batch(x, rng)
         xp = array_namespace(x)
-        pieces = list(self._pieces(x, rng))
+        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
         points, index, losses = _evaluate(loss, pieces, x, xp=xp)
         losses = detach(losses)
         value, weights = self._solve(losses, pieces, xp=xp)
-        return SignedPoints(points, index, losses, weights / n, value / n)
+        log_weights = xp.concat([xp.reshape(piece.log_weights, (-1,)) for piece in pieces])
+        return SignedPoints(points, index, losses, weights / n, log_weights, value / n)
 
     def gradient(
         self,
@@ -168,19 +167,26 @@ class RegularizedLoss:
         x: Array,
         *,
         rng: Rng,
+        input_gradient: Callable[[Array, Array, Array], Array] | None = None,
     ) -> Array:
         """V(theta), the estimator of the gradient, from functions instead of automatic differentiation.
 
         loss(theta, x', i) gives (M,) losses and gradient(theta, x', i) their gradients in theta, (M,) +
-        theta.shape. Data points are taken in blocks, so that only the gradients of one are in memory.
+        theta.shape; a Tilted proposal needs input_gradient(theta, x', i) too, those in x', of its shape. Data
+        points are taken in blocks, so that only the gradients of one are in memory.
         """
         n = _batch(x, rng)
         valid_array("theta", theta)
         same_library("theta", theta, x, other="x")
         xp = array_namespace(x)
         total = xp.zeros_like(theta)
-        for piece in self._pieces(x, rng):
-            points, index, losses = _evaluate(lambda a, i: loss(theta, a, i), [piece], x, xp=xp)
+
+        def at_theta(a: Array, i: Array) -> Array:
+            return loss(theta, a, i)
+
+        slope = None if input_gradient is None else partial(input_gradient, theta)
+        for piece in self._pieces(x, rng, input_gradients(at_theta, slope)):
+            points, index, losses = _evaluate(at_theta, [piece], x, xp=xp)
             _, weights = self._solve(detach(losses), [piece], xp=xp)
             each = gradient(theta, points, index)
             if tuple(each.shape) != (points.shape[0], *theta.shape):
@@ -192,7 +198,16 @@ class RegularizedLoss:
             total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * each, axis=0)
         return total / n
 
-    def backward(self, loss: Loss, x: Array, *, rng: Rng, chunk: int, scale: float | Array = 1.0) -> Array:
+    def backward(
+        self,
+        loss: Loss,
+        x: Array,
+        *,
+        rng: Rng,
+        chunk: int,
+        scale: float | Array = 1.0,
+        input_gradient: Gradient | None = None,
+    ) -> Array:
         """Accumulate the gradient of objective(loss, x, rng=rng) in memory for `chunk` perturbed points.
 
         Data points are taken whole, as many as fit in a chunk, each chunk with one forward and one backward
@@ -212,7 +227,8 @@ class RegularizedLoss:
                 "objective(...).backward(), or x.detach()"
             )
         total = xp.zeros((), dtype=x.dtype, device=x.device)
-        for pieces in _packs(self._pieces(x, rng), chunk):
+        slope = input_gradients(loss, input_gradient)
+        for pieces in _packs(self._pieces(x, rng, slope, chunk), chunk):
             if sum(piece.evaluations for piece in pieces) <= chunk:
                 _, _, losses = _evaluate(loss, pieces, x, xp=xp)
                 value, weights = self._solve(detach(losses), pieces, xp=xp)
@@ -235,16 +251,19 @@ class RegularizedLoss:
             backward(xp.sum(weights[cut] * _losses(loss, points[cut, ...], index[cut], xp=xp)) * scale)
         return value
 
-    def _pieces(self, x: Array, rng: Rng) -> Iterator[_Piece]:
+    def _pieces(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[_Piece]:
         """The perturbed points of all data points, in blocks that depend on nothing but the batch."""
         xp = array_namespace(x)
-        for share in self.estimator.shares(x.shape[0], rng, like=x):
+        shares = self.estimator.shares(x.shape[0], rng, like=x)
+        aim = self.proposal.aim(self.ball, x, self.eta, slope, rng, chunk)
+        for share in shares:
             step = max(1, _BLOCK >> share.level)
             for start in range(0, len(share.members), step):
                 members = share.members[start : start + step]
-                some = xp.take(x, xp.asarray(members, dtype=xp.int64, device=x.device), axis=0)
-                points = self.proposal.sample(self.ball, some, 1 << share.level, rng)
-                yield _Piece(share, members, points)
+                index = xp.asarray(members, dtype=xp.int64, device=x.device)
+                points, log_weights = aim.draw(index, 1 << share.level, rng)
+                eta = aim.eta if isinstance(aim.eta, (int, float)) else xp.take(aim.eta, index)
+                yield _Piece(share, members, points, log_weights, eta)
 
     def _solve(self, losses: Array, pieces: list[_Piece], *, xp: Any) -> tuple[Array, Array]:
         """The sum over the data points of their values, and the weights (M,) of all perturbed points."""
@@ -255,7 +274,19 @@ class RegularizedLoss:
             pieces = pieces[len(same) :]
             stop = start + sum(piece.evaluations for piece in same)
             rows = xp.reshape(losses[start:stop], (-1, 1 << share.level))
-            values, signed = signed_weights(rows, self.eta, self.divergence, telescoping=share.telescoping)
+            log_w = xp.astype(_joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
+            eta = same[0].eta
+            if not isinstance(eta, (int, float)):
+                eta = xp.astype(_joined([piece.eta for piece in same]), rows.dtype, copy=False)
+            if not self.proposal.self_normalised:
+                rows = rows + (eta if isinstance(eta, (int, float)) else eta[:, None]) * log_w
+            values, signed = signed_weights(
+                rows,
+                eta,
+                self.divergence,
+                telescoping=share.telescoping,
+                log_p=log_w if self.proposal.self_normalised else None,
+            )
             value = value + share.scale * xp.sum(values)
             weights.append(share.scale * xp.reshape(signed, (-1,)))
             start = stop
@@ -275,7 +306,7 @@ def _packs(pieces: Iterable[_Piece], chunk: int) -> Iterator[list[_Piece]]:
                 pack, room = [], chunk
                 continue
             stop = start + max(1, take)
-            pack.append(_Piece(piece.share, piece.members[start:stop], piece.points[start:stop, ...]))
+            pack.append(piece.part(slice(start, stop)))
             room -= (stop - start) * n
             start = stop
             if room <= 0:
@@ -287,10 +318,13 @@ def _packs(pieces: Iterable[_Piece], chunk: int) -> Iterator[list[_Piece]]:
 
 def _evaluate(loss: Loss, pieces: list[_Piece], x: Array, *, xp: Any) -> tuple[Array, Array, Array]:
     """All perturbed points in a row, the data point of each, and their losses."""
-    flat = [xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces]
-    points = flat[0] if len(flat) == 1 else xp.concat(flat)
+    points = _joined([xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces])
     index = _index(pieces, x, xp=xp)
     return points, index, _losses(loss, points, index, xp=xp)
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 
 
 def _index(pieces: list[_Piece], x: Array, *, xp: Any) -> Array:

@@ -69,33 +69,50 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
     return f + 0.0  # a copy: a loss that is a part of x would keep x in memory
 
 
-def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[Array, Array]]:
+def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
     """(x, i): n points of the law around each z, z after z, in pieces of at most TILE points.
 
     `index` (N,) holds the i of each z.
     """
     xp = array_namespace(z)
+
+    def draw(place: Array, m: int) -> tuple[Array, ...]:
+        return (law.sample(xp.take(z, place, axis=0), m, rng, event_ndim=z.ndim - 1),)
+
+    return tiled(z, index, n, draw)
+
+
+def tiled(
+    z: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
+) -> Iterator[tuple[Array, ...]]:
+    """(x, i, ...): draw(places, m) gives m points of the data points at `places` (k,), and what goes along.
+
+    Its arrays have shape (k, m) + rest; they come in pieces of at most TILE points, one a row.
+    """
+    xp = array_namespace(z)
+    every = indices(z)
     for rows in slices(z.shape[0], max(1, TILE // n)):
-        part, which = z[rows, ...], index[rows]
+        places, which = every[rows], index[rows]
         for columns in slices(n, TILE):
             m = columns.stop - columns.start
-            x = law.sample(part, m, rng, event_ndim=z.ndim - 1)
-            i = xp.broadcast_to(which[:, None], (part.shape[0], m))
-            yield xp.reshape(x, (-1, *z.shape[1:])), xp.reshape(i, (-1,))
+            x, *along = (xp.reshape(a, (-1, *a.shape[2:])) for a in draw(places, m))
+            i = xp.reshape(xp.broadcast_to(which[:, None], (places.shape[0], m)), (-1,))
+            yield x, i, *along
 
 
 def evaluated(
-    loss: Loss, pairs: Iterable[tuple[Array, Array]], chunk: int
-) -> Iterator[tuple[Array, Array, Array]]:
-    """(x, i, f): the pairs in the same order with their losses, at most `chunk` at a time."""
-    held: list[tuple[Array, Array]] = []
+    loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
+) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
+    """(x, i, f, ...): the pieces (x, i, ...) in their order with their losses, at most `chunk` at a time."""
+    held: list[tuple[Array, ...]] = []
     count = 0
-    for x, i in pairs:
-        if held and count + x.shape[0] > chunk:
+    for piece in pieces:
+        size = piece[0].shape[0]
+        if held and count + size > chunk:
             yield _together(loss, held)
             held, count = [], 0
-        for part in slices(x.shape[0], chunk):
-            held.append((x[part, ...], i[part]))
+        for part in slices(size, chunk):
+            held.append(tuple(a[part, ...] for a in piece))
             count += held[-1][0].shape[0]
             if count >= chunk:
                 yield _together(loss, held)
@@ -104,9 +121,9 @@ def evaluated(
         yield _together(loss, held)
 
 
-def _together(loss: Loss, held: list[tuple[Array, Array]]) -> tuple[Array, Array, Array]:
-    x, i = _joined(held)
-    return x, i, evaluate(loss, x, i)
+def _together(loss: Loss, held: list[tuple[Array, ...]]) -> tuple[Array, Array, Array, *tuple[Array, ...]]:
+    x, i, *along = _joined(held)
+    return x, i, evaluate(loss, x, i), *along
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
