@@ -59,16 +59,28 @@ def phiball(
 @app.command(epilog="Example: phiball verify --section 3 --out results/verify")
 def verify(
     claim: Annotated[str | None, typer.Option(help="An id such as C4, or words of a statement.")] = None,
-    section: Annotated[int | None, typer.Option(help="A section of the paper.")] = None,
+    section: Annotated[
+        int | None, typer.Option(help="A section of the paper; 7 is what goes beyond it.")
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
     out: Annotated[Path | None, typer.Option(help="The folder of the report [results/verify].")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to run it on [all cores].")] = None,
+    errata: Annotated[
+        Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
+    ] = None,
 ) -> None:
     """Check the paper's statements: each is searched for violations, and reaches its verdict by itself."""
     with _readable(ImportError):
         from phiball.verification import report, runner
+        from phiball.verification.errata import write_errata
+        from phiball.verification.workers import cores
     console = Console()
+    if errata is not None:
+        with _readable(ValueError, OSError):
+            console.print(f"wrote {write_errata(errata)}", highlight=False, soft_wrap=True)
+        return
     with _readable(ValueError, code=2):
         chosen = runner.find(claim, section)
     if list_only:
@@ -82,13 +94,26 @@ def verify(
     with _readable(OSError):
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
     began = perf_counter()
-    with report.Table(console, len(chosen)) as table:
-        results = runner.run(claim, section, deep=deep, seed=seed, on_result=table.add)
+    try:
+        with report.Table(console, len(chosen)) as table:
+            results = runner.run(
+                claim,
+                section,
+                deep=deep,
+                seed=seed,
+                jobs=jobs or cores(),
+                on_result=table.add,
+                on_progress=table.progress,
+            )
+    except KeyboardInterrupt:
+        print("phiball: stopped; no report is written", file=sys.stderr)
+        raise typer.Exit(130) from None
     seconds = perf_counter() - began
     with _readable(OSError):
         written = report.write(results, out, seed=seed, deep=deep, seconds=seconds)
+    console.print()
     console.print(report.summary(results, seconds), highlight=False, soft_wrap=True)
-    console.print(f"wrote {' and '.join(map(str, written))}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
     if not all(result.as_recorded for result in results):
         raise typer.Exit(1)
 

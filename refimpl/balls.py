@@ -113,8 +113,10 @@ class Ball:
         `s` has the shape of z; the norm is 1, 2 or inf. Returns the points, batch + (n,) + event, and
         log(nu/q), batch + (n,): the log of the uniform density over the tilted one, which is
         log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q estimates the mean of h(z + b) under
-        the uniform law, without bias. s = 0 gives the uniform law and zeros; a huge s gives `steepest(s)`. With `clip` the points are moved to the box
-        as in `sample`, and log(nu/q) stays that of b, which is what weighs the moved points right.
+        the uniform law, without bias. s = 0 gives the uniform law and zeros; a huge s gives `steepest(s)`.
+
+        With `clip` the points are moved to the box as in `sample`, and log(nu/q) stays that of b, which is
+        what weighs the moved points right.
 
         Exact in any dimension (see refimpl/tilting.py); a sample of norm 1 costs about sqrt(d) candidates.
 

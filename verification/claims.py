@@ -14,6 +14,7 @@ from hypothesis import seed as with_seed
 from hypothesis.strategies import SearchStrategy
 
 from phiball.verification.evidence import Curve, Evidence, Verdict
+from phiball.verification.repeatable import repeatable
 
 Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
@@ -25,7 +26,7 @@ class Result:
     """What one run of a claim found.
 
     - `verdict` was reached by execution, `recorded` is what the claim expects.
-    - `violation` and `tolerance` are those of the worst evidence (the failing one, if one failed).
+    - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
     - `counterexample`: the printed statement's, with its numbers as computed.
     - `found`: the smallest example on which the statement itself failed.
     - `error`: why no verdict was reached, if something other than a violation stopped the run.
@@ -51,6 +52,7 @@ class Result:
     error_level: float
     violation: float
     tolerance: float
+    note: str
     examples: int
     counterexample: str
     found: str
@@ -216,14 +218,7 @@ class Claim:
                 holds = self._holds(search, tested, effort, seed, shrink)
             if search.worst is None and not self.reason:
                 error = "no example was checked"
-            for counterexample in self.counterexamples:
-                accepted = set(signature(counterexample.statement).parameters)
-                evidence = _evidence(
-                    counterexample.statement, {k: v for k, v in tested.items() if k in accepted}
-                )
-                found = [one for one in evidence if isinstance(one, Evidence)]
-                stands &= bool(found) and all(one.violation >= counterexample.margin for one in found)
-                texts += [one.note or f"violation {one.violation:.6g}" for one in found]
+            texts, stands = self.violated(tested)
         except Exception as problem:  # a claim that breaks is reported; the others still run
             error = f"{type(problem).__name__}: {problem}"
         if error or not stands:
@@ -234,6 +229,28 @@ class Claim:
             verdict = Verdict.REFUTED
         else:
             verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
+        return self._result(search, verdict, "; ".join(texts), error, perf_counter() - began)
+
+    def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
+        """What the counterexamples show, in words, and whether each violates what the paper prints."""
+        texts: list[str] = []
+        stands = True
+        for counterexample in self.counterexamples:
+            accepted = set(signature(counterexample.statement).parameters)
+            arguments = {k: v for k, v in (tested or {}).items() if k in accepted}
+            given_back = _evidence(counterexample.statement, arguments)
+            found = [one for one in given_back if isinstance(one, Evidence)]
+            stands &= bool(found) and all(one.violation >= counterexample.margin for one in found)
+            texts += [one.note or f"violation {one.violation:.6g}" for one in found]
+        return texts, stands
+
+    def failed(self, error: str) -> Result:
+        """The result of a run that was lost, with the reason."""
+        return self._result(_Search(), Verdict.UNDECIDED, "", error, 0.0)
+
+    def _result(
+        self, search: _Search, verdict: Verdict, counterexample: str, error: str, seconds: float
+    ) -> Result:
         worst = search.worst or Evidence(float("nan"), 0.0)
         return Result(
             id=self.id,
@@ -251,12 +268,13 @@ class Claim:
             error_level=self.error_level,
             violation=worst.violation,
             tolerance=worst.tolerance,
+            note=worst.note,
             examples=search.examples + bool(search.found),
-            counterexample="; ".join(texts),
+            counterexample=counterexample,
             found=search.found,
             error=error,
             curves=search.curves,
-            seconds=perf_counter() - began,
+            seconds=seconds,
         )
 
     def _holds(
@@ -278,7 +296,8 @@ class Claim:
                 suppress_health_check=list(HealthCheck),
                 verbosity=Verbosity.quiet,
             )(given(**self.strategies)(check))
-            with_seed(seed)(searched)()
+            with repeatable():
+                with_seed(seed)(searched)()
         except _Violated:
             return False
         return True

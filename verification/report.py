@@ -1,33 +1,37 @@
-"""The report of a verification run: a table as it goes, a summary, JSON and Markdown."""
+"""The report of a verification run on the terminal: a table as it goes, and a summary."""
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
-from math import isfinite
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
-from phiball.backends import active
 from phiball.verification.claims import Claim, Result
 from phiball.verification.evidence import Verdict
+from phiball.verification.report_files import markdown, record, remarks, summary, to_json
+from phiball.verification.report_html import page
+from phiball.verification.runner import SECTIONS
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.CORRECTED: "yellow", Verdict.REFUTED: "magenta"}
-_WIDTHS = (14, 28, 20, 9, 8)
-_VERBS = {
-    Verdict.HOLDS: ("holds", "hold"),
-    Verdict.CORRECTED: ("holds as corrected", "hold as corrected"),
-    Verdict.REFUTED: ("refuted", "refuted"),
-    Verdict.UNDECIDED: ("without a verdict", "without a verdict"),
+__all__ = ["Table", "list_claims", "summary", "write"]
+
+_COLOURS = {
+    Verdict.HOLDS: "green",
+    Verdict.CORRECTED: "yellow",
+    Verdict.REFUTED: "magenta",
+    Verdict.UNCHECKED: "bright_black",
 }
+_COLUMNS = (("id", 15), ("verdict", 20), ("examples", 10), ("time", 8), ("statement", 0))
+
+
+def _heading(section: int) -> str:
+    name = SECTIONS.get(section, "")
+    return name if section == max(SECTIONS) else f"Section {section}: {name}"
 
 
 @dataclass
@@ -37,11 +41,12 @@ class Table:
     console: Console
     total: int
     _progress: Progress = field(init=False)
+    _section: int | None = field(init=False, default=None)
 
     def __enter__(self) -> Table:
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+            TextColumn("{task.description}", style="dim"),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             console=self.console,
@@ -50,7 +55,7 @@ class Table:
         )
         self._progress.start()
         self._task = self._progress.add_task("claims", total=self.total)
-        self._print(("id", "statement", "verdict", "examples", "time"), "bold")
+        self._print(_row(name for name, _ in _COLUMNS), "bold")
         return self
 
     def __exit__(
@@ -58,115 +63,67 @@ class Table:
     ) -> None:
         self._progress.stop()
 
-    def _print(self, cells: Iterable[str], style: str) -> None:
-        line = "".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
-        self._progress.console.print(f"[{style}]{escape(line)}[/]", highlight=False, soft_wrap=True)
+    def _print(self, line: str, style: str = "") -> None:
+        _wrapped(self._progress.console, Text(line, style=style), 0)
+
+    def progress(self, done: int, running: list[str]) -> None:
+        """Move the bar, and say what is running."""
+        names = ", ".join(running[:3]) + (", …" if len(running) > 3 else "")
+        self._progress.update(self._task, completed=done, description=f"running {names}" if names else "")
 
     def add(self, result: Result) -> None:
         """Print the line of one claim, with what a reader must know of it below."""
-        good = result.as_recorded
+        if result.section != self._section:
+            self._section = result.section
+            self._print("")
+            self._print(_heading(result.section), "bold underline")
         cells = (
             result.id,
-            result.label,
             result.verdict.value,
-            str(result.examples),
+            str(result.examples or ""),
             f"{result.seconds:.1f} s",
+            result.label,
         )
-        self._print(cells, _COLOURS.get(result.verdict, "red") if good else "bold red")
-        for word, text in _remarks(result):
-            self._progress.console.print(
-                f"    [dim]{word}:[/] {escape(text)}", highlight=False, soft_wrap=True
-            )
-        self._progress.advance(self._task)
+        style = _COLOURS.get(result.verdict, "red") if result.as_recorded else "bold red"
+        self._print(_row(cells), style)
+        for word, text in remarks(result):
+            style = "bold red" if word in ("DIFFERS", "error") else "dim"
+            _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), text), 4)
 
 
-def _remarks(result: Result) -> list[tuple[str, str]]:
-    """The words that go with a verdict, each with its name; those that are empty are left out."""
-    remarks = [
-        ("statement", result.title),
-        ("corrected", result.correction),
-        ("counterexample", result.counterexample),
-    ]
-    if not result.as_recorded:
-        remarks.append(("DIFFERS", f"the recorded verdict is: {result.recorded.value}"))
-    if result.found and (not result.as_recorded or result.verdict is Verdict.REFUTED):
-        remarks.append(("smallest found", result.found))
-    remarks.append(("error", result.error))
-    return [(word, text) for word, text in remarks if text]
+def _row(cells: Iterable[str]) -> str:
+    return "".join(cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
+
+
+def _wrapped(console: Console, text: Text, indent: int) -> None:
+    """Wrapped below its own indent on a terminal; one line in a file, where people search."""
+    if console.is_terminal:
+        shown: RenderableType = Padding(text, (0, 0, 0, indent), expand=False) if indent else text
+        console.print(shown, highlight=False)
+    else:
+        console.print(Text.assemble(" " * indent, text), highlight=False, soft_wrap=True)
 
 
 def list_claims(claims: list[Claim], console: Console) -> None:
     """Print the claims with their recorded verdicts, without running them."""
-    for one in claims:
-        cells = (one.id, one.label, one.verdict.value)
-        line = "".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=False))
-        console.print(escape(line + one.title), highlight=False, soft_wrap=True)
-
-
-def summary(results: list[Result], seconds: float) -> str:
-    """One line: how many claims reached which verdict, and whether that is as recorded."""
-    counts = {verdict: sum(1 for r in results if r.verdict is verdict) for verdict in Verdict}
-    parts = [f"{n} {_VERBS[verdict][n != 1]}" for verdict, n in counts.items() if n]
-    different = [r.id for r in results if not r.as_recorded]
-    close = f"verdicts NOT as recorded: {', '.join(different)}" if different else "all verdicts as recorded"
-    plural = "claim" if len(results) == 1 else "claims"
-    backend = active().name
-    return f"{len(results)} {plural}: {', '.join(parts)}; {close} (backend {backend}, {seconds:.0f} s)"
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("phiball", "numpy", "numba", "torch", "hypothesis", "mpmath", "cvxpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _plain(result: Result) -> dict[str, Any]:
-    # JSON has no infinity and no NaN.
-    row = {**asdict(result), "as_recorded": result.as_recorded}
-    return {k: str(v) if isinstance(v, float) and not isfinite(v) else v for k, v in row.items()}
+    several = len({one.section for one in claims}) > 1
+    for i, one in enumerate(claims):
+        if several and (i == 0 or claims[i - 1].section != one.section):
+            gap = "\n" if i else ""
+            console.print(Text(f"{gap}{_heading(one.section)}", style="bold"), soft_wrap=True)
+        line = f"{one.id:<15}{one.verdict.value:<20}{one.label}: {one.title}"
+        console.print(Text(line), highlight=False, soft_wrap=True)
 
 
 def write(results: list[Result], out: Path, *, seed: int, deep: bool, seconds: float) -> list[Path]:
-    """Write claims.json and claims.md into the folder `out`, and say where."""
+    """Write claims.json, claims.md and claims.html into the folder `out`, and say where."""
     out.mkdir(parents=True, exist_ok=True)
-    record = {
-        "summary": summary(results, seconds),
-        "backend": active().name,
-        "seed": seed,
-        "deep": deep,
-        "machine": platform.platform(),
-        "versions": _versions(),
-        "claims": [_plain(result) for result in results],
+    about = record(results, seed=seed, deep=deep, seconds=seconds)
+    texts = {
+        "claims.json": to_json(results, about),
+        "claims.md": markdown(results, about),
+        "claims.html": page(results, about),
     }
-    written = [out / "claims.json", out / "claims.md"]
-    written[0].write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    written[1].write_text(markdown(results, seconds), encoding="utf-8")
-    return written
-
-
-def markdown(results: list[Result], seconds: float) -> str:
-    """The report as a Markdown page."""
-    lines = ["# What the paper states, and what is true", "", summary(results, seconds), ""]
-    lines += [
-        "| id | statement | verdict | worst violation | tolerance | examples |",
-        "|---|---|---|---|---|---|",
-    ]
-    for r in results:
-        mark = "" if r.as_recorded else f" (recorded: {r.recorded.value})"
-        cells = (
-            r.id,
-            r.label,
-            r.verdict.value + mark,
-            f"{r.violation:.2g}",
-            f"{r.tolerance:.2g}",
-            str(r.examples),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    for r in results:
-        lines += ["", f"## {r.id}: {r.label}", ""]
-        lines += [f"- {word}: {text}" for word, text in _remarks(r)]
-    return "\n".join(lines) + "\n"
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [out / name for name in texts]

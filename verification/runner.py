@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from importlib import import_module
 from itertools import takewhile
 from pkgutil import iter_modules
@@ -10,6 +11,7 @@ from pkgutil import iter_modules
 import phiball.verification
 from phiball.backends import use
 from phiball.verification.claims import Claim, Result
+from phiball.verification.workers import run_side_by_side
 
 SECTIONS = {
     2: "Phi-divergence regularized adversarial robust training",
@@ -62,20 +64,56 @@ def run(
     deep: bool = False,
     seed: int = 0,
     backend: str | None = None,
+    jobs: int = 1,
     on_result: Callable[[Result], None] | None = None,
+    on_progress: Callable[[int, list[str]], None] | None = None,
 ) -> list[Result]:
-    """Run the chosen claims on the active backend, or the named one; `on_result` is told of each.
+    """Run the chosen claims on the active backend, or the named one, in the order of the paper.
+
+    With `jobs` above one they run on that many new processes, with the same results (a script that asks
+    for it needs the usual `if __name__ == "__main__"`). `on_result` is told of each result, in order;
+    `on_progress` of the number that is done and the ids that are running.
 
     >>> [result.verdict.value for result in run("C7")]
     ['holds as corrected']
     """
     if backend is not None:
         with use(backend):
-            return run(select, section, deep=deep, seed=seed, on_result=on_result)
-    results = []
-    for one in find(select, section):
-        result = one.run(effort=DEEP if deep else 1.0, seed=seed)
-        results.append(result)
-        if on_result is not None:
-            on_result(result)
+            return run(
+                select,
+                section,
+                deep=deep,
+                seed=seed,
+                jobs=jobs,
+                on_result=on_result,
+                on_progress=on_progress,
+            )
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}; expected a whole number of at least 1")
+    claims = find(select, section)
+    effort = DEEP if deep else 1.0
+    done: dict[int, Result] = {}
+    results: list[Result] = []
+    if min(jobs, len(claims)) > 1:
+        running = run_side_by_side(claims, jobs=jobs, effort=effort, seed=seed)
+    else:
+        running = _one_by_one(claims, effort=effort, seed=seed)
+    with closing(running):
+        for names, index, result in running:
+            if result is not None:
+                done[index] = result
+            if on_progress is not None:
+                on_progress(len(done), names)
+            while len(results) in done:
+                results.append(done[len(results)])
+                if on_result is not None:
+                    on_result(results[-1])
     return results
+
+
+def _one_by_one(
+    claims: list[Claim], *, effort: float, seed: int
+) -> Generator[tuple[list[str], int, Result | None], None, None]:
+    for index, one in enumerate(claims):
+        yield [one.id], index, None
+        yield [], index, one.run(effort=effort, seed=seed)

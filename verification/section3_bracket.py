@@ -56,7 +56,11 @@ def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> 
     id="C1",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
+    assumptions="phi convex with phi(1) = 0; with K = -inf the upper end is max f - eta (min f - max f)",
+    quote="the optimal multiplier belongs to the interval",
     correction="phi >= 0 is needed; Example 3 misses mu* iff mean f - min f < eta, by the difference",
+    corrected=r"\phi \ge 0 \;\Rightarrow\; \mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right]",
     examples=300,
     problem=problems(laws=False),
     phi=st.sampled_from([QUADRATIC, *KAPPA, *NAMED]),
@@ -108,7 +112,14 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     id="C2",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
+    assumptions="phi convex with phi(1) = 0, of any sign; g a subgradient of phi at 1",
+    quote="the optimal multiplier belongs to the interval",
     correction="[min f - eta g, max f - eta g], g a subgradient of phi at 1, cut at max f - eta lim phi(t)/t",
+    corrected=(
+        r"\mu^* \in \left[\min_i f_i - \eta g,\; \max_i f_i - \eta g\right], \quad g \in "
+        r"\partial\phi(1)"
+    ),
     examples=300,
     problem=problems(laws=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
@@ -162,7 +173,14 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
     id="C7",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=r"T = \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta \epsilon}",
+    assumptions="a bracket of width rho >= 0; kappa, eta, eps > 0",
+    quote="T = 1/2 log_2(rho^2/(2 kappa eta) 1/eps)",
     correction="T = max(1, ceil(log2(width^2/(2 kappa eta eps))/2))",
+    corrected=(
+        r"T = \max\left(1, \left\lceil \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta "
+        r"\epsilon}\right\rceil\right)"
+    ),
     examples=300,
     width=st.one_of(st.just(0.0), powers_of_ten(-3, 3)),
     kappa=powers_of_ten(-2, 2),

@@ -30,7 +30,14 @@ def _evaluations(level: int) -> float:
 
 
 @claim(
-    "Section 3.1, levels", id="D1", section=3, verdict=Verdict.HOLDS, examples=31, level=st.integers(0, 30)
+    "Section 3.1, levels",
+    id="D1",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=r"P(\ell) = \frac{2^{-\ell}}{2 - 2^{-L}}, \quad \sum_{\ell=0}^{L} P(\ell) = 1",
+    assumptions="L >= 0",
+    examples=31,
+    level=st.integers(0, 30),
 )
 def levels_are_a_law(level: int, law: Levels = _probabilities) -> Iterator[Evidence]:
     """P(l) = 2^-l/(2 - 2^-L) for l = 0, ..., L are probabilities, each half of the one before."""
@@ -55,7 +62,11 @@ def _(level: int) -> tuple[float, ...]:
     id="D2",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L}{2 - 2^{-L}}",
+    assumptions="one data point, with its level drawn from P",
+    quote="the (expected) number of samples for RT-MLMC is n L/(2 - 2^-L)",
     correction="(L+1)/(2 - 2^-L) samples a data point",
+    corrected=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L + 1}{2 - 2^{-L}}",
     examples=31,
     level=st.integers(0, 30),
 )
@@ -91,7 +102,17 @@ def _mean(f: Any, p: Any, g: Any, level: int, solve: Callable[[Array], tuple[Arr
     id="D3",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=(
+        r"\mathbb{E}\, V^{RT} = \sum_{\ell=0}^{L} \mathbb{E}\, G^\ell = \mathbb{E}\, \nabla "
+        r"\widetilde{R}\left(\theta; \{z_i'\}_{i \le 2^\ell}\right) = \mathbb{E}\, V^{SG}"
+    ),
+    assumptions="the halves of a level are solved as the level below is",
+    quote="RT-MLMC and SG estimators have the same bias",
     correction="with G^0 = g^0, which Eq. (G:ell) leaves undefined, and 2^L for 2^l in the last line",
+    corrected=(
+        r"\mathbb{E}\, V^{RT} = \mathbb{E}\, \nabla \widetilde{R}\left(\theta; \{z_i'\}_{i \le "
+        r"2^L}\right) = \mathbb{E}\, V^{SG}, \quad G^0 = g^0"
+    ),
     examples=120,
     f=st.lists(st.floats(-3, 3), min_size=2, max_size=3),
     tilt=st.floats(0.1, 0.9),
@@ -163,6 +184,11 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
     id="D3-entropic",
     section=3,
     verdict=Verdict.HOLDS,
+    formula=(
+        r"G^\ell = \nabla_\theta \left[U_{1:2^\ell} - \frac{1}{2} U_{1:2^{\ell-1}} - \frac{1}{2} "
+        r"U_{2^{\ell-1}+1:2^\ell}\right], \quad U = \eta \log \frac{1}{n} \sum_j e^{f_j/\eta}"
+    ),
+    assumptions="phi(x) = x log x - x + 1; G^0 = g^0",
     examples=200,
     f=st.lists(st.floats(-3, 3), min_size=8, max_size=8),
     eta=powers_of_ten(-2, 2),

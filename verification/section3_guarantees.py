@@ -39,6 +39,8 @@ def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
     id="C5",
     section=3,
     verdict=Verdict.HOLDS,
+    formula=r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
     examples=200,
     problem=moderate_problems(),
     phi=st.sampled_from(SMOOTH),
@@ -68,6 +70,8 @@ def rounding_ratio(problem: Problem, phi: Divergence) -> float:
     id="C6",
     section=3,
     verdict=Verdict.HOLDS,
+    formula=r"\mathrm{dist}(\mu, \mathcal{S}^*) \le \varrho\, 2^{-T} = \sqrt{2 \eta \kappa \epsilon}",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
     examples=200,
     problem=moderate_problems(),
     phi=st.sampled_from(SMOOTH),
@@ -96,7 +100,14 @@ def local_kappa(problem: Problem) -> float:
     id="C8",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=(
+        r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}, \quad "
+        r"\phi(x) = x \log x - x + 1"
+    ),
+    assumptions="Proposition 2 applied to the entropy, whose phi'' = 1/x has no positive lower bound",
+    quote="Since phi is strongly convex",
     correction="kappa = exp(-range(f)/eta) with the bracket [min f, max f]; phi''(1) = 1 is no modulus",
+    corrected=r"\kappa = \exp\left(-\frac{\max f - \min f}{\eta}\right)",
     examples=200,
     problem=moderate_problems().filter(lambda problem: problem.spread <= 30 * problem.eta),
     eps=precisions(),

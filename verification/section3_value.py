@@ -98,7 +98,11 @@ def _on_the_small_instance(value: Value) -> Evidence:
     id="C3",
     section=3,
     verdict=Verdict.REFUTED,
+    formula=r"\left|h(\mu) - \mathcal{R}\right| \le \epsilon, \quad h(\mu) = \sum_i \gamma_i - 1",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="Output the estimated primal-dual optimal solution and estimated optimal value h(mu)",
     correction="h(mu) is the residual of the constraint; the value is D(mu)",
+    corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     problem=moderate_problems(),
     phi=st.sampled_from(SMOOTH),
     eps=precisions(),
@@ -118,7 +122,11 @@ def _residual(value: Value = residual) -> Evidence:
     id="C4",
     section=3,
     verdict=Verdict.CORRECTED,
+    formula=r"\left|\widetilde{\mathcal{R}} - \mathcal{R}\right| \le \epsilon",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
     correction="the estimated value is D(mu) = mu + mean of eta phi*((f - mu)/eta)",
+    corrected=r"0 \le D(\mu) - \mathcal{R} \le \frac{(\mu - \mu^*)^2}{2 \kappa \eta} \le \epsilon",
     examples=200,
     problem=moderate_problems(),
     phi=st.sampled_from(SMOOTH),
@@ -147,7 +155,14 @@ def _value_at_gamma() -> Evidence:
     id="C4-gamma",
     section=3,
     verdict=Verdict.REFUTED,
+    formula=(
+        r"\left|\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) - \mathcal{R}\right| \le "
+        r"\epsilon"
+    ),
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
     correction="gamma does not sum to one: its objective is off by about mu h(mu)",
+    corrected=r"\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) = D(\mu) + \mu\, h(\mu)",
     problem=moderate_problems(),
     phi=st.sampled_from(SMOOTH),
     eps=precisions(),
@@ -169,7 +184,14 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     id="C4-normalised",
     section=3,
     verdict=Verdict.REFUTED,
+    formula=(
+        r"\left|\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) - \mathcal{R}\right| \le \epsilon, "
+        r"\quad q = \frac{\gamma}{\sum_j \gamma_j}"
+    ),
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
     correction="the objective at gamma divided by its sum is at most R, but may be lower by more than eps",
+    corrected=r"\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) \le \mathcal{R}",
     problem=spikes(),
     phi=st.sampled_from([QUARTIC, *SMOOTH]),
     eps=precisions(),
@@ -201,6 +223,11 @@ def _(problem: Problem, phi: Divergence, out: Output) -> float:
     id="C4-gap",
     section=3,
     verdict=Verdict.HOLDS,
+    formula=(
+        r"D(\mu) - P\left(\frac{\gamma}{s}\right) = \frac{\eta}{2}\left(1 + \chi^2\right)(s - 1)^2, "
+        r"\quad s = \sum_i \gamma_i"
+    ),
+    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 that of gamma/s",
     examples=200,
     problem=moderate_problems(),
     place=st.floats(-1, 1),
