@@ -13,6 +13,7 @@ from phiball.backends import Array, Rng, array_namespace
 
 _TINY = 1e-30  # a tilt below it is none, in single precision too
 _HUGE = 1e75  # a tilt beyond it leaves nothing but the maximiser, and its powers would overflow
+_SHARP = 100.0  # exp(-2 a) of a larger tilt is nothing beside 1, and 2 a must not overflow
 _NUMBERS = 2**20  # that are drawn at a time where candidates are rejected
 
 
@@ -28,7 +29,8 @@ def tilted_inf(a: Array, n: int, rng: Rng) -> Array:
 def _below(a: Array, u: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u: in [0, 2]."""
     a = xp.where(a > _TINY, a, xp.full_like(a, _TINY))
-    t = -xp.log1p(u * xp.expm1(-2 * a)) / a
+    seen = xp.where(a < _SHARP, a, xp.full_like(a, _SHARP))
+    t = -xp.log1p(u * xp.expm1(-2 * seen)) / a
     return xp.where(t < 2, t, xp.full_like(t, 2.0))
 
 
@@ -54,6 +56,7 @@ def tilted_2(a: Array, n: int, rng: Rng) -> Array:
     v = rng.normal((*t.shape, d), like=a)
     v = v - along * xp.sum(v * along, axis=-1, keepdims=True)
     reach = xp.sqrt(xp.sum(v * v, axis=-1) + 2 * rng.exponential(t.shape, like=a))
+    reach = xp.where(reach > 0, reach, xp.ones_like(reach))  # on a line v is 0, and a draw may be 0 too
     x = xp.astype(1 - below, a.dtype, copy=False)
     return x[..., None] * along + (wide / reach)[..., None] * v
 
@@ -95,22 +98,23 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     place = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
     largest = xp.arange(d, dtype=place.dtype, device=a.device) == place
     top = xp.max(xp.abs(rows), axis=-1, keepdims=True)
-    share = xp.where(top > _HUGE, _HUGE / xp.where(top > 0, top, xp.ones_like(top)), xp.ones_like(top))
+    share = _HUGE / xp.where(top > _HUGE, top, xp.full_like(top, _HUGE))
     rows, top = share * rows, share * top
     beyond = _beyond(xp.abs(rows), top, xp=xp)
     owner = xp.arange(rows.shape[0], dtype=place.dtype, device=a.device)
     owner = xp.reshape(xp.broadcast_to(owner[:, None], (rows.shape[0], n)), (-1,))
     missing = xp.arange(owner.shape[0], dtype=place.dtype, device=a.device)
-    found: list[Array] = []
-    places: list[Array] = []
+    found: list[Array] = [rows[:0, :]]  # so that an empty batch has an empty sample
+    places: list[Array] = [missing[:0]]
     while missing.shape[0] > 0:
-        some, missing = missing[: max(1, _NUMBERS // d)], missing[max(1, _NUMBERS // d) :]
+        cut = min(missing.shape[0], max(1, _NUMBERS // d))
+        some, missing = missing[:cut], missing[cut:]
         who = xp.take(owner, some)
         each = [xp.take(v, who, axis=0)[:, None, :] for v in (rows, top, beyond, largest)]
         points, kept = _candidates(
             *each, max(1, min(int(2 * d**0.5), _NUMBERS // (d * some.shape[0]))), rng, xp=xp
         )
-        found.append(points[kept, :])
+        found.append(points[kept])
         places.append(some[kept])
         missing = xp.concat([missing, some[~kept]])
     order = xp.argsort(xp.concat(places))
