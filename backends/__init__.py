@@ -10,7 +10,7 @@ from phiball.backends.arrays import (
     quiet,
     to_numpy,
 )
-from phiball.backends.autograd import backward, input_gradient, without_gradient
+from phiball.backends.autograd import backward, differentiates, input_gradient, without_gradient
 from phiball.backends.dispatch import kernel
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
@@ -27,6 +27,7 @@ __all__ = [
     "backward",
     "detach",
     "device",
+    "differentiates",
     "gamma_quantile",
     "input_gradient",
     "is_array_api_obj",

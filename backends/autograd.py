@@ -71,6 +71,11 @@ def input_gradient(
     return gradient
 
 
+def differentiates(x: Array) -> bool:
+    """Whether the library of `x` differentiates by itself: `input_gradient` then needs a loss alone."""
+    return _is_torch(x)
+
+
 def backward(scalar: Array) -> None:
     """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from."""
     if not _is_torch(scalar):

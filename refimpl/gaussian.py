@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phiball.backends import Array, Rng, array_namespace
+from phiball.backends import Array, Rng, array_namespace, quiet
 from phiball.refimpl.balls import log_ratio, valid_tilt
 from phiball.refimpl.norms import flat, split
 from phiball.refimpl.validation import valid_count, valid_number, valid_rng
@@ -45,16 +45,24 @@ class Gaussian:
         """Draw `n` points z + b around each z, b of density proportional to exp(s.b) times the normal one.
 
         That is the normal law around z + scale^2 s. Returns the points and log(nu/q), as
-        `Ball.sample_tilted` does.
+        `Ball.sample_tilted` does. The normal law has no point that maximises s.b: a tilt for which
+        scale^2 |s|^2 overflows raises.
         """
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
         valid_rng(rng)
         s = flat(valid_tilt(s, z), event_ndim, "s")
         xp = array_namespace(z)
-        b = self.scale**2 * s[..., None, :] + self.scale * rng.normal((*batch, n, s.shape[-1]), like=z)
-        x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
-        return x, log_ratio(self.log_mgf, s, b)
+        with quiet():
+            b = self.scale**2 * s[..., None, :] + self.scale * rng.normal((*batch, n, s.shape[-1]), like=z)
+            x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
+            log_w = log_ratio(self.log_mgf, s, b)
+        if not xp.all(xp.isfinite(log_w)):
+            raise ValueError(
+                f"s has entries up to {float(xp.max(xp.abs(s))):g}; expected a tilt whose scale^2 |s|^2 is "
+                f"within the range of {s.dtype}"
+            )
+        return x, log_w
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
         """Log of E exp(s.b) for b normal around 0: scale^2 |s|^2/2.

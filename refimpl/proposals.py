@@ -8,7 +8,16 @@ from functools import partial
 from math import prod
 from typing import Protocol, TypeAlias
 
-from phiball.backends import Array, Rng, array_namespace, detach, input_gradient
+from phiball.backends import (
+    Array,
+    Rng,
+    array_namespace,
+    detach,
+    differentiates,
+    input_gradient,
+    library,
+    quiet,
+)
 from phiball.refimpl.balls import Ball
 from phiball.refimpl.divergences import Divergence
 from phiball.refimpl.streaming import Law, Loss, indices, slices, tiled
@@ -154,14 +163,23 @@ class Tilted:
             eta = self._scale_free(law, self.kappa, g, eta)
         each = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
 
+        def tilt(g: Array) -> Array:
+            with quiet():
+                s = g / each
+            if not xp.all(xp.isfinite(s)):
+                raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
+            return s
+
+        s = tilt(g)
+
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
-            z, s = (xp.take(v, index, axis=0) for v in (x, g / each))
-            points, log_w = law.sample_tilted(z, s, n, rng, event_ndim=x.ndim - 1)  # type: ignore[attr-defined]
+            z, aimed = (xp.take(v, index, axis=0) for v in (x, s))
+            points, log_w = law.sample_tilted(z, aimed, n, rng, event_ndim=x.ndim - 1)  # type: ignore[attr-defined]
             return points, log_w
 
         for _ in range(self.retilt):
             points, _ = draw(every, 1, rng)
-            g = _gradients(gradient, detach(points[:, 0, ...]), every, chunk)
+            s = tilt(_gradients(gradient, detach(points[:, 0, ...]), every, chunk))
         return Aim(x, eta, draw)
 
     @staticmethod
@@ -176,10 +194,19 @@ class Tilted:
 def input_gradients(loss: Loss, given: Gradient | None) -> Gradient:
     """The caller's gradient function, or else the one that the library of x derives from the loss."""
     if given is None:
-        return partial(input_gradient, loss)
+        return partial(_derived, loss)
     if not callable(given):
         raise TypeError(f"input_gradient is {given!r}; expected a function gradient(x, i), or None")
     return given
+
+
+def _derived(loss: Loss, x: Array, i: Array) -> Array:
+    if not differentiates(x):
+        raise TypeError(
+            f"input_gradient is None and x a {library(x)} array, which has no automatic differentiation; "
+            "expected input_gradient=..., a function that gives the gradients of the losses in x"
+        )
+    return input_gradient(loss, x, i)
 
 
 def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:

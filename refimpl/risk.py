@@ -116,12 +116,13 @@ def robust_risk(
         raise TypeError(f"proposal is {proposal!r}; expected Uniform(), Tilted() or None")
     how.valid_for(ball, divergence)
     aim = how.aim(ball, z, each_eta(eta, z), input_gradients(loss, input_gradient), rng, chunk)
+    every_eta: Array = aim.eta
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
     parts: list[tuple[Array, ...]] = []
     done = 0
     pieces = evaluated(loss, aim.tiles(n, rng), chunk)
     for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
-        e = xp.astype(aim.eta[done : done + f.shape[0]], f.dtype, copy=False)
+        e = xp.astype(every_eta[done : done + f.shape[0]], f.dtype, copy=False)
         done += f.shape[0]
         log_w = xp.astype(log_w, f.dtype, copy=False)
         if how.self_normalised:

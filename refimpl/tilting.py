@@ -110,10 +110,9 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
         cut = min(missing.shape[0], max(1, _NUMBERS // d))
         some, missing = missing[:cut], missing[cut:]
         who = xp.take(owner, some)
-        each = [xp.take(v, who, axis=0)[:, None, :] for v in (rows, top, beyond, largest)]
-        points, kept = _candidates(
-            *each, max(1, min(int(2 * d**0.5), _NUMBERS // (d * some.shape[0]))), rng, xp=xp
-        )
+        tries = max(1, min(int(2 * d**0.5), _NUMBERS // (d * cut)))
+        parts = tuple(xp.take(v, who, axis=0)[:, None, :] for v in (rows, top, beyond, largest))
+        points, kept = _candidates(parts, tries, rng, xp=xp)
         found.append(points[kept])
         places.append(some[kept])
         missing = xp.concat([missing, some[~kept]])
@@ -134,10 +133,9 @@ def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
     return high
 
 
-def _candidates(
-    a: Array, top: Array, beyond: Array, largest: Array, tries: int, rng: Rng, *, xp: Any
-) -> tuple[Array, Array]:
+def _candidates(parts: tuple[Array, ...], tries: int, rng: Rng, *, xp: Any) -> tuple[Array, Array]:
     """For each a (M, 1, d) the first of some candidates that is kept, (M, d), and whether there is one."""
+    a, top, beyond, largest = parts
     shape = (a.shape[0], tries, a.shape[-1])
     up, down = beyond + (top - a), beyond + (top + a)  # the rates of b_j on either side of 0
     e = rng.exponential(shape, like=a)
