@@ -81,8 +81,15 @@ def solution_is(
     id="A1",
     section=2,
     verdict=Verdict.CORRECTED,
+    formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
+    r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
+    r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
+    assumptions="eta > 0; expectations under the reference law around one z, over which the risk is a mean",
+    quote="Then for any eta > 0, it holds that (Primal) = (Dual)",
     correction="phi must be finite around 1, or f bounded above",
-    examples=200,
+    corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
+    r" \;\Rightarrow\; \text{primal} = \text{dual}",
+    examples=100,
     problem=problems(),
     d=divergences(),
 )
@@ -148,7 +155,16 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return worst_case(losses, eta, d)
 
 
-@claim("Theorem 1 (I)", id="A1-conic", section=2, verdict=Verdict.HOLDS)
+@claim(
+    "Theorem 1 (I)",
+    id="A1-conic",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\max_{\gamma\in\Delta_m}\left\{\sum_i\gamma_i f_i-\eta\sum_i p_i\,"
+    r"\phi\left(\frac{\gamma_i}{p_i}\right)\right\} ="
+    r" \min_\mu\left\{\mu+\eta\sum_i p_i\,\phi^*\left(\frac{f_i-\mu}{\eta}\right)\right\}",
+    assumptions="finite support; the phi of Examples 1 to 5",
+)
 def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
     """The dual optimal value is what a conic solver finds for the primal, for the paper's five phi."""
     rng = np.random.default_rng(1)
@@ -191,7 +207,13 @@ def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> f
     id="E1",
     section=2,
     verdict=Verdict.CORRECTED,
+    formula=r"R = \text{AV@R}_\alpha(f) = \inf_\mu\left\{\mu+\frac{1}{\alpha}\mathbb{E}[f-\mu]_+\right\},"
+    r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
+    assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",
+    quote="define zeta*(omega) = alpha^{-1} 1{f(omega) >= mu*}",
     correction="an atom at the quantile q has density (alpha - P(f > q)) / (alpha P(f = q)), not 1/alpha",
+    corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
+    r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
     problem=problems(),
     alpha=st.one_of(st.sampled_from([0.5, 0.75, 0.25, 1.0, 0.1]), st.floats(0.05, 1.0)),
 )

@@ -28,7 +28,16 @@ from phiball.verification.strategies import Problem, problems
 # --- Example 2 ------------------------------------------------------------------------------------
 
 
-@claim("Example 2", id="E2", section=2, verdict=Verdict.HOLDS, examples=200, problem=problems())
+@claim(
+    "Example 2",
+    id="E2",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\mu^* = R = \eta\log\mathbb{E}\left[e^{f/\eta}\right],\quad"
+    r" \zeta^*(\omega) = \frac{e^{f(\omega)/\eta}}{\mathbb{E}\left[e^{f/\eta}\right]}",
+    assumptions="phi = x log x - x + 1 for x >= 0; the expectation is finite",
+    problem=problems(),
+)
 def log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* is exp((f - mu*)/eta)."""
     with mp.workdps(definitions.DIGITS):
@@ -62,7 +71,16 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 # --- Example 3 ------------------------------------------------------------------------------------
 
 
-@claim("Example 3", id="E3", section=2, verdict=Verdict.HOLDS, examples=200, problem=problems())
+@claim(
+    "Example 3",
+    id="E3",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\mathbb{E}[f-\mu^*]_+ = \eta,\quad \zeta^*(\omega) = \frac{(f(\omega)-\mu^*)_+}{\eta},\quad"
+    r" R = \inf_\mu\left\{\frac{1}{2\eta}\mathbb{E}[f-\mu]_+^2+\frac{\eta}{2}+\mu\right\}",
+    assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
+    problem=problems(),
+)
 def positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, value mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
     solution = solved(solve, problem, QUADRATIC)
@@ -156,13 +174,25 @@ CORRECTION = (
 )
 
 
+def corrected(c: str) -> str:
+    """The worst case on finite support in LaTeX, with its width c."""
+    return (
+        r"\zeta^* = 1\{f>\|f\|_\infty-" + c + r"\} + \frac{\nu(f\le\|f\|_\infty-" + c + r")}"
+        r"{\nu(f=\|f\|_\infty)}\,1\{f=\|f\|_\infty\}"
+    )
+
+
 @claim(
     "Example 4",
     id="E4",
     section=2,
     verdict=Verdict.CORRECTED,
+    formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
+    r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
+    assumptions="phi = abs(x - 1) for x >= 0; f bounded above with ess-sup f written as its norm",
+    quote="zeta*(omega) = 1{ f(omega) + 2 eta - ||f|| >= 0 }",
     correction=CORRECTION,
-    examples=150,
+    corrected=corrected(r"2\eta"),
     problem=problems(),
 )
 def absolute_value(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
@@ -180,8 +210,12 @@ def _mass_absolute() -> Evidence:
     id="E5",
     section=2,
     verdict=Verdict.CORRECTED,
+    formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
+    r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
+    assumptions="phi = (x - 1)_+ for x >= 0; f bounded above with ess-sup f written as its norm",
+    quote="zeta*(omega) = 1{ f(omega) - mu* >= 0 }",
     correction=CORRECTION,
-    examples=150,
+    corrected=corrected(r"\eta"),
     problem=problems(),
 )
 def hinge(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
