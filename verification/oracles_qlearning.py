@@ -1,0 +1,32 @@
+"""What a policy earns when the next state is moved by a given kernel: a linear system, and no iteration.
+
+Like oracles.py, nothing here shares code with refimpl.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+
+def followed(P: Any, r: Any, discount: float, near: Any, policy: Any, kernel: Any, price: Any) -> Any:
+    """Q of an agent that follows `policy` while the state s' is moved to near[s'] by kernel[s', a].
+
+    It solves Q(s, a) = r(s, a) + discount sum P(s'|s, a) (sum kernel Q(., policy(s')) + price).
+    """
+    S, A = r.shape
+    matrix, cost = np.zeros((S * A, S * A)), np.zeros(S * A)
+    for s, a, k in product(range(S), range(A), range(S)):
+        chosen = policy[k]
+        cost[s * A + a] += P[s, a, k] * price[k, chosen]
+        for j, mass in zip(near[k], kernel[k, chosen], strict=True):
+            matrix[s * A + a, j * A + chosen] += P[s, a, k] * mass
+    total = np.linalg.solve(np.eye(S * A) - discount * matrix, r.ravel() + discount * cost)
+    return total.reshape(S, A)
+
+
+def relative_entropy(kernel: Any, weight: Any) -> Any:
+    """KL(kernel[s, a], weight[s]) for each s and a."""
+    return np.sum(kernel * np.log(kernel / weight[:, None, :]), axis=-1)

@@ -1,0 +1,65 @@
+"""Decision processes in plain numbers, for the claims on Section 6.2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Array, active
+from phiball.refimpl import DecisionProcess, Neighbourhood
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A decision process in plain numbers: S states on a line, whose perturbation leads to a neighbour."""
+
+    P: Any
+    r: Any
+    near: Any
+    weight: Any
+    discount: float
+
+    def __str__(self) -> str:
+        return f"(P = {self.P.tolist()}, r = {self.r.tolist()}, beta = {self.weight.tolist()})"
+
+    @property
+    def process(self) -> DecisionProcess:
+        """P, r and the discount, as arrays of the active backend."""
+        return DecisionProcess(table(self.P), table(self.r), self.discount)
+
+    @property
+    def plain(self) -> tuple[Any, Any, float, Any]:
+        """P, r, the discount and the neighbours, for an oracle."""
+        return self.P, self.r, self.discount, self.near
+
+    @property
+    def beta(self) -> Neighbourhood:
+        """The law of the perturbed state, as arrays of the active backend."""
+        return law(self.near, self.weight)
+
+
+def table(values: Any) -> Array:
+    """Numbers as a float64 array of the active backend."""
+    xp = active().namespace
+    return xp.asarray(np.asarray(values, dtype=float).tolist(), dtype=xp.float64)
+
+
+def law(near: Any, weight: Any) -> Neighbourhood:
+    """beta with rows of states `near` and their probabilities."""
+    xp = active().namespace
+    return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), table(weight))
+
+
+def tables(seed: int, states: int, actions: int, discount: float) -> Tables:
+    """A random process of normal rewards; each state may be perturbed to the ones beside it."""
+    rng = np.random.default_rng(seed)
+    near = (np.arange(states)[:, None] + np.arange(-1, 2)) % states
+    return Tables(
+        rng.dirichlet(np.ones(states), size=(states, actions)),
+        rng.normal(size=(states, actions)),
+        near,
+        rng.dirichlet(np.ones(3), size=states),
+        discount,
+    )
