@@ -1,0 +1,64 @@
+"""The toy loss of the paper's Section 2.2: a random network on a line, with many local maxima.
+
+    f(z) = g(z)^2,  g(z) = W4 Sigmoid(W3 Sp(W2 Sp(W1 z'))),  z' = (z, sqrt|z|, z^2, sin z, cos z)
+
+The printed shapes do not fit: W3 is 10 x 512 (printed as a second W2) and W4 is 1 x 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector: TypeAlias = NDArray[np.float64]
+Weights: TypeAlias = tuple[Vector, Vector, Vector, Vector]
+
+READINGS = ("literal", "scaled")
+
+
+def draw_weights(
+    reading: str, normal: Callable[[tuple[int, int]], Any], *, width: int, units: int, first_std: float
+) -> Weights:
+    """Weights W1 to W4, drawn in this order with `normal(shape)`.
+
+    `literal` is the printed law: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated, and the
+    loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
+    """
+    W1, W2, W3, W4 = (normal(shape) for shape in ((width, 5), (width, width), (units, width), (1, units)))
+    return first_std * W1, W2, W3 / sqrt(width) if reading == "scaled" else W3, W4
+
+
+def toy_loss(weights: Weights, z: Vector) -> Vector:
+    """f at each z."""
+    W1, W2, W3, W4 = weights
+    basis = np.stack([z, np.sqrt(np.abs(z)), z * z, np.sin(z), np.cos(z)])
+    g: Vector = (W4 @ _sigmoid(W3 @ _softplus(W2 @ _softplus(W1 @ basis))))[0]
+    return g**2
+
+
+def _softplus(t: Vector) -> Vector:
+    positive: Vector = np.maximum(t, 0) + np.log1p(np.exp(-np.abs(t)))
+    return positive
+
+
+def _sigmoid(t: Vector) -> Vector:
+    e = np.exp(-np.abs(t))
+    value: Vector = np.where(t >= 0, 1.0, e) / (1 + e)
+    return value
+
+
+def count_maxima(f: Vector, height: float) -> int:
+    """Local maxima of `f`, ends and flat ones included, that stand out by at least `height`."""
+    count = 0
+    rising, low, high = True, -np.inf, -np.inf
+    for value in f.tolist():
+        low, high = min(low, value), max(high, value)
+        if rising and high - value >= height:
+            count, rising, low = count + 1, False, value
+        elif not rising and value - low >= height:
+            rising, high = True, value
+    return count + rising
