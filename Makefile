@@ -1,4 +1,4 @@
-# make test | verify | verify-full | bench | lint | format | clean
+# make test | verify | verify-full | errata | bench | lint | format | clean
 # Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 # Which benchmark: inner, attacks, sampling, training or settings.
 BENCH ?= inner
 
-.PHONY: test verify verify-full bench lint format clean
+.PHONY: test verify verify-full errata bench lint format clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -31,6 +31,10 @@ verify: $(READY)
 
 verify-full: $(READY)
 	$(BIN)/phiball verify --deep $(ARGS)
+
+# The paper's errors, with their counterexamples as computed; a test keeps the file current.
+errata: $(READY)
+	$(BIN)/phiball verify --errata verification/ERRATA.md
 
 $(VENV)/bench: $(READY)
 	$(PIP) --no-build-isolation -e '.[bench]'

@@ -1,4 +1,4 @@
-"""The commands of `phiball`: verify, backends and bench."""
+"""The commands of `phiball`: verify, backends, bench and run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from phiball.backends import BACKENDS, Backend, active, threads
 from phiball.backends.selection import VARIABLE
+from phiball.experiments import cli_run
 
 app = typer.Typer(
     help="Adversarially robust learning with phi-divergence regularisation.",
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Benchmarks of the solvers, the attacks and the samples.", no_args_is_help=True)
 app.add_typer(bench, name="bench", epilog="Example: phiball bench inner --quick")
+app.add_typer(cli_run.app, name="run", epilog="Example: phiball run worst-case --scale smoke")
 
 
 @contextmanager
@@ -226,3 +228,18 @@ def settings(
     with _readable(ValueError, ImportError, OSError):
         guide = import_module("phiball.experiments.guide")
         guide.main(threads=threads, quick=quick, out=out)
+
+
+@bench.command(epilog="Example: phiball bench estimators --quick --out results/bench")
+def estimators(
+    threads: Annotated[int, typer.Option(min=1, help="Threads that torch may use.")] = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One radius, two etas and few points: to see that it runs.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the network and of the draws.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results.")] = None,
+) -> None:
+    """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA says where."""
+    with _readable(ValueError, ImportError, OSError):
+        bench_estimators = import_module("phiball.experiments.bench_estimators")
+        bench_estimators.main(threads=threads, quick=quick, seed=seed, out=out)

@@ -310,7 +310,7 @@ def claim(
     section: int,
     verdict: Verdict,
     formula: str = "",
-    assumptions: str = "",
+    assumptions: str = "nothing beyond the definitions",
     quote: str = "",
     correction: str = "",
     corrected: str = "",

@@ -64,15 +64,16 @@ def run(
     deep: bool = False,
     seed: int = 0,
     backend: str | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     on_result: Callable[[Result], None] | None = None,
     on_progress: Callable[[int, list[str]], None] | None = None,
 ) -> list[Result]:
     """Run the chosen claims on the active backend, or the named one, in the order of the paper.
 
-    With `jobs` above one they run on that many new processes, with the same results (a script that asks
-    for it needs the usual `if __name__ == "__main__"`). `on_result` is told of each result, in order;
-    `on_progress` of the number that is done and the ids that are running.
+    With `jobs` they run on that many new processes, of one thread each, with the same results whatever
+    their number (a script that asks for it needs the usual `if __name__ == "__main__"`); one claim alone
+    stays in this process. `on_result` is told of each result, in order; `on_progress` of the number
+    that is done and the ids that are running.
 
     >>> [result.verdict.value for result in run("C7")]
     ['holds as corrected']
@@ -88,13 +89,13 @@ def run(
                 on_result=on_result,
                 on_progress=on_progress,
             )
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected a whole number of at least 1")
     claims = find(select, section)
     effort = DEEP if deep else 1.0
     done: dict[int, Result] = {}
     results: list[Result] = []
-    if min(jobs, len(claims)) > 1:
+    if jobs is not None and len(claims) > 1:
         running = run_side_by_side(claims, jobs=jobs, effort=effort, seed=seed)
     else:
         running = _one_by_one(claims, effort=effort, seed=seed)

@@ -78,7 +78,7 @@ def _no_error() -> Evidence:
         digits,
         0.0,
         f"{problem}: exp(f/eta) as it stands gives {naive}, less the maximum {shifted:.12f}, "
-        f"right to {digits:.1f} digits",
+        f"right to {'rounding' if digits > 15 else f'{digits:.0f} digits'}",
     )
 
 

@@ -1,0 +1,135 @@
+"""An installed Chromium without a window, driven over a pipe by its debugging protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PATIENCE = 60.0  # seconds for one answer: a busy machine is slow, a browser that hangs must not hang us
+
+
+def find_browser() -> str | None:
+    """The path of a Chromium, if one is installed."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+class Browser:
+    """A page of a headless Chromium; a context manager."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        ours_in, theirs_out = os.pipe()
+        theirs_in, ours_out = os.pipe()
+        os.set_inheritable(theirs_in, True)
+        os.set_inheritable(theirs_out, True)
+
+        def attach() -> None:  # the protocol is spoken on descriptors 3 and 4
+            high_in, high_out = os.dup(theirs_in), os.dup(theirs_out)
+            os.dup2(high_in, 3)
+            os.dup2(high_out, 4)
+
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        self._process = subprocess.Popen(
+            [program, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
+            preexec_fn=attach,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._in, self._out = ours_in, ours_out
+        self._buffer = b""
+        self._number = 0
+        self._session: str | None = None
+        self.complaints: list[str] = []
+        """What the page wrote to the console, and what the browser had to say of it."""
+
+    def __enter__(self) -> Browser:
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._in)
+        os.close(self._out)
+
+    def _receive(self) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._in], [], [], max(0.0, until - time.monotonic()))
+            piece = os.read(self._in, 1 << 16) if ready else b""
+            if not piece:
+                raise TimeoutError("the browser gives no answer")
+            self._buffer += piece
+        text, _, self._buffer = self._buffer.partition(b"\0")
+        message: dict[str, Any] = json.loads(text)
+        match message.get("method"):
+            case "Runtime.consoleAPICalled":
+                self.complaints.append(str(message["params"]["args"]))
+            case "Runtime.exceptionThrown":
+                self.complaints.append(str(message["params"]["exceptionDetails"]))
+            case "Log.entryAdded":
+                self.complaints.append(str(message["params"]["entry"]["text"]))
+            case "Network.requestWillBeSent":
+                url = message["params"]["request"]["url"]
+                if not url.startswith(("file:", "data:", "about:")):
+                    self.complaints.append(f"asks for {url}")
+        return message
+
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send a command, and wait for its answer."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self._number:
+            continue
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def show(self, page: Path, *, width: int, dark: bool = False) -> None:
+        """Open a page at a width in pixels, in the light or the dark scheme, and wait until it is there."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.ask("Emulation.setEmulatedMedia", features=scheme)
+        self.ask("Page.navigate", url=page.resolve().as_uri())
+        while self._receive().get("method") != "Page.loadEventFired":
+            continue
+
+    def evaluate(self, script: str) -> Any:
+        """The value of a JavaScript expression on the page."""
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(str(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def picture(self, top: int = 0, height: int = 900) -> bytes:
+        """A PNG of a part of the page."""
+        width = self.evaluate("document.documentElement.clientWidth")
+        clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(answer["data"])
