@@ -99,7 +99,7 @@ def expectation_is_a_subgradient(
 
 @expectation_is_a_subgradient.counterexample(margin=0.02)
 def _curl() -> Evidence:
-    # Not Example 3: there two equal pairs of losses have their root at the first midpoint, and rounding decides.
+    # Not Example 3: there two pairs of losses have their root at the first midpoint, and rounding decides.
     phi, eta, theta, h = mixed(1.0), 1.0, np.array([0.31, 0.17]), 1e-6
 
     def curl(T: int) -> float:
