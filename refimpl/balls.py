@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile
+from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile, quiet
 from phiball.refimpl.moments import log_mgf_1, log_mgf_2, log_mgf_inf
 from phiball.refimpl.norms import dual, flat, length, soft_threshold, split, valid_pair
 from phiball.refimpl.tilting import tilted_1, tilted_2, tilted_inf
@@ -138,7 +138,12 @@ class Ball:
         n = self._valid_draw(z, n, rng)
         s = flat(valid_tilt(s, z), event_ndim, "s")
         xp = array_namespace(z)
-        b = self.radius * draw[self.norm](self.radius * s, n, rng)
+        with quiet():
+            a = self.radius * s
+            size = self.radius * length(xp.astype(s, xp.float64, copy=False), dual(self.norm))
+        if not (xp.all(xp.isfinite(a)) and xp.all(xp.isfinite(size))):
+            raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
+        b = self.radius * draw[self.norm](a, n, rng)
         x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
         return x if self.clip is None else xp.clip(x, *self.clip), log_ratio(self.log_mgf, s, b)
 

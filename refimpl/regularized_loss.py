@@ -125,7 +125,7 @@ class RegularizedLoss:
     def __post_init__(self) -> None:
         """Raise on what does not make an objective."""
         valid_divergence(self.divergence)
-        valid_number("eta", self.eta, above=0.0)
+        object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
         for name, kind, verb in [
             ("ball", "a reference law such as Ball(2, 0.45)", "sample"),
             ("estimator", "SG(level) or RTMLMC(level)", "shares"),

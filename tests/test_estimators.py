@@ -348,3 +348,11 @@ def test_backward_without_torch_says_what_to_use() -> None:
     objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
     with pytest.raises(TypeError, match="no automatic differentiation"):
         objective.backward(lambda x, i: x[:, 0], np.zeros((2, 1)), rng=rng(0), chunk=8)
+
+
+@pytest.mark.parametrize("eta", [np.float32(0.5), np.asarray(0.5), 0.5], ids=["float32", "array", "float"])
+def test_eta_may_be_any_number(eta: Any) -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, SG(2))
+    plain = RegularizedLoss(Ball(2, 1.0), 0.5, ENTROPIC, SG(2))
+    value, same = (one(lambda x, i: x[:, 0], np.zeros((3, 2)), rng=rng(0)) for one in (objective, plain))
+    assert value == same
