@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba-$(shell cat backends/numba_*.py | cksum | cut -d' ' -f1)
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
-# Which benchmark: inner, attacks, sampling, training or settings.
+# Which benchmark: inner, attacks, sampling, estimators, training or settings.
 BENCH ?= inner
 
 .PHONY: test verify verify-full errata bench lint format clean

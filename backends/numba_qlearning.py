@@ -137,7 +137,7 @@ _ready: set[str] = set()
 
 def _first_call(loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """Compile the loop, or load it from the disk; say so if it takes long."""
-    message = "compiling the Numba kernel 'q_run'; this is done once, later runs load it from a cache"
+    message = "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
     notice = Timer(1.0, lambda: logging.getLogger("phiball").warning(message))
     notice.daemon = True
     notice.start()

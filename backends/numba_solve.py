@@ -96,7 +96,7 @@ def _first_call(
     kernel: Callable[..., None], rows: Any, etas: Any, parameter: float, slope1: float, key: Any
 ) -> None:
     """Compile the kernel, or load it from the disk, before threads need it; say so if it takes long."""
-    message = "compiling the Numba kernel %r; this is done once, later runs load it from a cache"
+    message = "preparing the Numba kernel %r: it is compiled once, and later loaded from a cache"
     notice = Timer(1.0, lambda: logging.getLogger("phiball").warning(message, key[0]))
     notice.daemon = True
     notice.start()

@@ -30,6 +30,7 @@ from phiball.experiments.guide_methods import (
     baselines,
     divergences,
     estimators,
+    tilted,
 )
 from phiball.refimpl import Ball, pgm, white_noise
 
@@ -145,7 +146,7 @@ def _errors(model: Any, x: Array, y: Array, steps: int) -> dict[str, float]:
 
 
 def study(data: Data, scale: Scale) -> Iterator[Row]:
-    """All rows: the baselines, then ball and eta, then, at the best ball, estimator and divergence."""
+    """All rows: baselines, tilted points, ball and eta, then, at the best ball, estimator and divergence."""
     found: list[Row] = []
 
     def run(methods: Iterable[Method]) -> Iterator[Row]:
@@ -157,6 +158,7 @@ def study(data: Data, scale: Scale) -> Iterator[Row]:
 
     level = max(scale.levels)
     yield from run(baselines(scale.radii, level))
+    yield from run(tilted(scale.radii))
     grid = balls_and_etas(scale.radii, level)
     yield from run(grid)
     scores = {(s.family, s.setting): s.score for s in summaries(found, "held out")}

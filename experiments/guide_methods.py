@@ -17,6 +17,7 @@ from phiball.refimpl import (
     Ball,
     Divergence,
     RegularizedLoss,
+    Tilted,
     fgm,
     ifgm,
     indicator,
@@ -27,8 +28,12 @@ NORMS = {2.0: "l2", inf: "linf"}
 # linf ball radius/sqrt(3): radii of the sampled methods are that much larger for a like effect, d = 64.
 ATTACK_RADII = {2.0: (0.25, 0.5, 1.0, 2.0), inf: (0.05, 0.1, 0.2, 0.3)}
 SAMPLE_RADII = {2.0: (1.0, 2.0, 4.0, 8.0), inf: (0.2, 0.4, 0.8, 1.6)}
+# A tilted point goes all of the radius along the gradient at a strong tilt, and little at a weak one: kappa
+# of 0.1, 0.3 and 1 take it 0.1, 0.27 and 0.61 of the radius in l2, and in linf a third to half of kappa.
+TILTED_RADII = {2.0: (0.5, 1.0, 2.0, 4.0), inf: (0.1, 0.2, 0.4, 0.8)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius; 2 is the paper's
-IDLE = 1e6  # an eta at which all perturbed points weigh the same
+KAPPAS = (0.1, 0.3, 1.0)
+IDLE = 1e6  # an eta at which all perturbed points weigh the same, and none is tilted
 STEPS = 7  # of IFGM in training
 
 Loss = Callable[[Array, Array], Array]
@@ -62,6 +67,17 @@ def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
                 ("IFGM", STEPS + 1, lambda g, x, source, ball=ball: ifgm(g, x, ball, steps=STEPS)),
             ]:
                 yield Method(f"{family} {name}", f"radius {radius:g}", cost, partial(_attacked, attack))
+
+
+def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
+    """One tilted point, with eta = ratio * radius, and with the eta that kappa gives each data point."""
+    for norm, name in NORMS.items():
+        for radius in (TILTED_RADII[norm][k] for k in radii):
+            found = [(f"tilted {name}", f"eta {r * radius:g}", r * radius, Tilted()) for r in RATIOS]
+            found += [(f"tilted by kappa {name}", f"kappa {k:g}", IDLE, Tilted(kappa=k)) for k in KAPPAS]
+            for family, how, eta, proposal in found:
+                objective = RegularizedLoss(Ball(norm, radius), eta, ENTROPIC, SG(0), proposal)
+                yield Method(family, f"radius {radius:g}, {how}", 2, partial(_regularized, objective))
 
 
 def regularized(

@@ -91,7 +91,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     record = json.loads((tmp_path / "training.json").read_text())
     assert record["versions"]["torch"] == torch.__version__
     assert (record["seed"], record["threads"], record["width"]) == (0, 1, 1)
-    assert len(record["cost"]) == 14
+    assert len(record["cost"]) == 20
     assert all(row["ratio"] > 0 and row["steps"] == 2 and row["peak"] is None for row in record["cost"])
     assert len(record["quality"]) == 2 * 4 * 3 * 2  # problems, points, estimators, levels
     for row in record["quality"]:
@@ -146,7 +146,9 @@ def gradient(task: cost.Task) -> Any:
 @pytest.mark.usefixtures("_alone")
 def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
     expected = {
-        "ERM": 1, "plain noise": 1, "FGM": 2, "IFGM, 15 steps": 16, "SG, L = 0": 1, "SG, L = 1": 2,
+        "ERM": 1, "plain noise": 1, "FGM": 2, "random-start FGM": 2, "IFGM, 15 steps": 16,
+        "tilted linf, SG(0)": 2, "tilted l2, SG(0)": 2, "tilted l2, SG(2)": 5,
+        "tilted l2, SG(0), retilt 1": 3, "SG, L = 0": 1, "SG, L = 1": 2,
         "SG, L = 2": 4, "SG, L = 3": 8, "SG, L = 4": 16, "SG, L = 2, chunk 256": 4, "SG, L = 3, chunk 256": 8,
         "SG, L = 4, chunk 64": 16, "SG, L = 4, chunk 256": 16, "SG, L = 4, chunk 1024": 16,
         "ERM on 4 x the images": 4, "ERM on 16 x the images": 16,
@@ -160,16 +162,33 @@ def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
         assert torch.any(gradient(task) != 0)
         if method.varies:
             random.add(name)
-            assert sum(task.seen) >= cost.BATCH
+            # A tilted step takes the gradients in the data points first.
+            assert sum(task.seen) >= cost.BATCH * (2 if "tilted" in name else 1)
         else:
             assert sum(task.seen) == cost.BATCH * expected.pop(name), name
         if "chunk" in name:
             assert max(task.seen) <= int(name.split()[-1])
             assert max(task.seen) == sum(task.seen) or len(task.seen) > 1
     assert expected == {}
-    assert random == {f"RT-MLMC, L = 7, {how}" for how in ("random", "stratified", "chunk 64", "chunk 256")}
+    assert random == {
+        "tilted l2, RT-MLMC, L = 7",
+        *(f"RT-MLMC, L = 7, {how}" for how in ("random", "stratified", "chunk 64", "chunk 256")),
+    }
     # The optimizer's rate is zero: every method meets the same network.
     assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize(("name", "norm", "radius"), [("linf", torch.inf, 0.3), ("l2", 2, 0.45)])
+def test_tilted_points_lie_in_the_ball_of_their_row(
+    name: str, norm: float, radius: float, task: cost.Task
+) -> None:
+    met = []
+    task.model.register_forward_pre_hook(lambda module, x: met.append(x[0].detach()))
+    task.step(cost.methods(task, quick=True)[f"tilted {name}, SG(0)"].gradient)
+    far = torch.linalg.vector_norm((met[-1] - task.x).flatten(1), norm, dim=1)
+    # In 784 dimensions the farthest of 64 points lies within 2 % of the border.
+    assert 0.98 * radius < float(far.max()) < radius * (1 + 1e-5)
 
 
 @pytest.mark.usefixtures("_alone")
@@ -251,11 +270,18 @@ def test_verdicts() -> None:
             row("SG, L = 2", 4.4, 4.0),
             row("SG, L = 2, chunk 64", 9.0, 4.0),
             row("RT-MLMC, L = 7, random", 4.5, 4.0),
+            row("FGM", 9.0, 2.0),
+            row("tilted l2, SG(0)", 2.3, 2.0),
+            row("tilted linf, SG(0)", 2.31, 2.0),
+            row("tilted l2, SG(2)", 9.0, 5.0),
+            row("tilted l2, SG(0), retilt 1", 9.0, 3.0),
         ]
     )
     assert lines == [
         "SG, L = 2: 1.100 plain steps an evaluation, within 1.10",
         "RT-MLMC, L = 7, random: 1.125 plain steps an evaluation, ABOVE 1.10",
+        "tilted l2, SG(0): 2.30 plain steps, within 2.30",
+        "tilted linf, SG(0): 2.31 plain steps, ABOVE 2.30",
     ]
 
 

@@ -22,8 +22,9 @@ from phiball.verification.evidence import Evidence, Verdict
 COMMANDS = (
     ["verify"],
     ["backends"],
+    ["run"],
     ["bench"],
-    *(["bench", name] for name in ("inner", "attacks", "sampling", "training", "settings")),
+    *(["bench", name] for name in ("inner", "attacks", "sampling", "estimators", "training", "settings")),
 )
 
 

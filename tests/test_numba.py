@@ -301,5 +301,5 @@ def test_long_compilation_is_announced(
         assert not caplog.records
         numba_solve._first_call(slow, f, eta, 0.0, 0.0, ("slow", "f8"))
     assert [record.getMessage() for record in caplog.records] == [
-        "compiling the Numba kernel 'slow'; this is done once, later runs load it from a cache"
+        "preparing the Numba kernel 'slow': it is compiled once, and later loaded from a cache"
     ]

@@ -109,7 +109,7 @@ def test_long_compilation_is_announced(caplog: pytest.LogCaptureFixture) -> None
         assert not caplog.records
         numba_qlearning._first_call(lambda: time.sleep(1.2), ())
     assert [record.getMessage() for record in caplog.records] == [
-        "compiling the Numba kernel 'q_run'; this is done once, later runs load it from a cache"
+        "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
     ]
 
 

@@ -83,6 +83,7 @@ def every_method() -> list[ways.Method]:
     ball = guide.Ball(2, 4.0)
     return [
         *ways.baselines(ALL, 4),
+        *ways.tilted(ALL),
         *ways.balls_and_etas(ALL, 4),
         *ways.estimators(ball, (0, 1, 2, 3, 4)),
         *ways.divergences(ball, 4),
@@ -91,7 +92,7 @@ def every_method() -> list[ways.Method]:
 
 def test_no_two_settings_have_one_name() -> None:
     names = [(m.family, m.setting) for m in every_method()]
-    assert len(set(names)) == len(names) == 1 + 2 * 4 * 5 + 2 * 4 * 3 + (1 + 4 * 3 + 2 * 3) + 6
+    assert len(set(names)) == len(names) == 1 + 2 * 4 * 5 + 2 * 4 * 6 + 2 * 4 * 3 + (1 + 4 * 3 + 2 * 3) + 6
 
 
 class Counting:
@@ -138,6 +139,43 @@ def test_eta_is_a_multiple_of_the_radius_and_moves_the_value() -> None:
     plain = next(m for m in ways.baselines((2,), 4) if m.family == "noise x16 l2")
     mean = float(plain.objective(Counting(), x, rng(0)))
     assert mean < values["radius 4, eta 8"] < values["radius 4, eta 0.8"] < values["radius 4, eta 0.08"]
+
+
+@pytest.mark.parametrize("norm", [2.0, inf], ids=["l2", "linf"])
+def test_tilted_points_go_along_the_gradient_as_far_as_they_should(norm: float) -> None:
+    """For a linear loss: in l2 a ratio of Bessel functions, in linf coth a - 1/a for each coordinate."""
+    special = pytest.importorskip("scipy.special", reason="scipy: not installed")
+    g, x = torch.linspace(-1, 1, 64), torch.full((1024, 64), 0.5)
+    size = float(g.norm() if norm == 2 else g.abs().sum())  # the dual norm
+    shares = []
+    for method in ways.tilted((1,)):
+        if method.family.split()[-1] != ways.NORMS[norm]:
+            continue
+        gone: list[float] = []
+
+        def loss(x: Any, i: Any, gone: list[float] = gone) -> Any:
+            gone.append(float(((x.detach() - 0.5) @ g).mean()))
+            return x @ g
+
+        method.objective(loss, x, rng(0))
+        assert len(gone) == 2
+        assert abs(gone[0]) < 1e-5  # the gradient is taken at the data points themselves
+        radius, (how, strength) = ways.TILTED_RADII[norm][1], method.setting.split(", ")[1].split()
+        eta = float(strength) if how == "eta" else radius * size / (64 * float(strength))
+        if norm == 2:
+            t = radius * size / eta
+            share, spread = float(special.ive(33, t) / special.ive(32, t)), 66**-0.5
+        else:
+            a = radius * g.abs() / eta
+            share = float((g.abs() * (1 / torch.tanh(a) - 1 / a)).sum()) / size
+            spread = float(g.norm()) / (3**0.5 * size)
+        # No tilt spreads the points more than the uniform law does; 1e-5 is for single precision.
+        assert abs(gone[1] / (radius * size) - share) < 4.75 * spread / 32 + 1e-5, method
+        shares.append(share)
+    by_eta, by_kappa = shares[:3], shares[3:]
+    assert by_eta == sorted(by_eta, reverse=True)
+    expected = (0.1, 0.27, 0.61) if norm == 2 else (0.04, 0.13, 0.39)
+    assert by_kappa == pytest.approx(expected, abs=0.005)  # as rounded where the radii are explained
 
 
 def test_measuring_repeats_itself_and_moves_no_other_generator(data: guide.Data) -> None:
@@ -219,7 +257,7 @@ def test_the_whole_quick_bench(tmp_path: Path, data: guide.Data, monkeypatch: py
     assert "wrote" in result.output
     record = json.loads((tmp_path / "settings.json").read_text())
     settings = {(r["family"], r["setting"]) for r in record}
-    assert len(settings) == 1 + 2 * 5 + 2 * 3 + (1 + 3 + 2 * 3) + 6
+    assert len(settings) == 1 + 2 * 5 + 2 * 6 + 2 * 3 + (1 + 3 + 2 * 3) + 6
     assert len(record) == len(settings) * 2 * guide.QUICK.seeds
     assert all(0 <= r[name] <= 100 for r in record for name in guide.ERRORS)
     best, every = (tmp_path / "settings.md").read_text(encoding="utf-8").split("\n\n")
