@@ -60,15 +60,20 @@ def phiball(
 
 @app.command(epilog="Example: phiball verify --section 3 --out results/verify")
 def verify(
-    claim: Annotated[str | None, typer.Option(help="An id such as C4, or words of a statement.")] = None,
+    claim: Annotated[
+        str | None, typer.Option(help="An id such as C4, or words of a label or statement.")
+    ] = None,
     section: Annotated[
         int | None, typer.Option(help="A section of the paper; 7 is what goes beyond it.")
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
-    out: Annotated[Path | None, typer.Option(help="The folder of the report [results/verify].")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the report (results/verify; selections: its folder selected)."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to run it on [all cores].")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to run it on (all cores).")] = None,
     errata: Annotated[
         Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
     ] = None,

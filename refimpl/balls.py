@@ -118,7 +118,9 @@ class Ball:
         With `clip` the points are moved to the box as in `sample`, and log(nu/q) stays that of b, which is
         what weighs the moved points right.
 
-        Exact in any dimension (see refimpl/tilting.py); a sample of norm 1 costs about sqrt(d) candidates.
+        Exact in any dimension (see refimpl/tilting.py). A sample of norm 1 costs some 2 sqrt(d) candidates,
+        too many for training in hundreds of dimensions. Under a strong tilt few points carry all the weight,
+        and a mean over them converges slowly.
 
         >>> import numpy as np
         >>> from phiball.backends import rng

@@ -112,9 +112,10 @@ class Tilted:
 
     - `kappa`: None keeps eta. A number makes the tilt free of scale, eta_z = rho |g|_* / (kappa d) for each
       data point, d its dimension (and eta where g is 0). That is another objective: the adversary of a
-      data point with large gradients pays more. 0.1 to 1 is a sensible range.
+      data point with large gradients pays more. Start at 1; 0.1 hardly tilts.
     - `retilt`: how many times the gradient is taken anew at a point drawn from the tilt before, one
-      evaluation a data point each; the weights stay exact.
+      evaluation a data point each; the weights stay exact. It helps where the loss rises up to the border of
+      the ball, and harms where it has its maximum inside, which the second tilt overshoots.
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for ENTROPIC; other
       divergences raise, because importance weights ruin them in high dimension. True normalises the weights
       of the points of each data point instead, for any divergence: that is biased, also in the sign of

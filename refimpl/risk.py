@@ -47,6 +47,7 @@ class Estimate:
     - `lower_bound`: True where a normal error is not to be trusted, because single sampled points carry
       more than a twentieth of their worst cases: a small eta, a phi that moves mass to the maximum, or few
       samples. Then `value` is low on average, as always, but `bias` and `stderr` do not say by how much.
+      With self-normalised weights it is always True, and `value` may be too high as well.
     """
 
     value: Array
@@ -115,6 +116,10 @@ def robust_risk(
     if isinstance(how, type) or not callable(getattr(how, "aim", None)):
         raise TypeError(f"proposal is {proposal!r}; expected Uniform(), Tilted() or None")
     how.valid_for(ball, divergence)
+    if getattr(how, "kappa", None) is not None:
+        raise ValueError(
+            f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
+        )
     aim = how.aim(ball, z, each_eta(eta, z), input_gradients(loss, input_gradient), rng, chunk)
     every_eta: Array = aim.eta
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
@@ -139,7 +144,7 @@ def robust_risk(
         bias=xp.mean(missing),
         stderr=xp.sqrt(xp.sum(variance)) / N,
         population_stderr=xp.sqrt(over_z / N),
-        lower_bound=bool(xp.mean(heaviest) > _HEAVY),
+        lower_bound=how.self_normalised or bool(xp.mean(heaviest) > _HEAVY),
     )
 
 

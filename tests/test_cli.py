@@ -110,7 +110,10 @@ def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--claim", "nonsense"], "claim is 'nonsense'; the ids are A1"),
+        (
+            ["--claim", "nonsense"],
+            "claim is 'nonsense', which no id, label or statement contains",
+        ),
         (["--section", "99"], "section is 99; there are claims on 2, 3"),
     ],
 )

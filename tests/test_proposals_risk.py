@@ -166,3 +166,38 @@ def test_the_standard_error_covers(how: Tilted, d: Divergence) -> None:
     assert stats.binomtest(covered, runs, 0.95).pvalue > 1e-5
     assert 1e-5 < stats.chi2(runs).cdf(float(np.sum(np.square(errors)))) < 1 - 1e-5
     assert abs(np.mean(errors)) * sqrt(runs) < Z
+
+
+def test_kappa_would_ignore_eta() -> None:
+    with pytest.raises(ValueError, match="which sets eta itself; expected kappa=None"):
+        robust_risk(
+            lambda x, i: x[:, 0],
+            np.zeros((2, 3)),
+            Ball(2, 1.0),
+            1.0,
+            ENTROPIC,
+            samples=4,
+            rng=rng(0),
+            proposal=Tilted(kappa=1.0),
+            input_gradient=lambda x, i: 0 * x,
+        )
+
+
+def test_self_normalised_weights_are_never_trusted() -> None:
+    """The entropic risk of x_1 in 784 dimensions, where they come out a half too high."""
+    slope = np.zeros(784)
+    slope[0] = 1.0
+    risk = robust_risk(
+        lambda x, i: x[:, 0],
+        np.zeros((1, 784)),
+        Ball(2, 1.0),
+        0.001,
+        ENTROPIC,
+        samples=256,
+        rng=rng(0),
+        proposal=Tilted(self_normalised=True),
+        input_gradient=lambda x, i: slope + 0 * x,
+    )
+    exact = 0.001 * float(Ball(2, 1.0).log_mgf(1000 * slope))
+    assert risk.value > 1.2 * exact
+    assert risk.lower_bound

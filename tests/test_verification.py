@@ -246,7 +246,7 @@ def test_find_by_id_words_and_section() -> None:
     assert [one.id for one in find("c4")] == ["C4"]
     assert [one.id for one in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5"]
     assert {one.section for one in find(section=3)} == {3}
-    with pytest.raises(ValueError, match="claim is 'nonsense'; the ids are A1"):
+    with pytest.raises(ValueError, match="claim is 'nonsense', which no id"):
         find("nonsense")
     with pytest.raises(ValueError, match="section is 99; there are claims on 2, 3"):
         find(section=99)

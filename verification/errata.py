@@ -27,7 +27,7 @@ def errata(claims: list[Claim] | None = None) -> str:
     lines = [
         "# Errata",
         "",
-        f"What the verification suite finds wrong in {PAPER}",
+        f"What the verification suite finds wrong, or too weak to say what is meant, in {PAPER}",
         f"([arXiv]({LINK})), and what is true instead. The suite computes the numbers and writes this file:",
         "`make errata`. `phiball verify --claim ID` searches for violations of the corrected statement, or",
         "shows how the search refutes the printed one.",

@@ -51,7 +51,8 @@ def remarks(result: Result) -> list[tuple[str, str]]:
         ("not checked", result.reason),
     ]
     if not result.as_recorded:
-        found.append(("DIFFERS", f"the recorded verdict is: {result.recorded.value}"))
+        measured = f"measured {result.violation:.3g}, allowed {result.tolerance:.3g}"
+        found.append(("DIFFERS", f"the recorded verdict is: {result.recorded.value}; {measured}"))
     if result.found and (not result.as_recorded or result.verdict is Verdict.REFUTED):
         found.append(("smallest found", result.found))
     found.append(("error", result.error))

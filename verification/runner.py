@@ -36,9 +36,10 @@ def all_claims() -> list[Claim]:
 
 
 def _place(name: str) -> tuple[int, int, str]:
-    """D10-disc comes after D9."""
+    """D10-disc comes after D9, and letters that the paper's statements do not have come last."""
     number = "".join(takewhile(str.isdigit, name[1:]))
-    return _ORDER.index(name[0]), int(number), name[1 + len(number) :]
+    letter = _ORDER.find(name[:1]) if name[:1] in _ORDER else len(_ORDER)
+    return letter, int(number or 0), name[1 + len(number) :]
 
 
 def find(select: str | None = None, section: int | None = None) -> list[Claim]:
@@ -49,11 +50,14 @@ def find(select: str | None = None, section: int | None = None) -> list[Claim]:
         raise ValueError(f"section is {section}; there are claims on {', '.join(map(str, sections))}")
     if select is None:
         return claims
-    text = select.casefold()
+    text = select.strip().casefold()
+    if not text:
+        raise ValueError("claim is empty; expected an id or words, see phiball verify --list")
     exact = [one for one in claims if one.id.casefold() == text]
     found = exact or [one for one in claims if text in f"{one.id} {one.label} {one.title}".casefold()]
     if not found:
-        raise ValueError(f"claim is {select!r}; the ids are {', '.join(one.id for one in claims)}")
+        where = "" if section is None else f" in section {section}"
+        raise ValueError(f"claim is {select!r}, which no id, label or statement{where} contains; see --list")
     return found
 
 

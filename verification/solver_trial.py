@@ -128,7 +128,10 @@ class Trial:
         there = {name: getattr(out, name, None) for name in FIELDS}
         absent = [name for name, one in there.items() if one is None]
         if len(absent) == len(FIELDS):
-            raise Fault(f"it returned {_article(out)}, which has no value, mu, weights or gap")
+            raise Fault(
+                f"it returned {_article(out)}, which has no value, mu, weights or gap; an object that has "
+                "some is types.SimpleNamespace(weights=...)"
+            )
         self.missing |= set(absent)
         found = {}
         for name, one in there.items():
