@@ -169,7 +169,7 @@ def test_the_standard_error_covers(how: Tilted, d: Divergence) -> None:
 
 
 def test_kappa_would_ignore_eta() -> None:
-    with pytest.raises(ValueError, match="which sets eta itself; expected kappa=None"):
+    with pytest.raises(ValueError, match="which sets eta by itself; expected kappa=None"):
         robust_risk(
             lambda x, i: x[:, 0],
             np.zeros((2, 3)),
