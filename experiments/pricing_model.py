@@ -1,0 +1,186 @@
+"""The pricing problem of Section 6.3, for many trials at once: its laws, its data, its risk and its optimum.
+
+    Psi(w, z) = -w (z_1 w + z_2),   z = (tanh(3 beta_1'x), exp(-2 beta_2'x)) + N(0, I),   w = theta'g(x)
+
+As printed it has no optimum: revenue grows like w^2 wherever E[z_1 | x] > 0. Here theta lies in an l2 ball,
+and prices may be bounded too. Arrays carry a leading axis of T trials, each with laws and data of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf, pi, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phiball.backends import Rng
+
+Floats: TypeAlias = NDArray[Any]
+DOUBLE = np.empty(0)  # what random numbers are drawn like
+
+
+@dataclass(frozen=True)
+class Market:
+    """The laws of T trials: beta_1, beta_2 (T, d), and the features' omega (T, F, d) and b (T, F)."""
+
+    beta1: Floats
+    beta2: Floats
+    omega: Floats
+    b: Floats
+
+    def angles(self, x: Floats) -> Floats:
+        """omega_i'x + b_i at points x (T, N, d), in their precision: (T, N, F)."""
+        omega, b = self.omega.astype(x.dtype), self.b.astype(x.dtype)
+        angles: Floats = x @ omega.swapaxes(1, 2) + b[:, None, :]
+        return angles
+
+    def features(self, x: Floats) -> Floats:
+        """g(x) at points x (T, N, d): (T, N, F)."""
+        angles = self.angles(x)
+        features: Floats = np.cos(angles, out=angles)
+        return features
+
+    def sensitivity(self, x: Floats) -> Floats:
+        """E[z | x] at points x (T, N, d): (T, N, 2)."""
+        a = np.tanh(3 * (x @ self.beta1[:, :, None]))
+        b = np.exp(-2 * (x @ self.beta2[:, :, None]))
+        return np.concatenate([a, b], axis=-1)
+
+
+def draw_market(trials: int, d: int, features: int, beta_bound: float, rng: Rng) -> Market:
+    """The laws of `trials` independent trials."""
+    beta = rng.uniform((2, trials, d), like=DOUBLE, low=-beta_bound, high=beta_bound)
+    omega = rng.normal((trials, features, d), like=DOUBLE)
+    return Market(beta[0], beta[1], omega, rng.uniform((trials, features), like=DOUBLE, high=2 * pi))
+
+
+def draw_data(market: Market, M: int, m: int, rng: Rng) -> tuple[Floats, Floats]:
+    """Covariates x (T, M, d), and z (T, M, 2), the mean of the m coefficients that were seen with each.
+
+    Psi is linear in z, so that the mean is all that counts; and the mean of m normal numbers is one.
+    """
+    trials, _, d = market.omega.shape
+    x = rng.normal((trials, M, d), like=DOUBLE)
+    return x, market.sensitivity(x) + rng.normal((trials, M, 2), like=DOUBLE) / sqrt(m)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Psi at the price that a rule asks: v = theta'g(x), moved into [low, high].
+
+    Beyond the bounds a constant cost would hold back the rule that starts there (theta = 0 does), so the cost
+    goes on along its tangent where that leads back inside, and is constant where it does not. It is then an
+    upper bound of the true cost, and equal to it between the bounds.
+    """
+
+    low: float = -inf
+    high: float = inf
+
+    def value(self, v: Floats, z: Floats) -> Floats:
+        """The cost at v (...), for coefficients z (..., 2)."""
+        w = np.clip(v, self.low, self.high)
+        cost: Floats = -w * (z[..., 0] * w + z[..., 1]) + (v - w) * self.slope(v, z)
+        return cost
+
+    def slope(self, v: Floats, z: Floats) -> Floats:
+        """Its derivative in v."""
+        w = np.clip(v, self.low, self.high)
+        slope: Floats = -(2 * z[..., 0] * w + z[..., 1])
+        slope = np.where(v < self.low, np.minimum(slope, 0), slope)
+        return np.where(v > self.high, np.maximum(slope, 0), slope)
+
+
+def best_price(z: Floats, high: float) -> Floats:
+    """The price in [0, high] of least cost, for coefficients z (..., 2) with z_2 > 0."""
+    inside = z[..., 0] < -z[..., 1] / (2 * high)
+    return np.where(inside, -z[..., 1] / (2 * np.where(inside, z[..., 0], -1.0)), high)
+
+
+# --- Prices without bounds: the risk is a quadratic function of theta --------------------------------
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """theta'H theta + q'theta in each trial: H (T, F, F), q (T, F)."""
+
+    H: Floats
+    q: Floats
+
+    def __call__(self, theta: Floats) -> Floats:
+        """The value at theta (T, F) of each trial."""
+        value: Floats = np.einsum("tf,tfg,tg->t", theta, self.H, theta) + np.sum(self.q * theta, axis=-1)
+        return value
+
+
+def empirical_risk(market: Market, x: Floats, z: Floats) -> Quadratic:
+    """The mean cost on the data."""
+    g, M = market.features(x), x.shape[1]
+    return Quadratic(-g.swapaxes(1, 2) @ (z[:, :, :1] * g) / M, -np.sum(z[:, :, 1:] * g, axis=1) / M)
+
+
+def true_risk(market: Market) -> Quadratic:
+    """The expected cost for x ~ N(0, I).
+
+    E[exp(s'x) cos(v'x + c)] = exp((|s|^2 - |v|^2)/2) cos(s'v + c) gives q. For H, cos cos is half the sum of
+    cos(v'x + c) over v = omega_i -+ omega_j. Only the part of v along beta_1 meets the tanh, which is odd:
+    E[tanh(3 beta_1'x) cos(v'x + c)] = -sin(c) exp(-|v across|^2/2) E[tanh(3 |beta_1| u) sin(v along u)].
+    """
+    omega, b = market.omega, market.b
+    length = np.linalg.norm(market.beta1, axis=1)[:, None]
+    along = (omega @ (market.beta1 / length)[:, :, None])[:, :, 0]
+    # The integrand is even, vanishes at 0 and is analytic: the trapezoidal rule is exact to rounding.
+    step = 0.01
+    u = step * np.arange(1, 901)
+    law = 2 * step * np.exp(-(u**2) / 2) / sqrt(2 * pi) * np.tanh(3 * length * u)
+    turned = along[:, :, None] * u
+    part = (np.sin(turned) * law[:, None, :]) @ np.cos(turned).swapaxes(1, 2)
+    # |v across|^2 = |v|^2 - (v along)^2, from the products of the parts across.
+    gram = omega @ omega.swapaxes(1, 2) - along[:, :, None] * along[:, None, :]
+    square = np.diagonal(gram, axis1=1, axis2=2)
+    H = np.zeros_like(gram)
+    for sign in (1, -1):
+        across = square[:, :, None] + square[:, None, :] + 2 * sign * gram
+        c = b[:, :, None] + sign * b[:, None, :]
+        H += 0.5 * np.sin(c) * np.exp(-across / 2) * (part + sign * part.swapaxes(1, 2))
+    s = -2 * market.beta2[:, :, None]
+    size = (np.sum(s**2, axis=1) - np.sum(omega**2, axis=2)) / 2
+    return Quadratic(H, -np.exp(size) * np.cos((omega @ s)[:, :, 0] + b))
+
+
+def least_in_ball(risk: Quadratic, radius: float) -> Floats:
+    """The theta (T, F) of least risk in each trial, |theta| <= radius: a trust-region problem.
+
+    theta is the minimiser exactly if (H + lambda I) theta = -q/2, H + lambda I has no negative eigenvalue,
+    lambda >= 0, and |theta| = radius unless lambda = 0. In the eigenvectors of H that is one equation.
+    """
+    e, U = np.linalg.eigh(risk.H)
+    q = (risk.q[:, None, :] @ U)[:, 0, :] / 2
+    scale = np.abs(e).max(axis=1, keepdims=True)
+    floor = np.maximum(-e[:, :1], 0)
+    gaps = np.maximum(e + floor, 0)
+    gaps[gaps < 1e-14 * scale] = 0
+
+    def theta(t: Floats) -> Floats:
+        # Where nothing pushes and nothing holds, theta stays 0.
+        held = gaps + t
+        found: Floats = -q / np.where(held > 0, held, inf)
+        return found
+
+    def length(t: Floats) -> Floats:
+        size: Floats = np.linalg.norm(theta(t), axis=1, keepdims=True)
+        return size
+
+    pushed = (gaps == 0) & (np.abs(q) > 1e-14 * np.linalg.norm(q, axis=1, keepdims=True))
+    free = ~pushed.any(axis=1, keepdims=True) & (length(np.zeros_like(floor)) <= radius)
+    low, high = np.zeros_like(floor), np.linalg.norm(q, axis=1, keepdims=True) / radius
+    for _ in range(200):  # halved until nothing lies between
+        middle = (low + high) / 2
+        long = length(middle) > radius
+        low, high = np.where(long, middle, low), np.where(long, high, middle)
+    found = theta(np.where(free, 0.0, high))
+    # With a negative eigenvalue and no push along it, theta is free to go along it to the border.
+    rest = np.sqrt(np.maximum(radius**2 - np.sum(found**2, axis=1, keepdims=True), 0))
+    found[:, :1] += np.where(free & (floor > 0), rest, 0)
+    return (U @ found[:, :, None])[:, :, 0]
