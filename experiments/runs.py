@@ -23,6 +23,7 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -114,9 +115,14 @@ class Folder:
                 yield
             return
         joblib = import_module("joblib")
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=1, initializer=_deaf):
             pool = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             yield from pool(joblib.delayed(_compute_and_keep)(*one) for one in work)
+
+
+def _deaf() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the one that reports it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _compute_and_keep(

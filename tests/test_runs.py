@@ -186,7 +186,7 @@ def test_a_run_that_died_before_its_first_cell_goes_on(tmp_path: Path) -> None:
 
 def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> None:
     process = start("--count", 40, "--pause", 0.1, "--jobs", 2, "--out", tmp_path)
-    wait_for_cells(process, tmp_path, 1)
+    wait_for_cells(process, tmp_path, 8)  # by then both workers have begun, and left Ctrl-C to their parent
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
