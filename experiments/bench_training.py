@@ -10,13 +10,13 @@ import json
 import os
 import platform
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from phiball.backends import use
+from phiball.backends.provenance import versions
 from phiball.experiments import bench_cost, bench_quality, known_risks
 from phiball.experiments.bench_sampling import SCHEMES
 from phiball.experiments.peers import HINT, missing
@@ -28,14 +28,8 @@ PARTS = ("all", "cost", "quality")
 
 def about(**settings: Any) -> dict[str, Any]:
     """What a reader needs to repeat the run: settings, versions, machine and its load."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     load = list(os.getloadavg()) if hasattr(os, "getloadavg") else []
-    return {**settings, "versions": versions, "machine": platform.platform(), "load": load}
+    return {**settings, "versions": versions(PACKAGES), "machine": platform.platform(), "load": load}
 
 
 def main(

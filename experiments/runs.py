@@ -24,16 +24,15 @@ import os
 import platform
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeAlias
 
 from phiball.backends import Rng, active, rng, use
+from phiball.backends.provenance import revision, versions
 from phiball.refimpl.validation import valid_count
 
 Cell: TypeAlias = dict[str, Any]
@@ -195,32 +194,12 @@ def _differences(here: dict[str, Any], there: dict[str, Any]) -> str:
 
 def about() -> dict[str, Any]:
     """What a reader needs to repeat a result: versions, backend, machine and revision."""
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return {
-        "versions": versions,
+        "versions": versions(PACKAGES),
         "backend": active().name,
         "machine": platform.platform(),
         "revision": revision(),
     }
-
-
-def revision() -> str:
-    """The git revision of the source, with a plus if it was changed since; empty outside a checkout."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 def run(

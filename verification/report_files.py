@@ -6,16 +6,14 @@ import json
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, isnan, nan
-from pathlib import Path
 from typing import Any
 
 from phiball.backends import active
+from phiball.backends.provenance import revision, versions
 from phiball.verification.claims import Result
 from phiball.verification.evidence import Curve, Verdict
 from phiball.verification.report_math import markdown_math
@@ -59,28 +57,6 @@ def remarks(result: Result) -> list[tuple[str, str]]:
     return [(word, text) for word, text in found if text]
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def revision() -> str | None:
-    """The git revision of the checkout that this package runs from; None for an installed one."""
-    root = Path(__file__).parents[1]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def record(results: list[Result], *, seed: int, deep: bool, seconds: float) -> dict[str, Any]:
     """What a reader must know of a run besides its results."""
     return {
@@ -92,7 +68,7 @@ def record(results: list[Result], *, seed: int, deep: bool, seconds: float) -> d
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.platform()}, {platform.machine()}, {os.cpu_count()} cores",
         "revision": revision(),
-        "versions": _versions(),
+        "versions": versions(_PACKAGES),
     }
 
 
