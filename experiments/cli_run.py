@@ -22,6 +22,7 @@ STUDIES = {
     "worst-case": "phiball.experiments.worst_case",
     "pricing": "phiball.experiments.pricing",
     "cartpole": "phiball.experiments.cartpole",
+    "supervised": "phiball.experiments.supervised",
 }
 SCALES = ("smoke", "small", "paper")
 KINDS = {int: "a whole number", float: "a number", str: "a word"}

@@ -51,14 +51,14 @@ class Method:
 
 def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
     """What needs no divergence: plain training, noise in one and in 2^level copies, and attacks."""
-    yield Method("ERM", "", 1, lambda loss, x, source: _mean(loss, x))
+    yield Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))
     for norm, name in NORMS.items():
         for copies in (SG(0), SG(level)):
             family = f"noise {name}" if copies.level == 0 else f"noise x{copies.evaluations:g} {name}"
             for radius in (SAMPLE_RADII[norm][k] for k in radii):
                 objective = RegularizedLoss(Ball(norm, radius), IDLE, ENTROPIC, copies)
                 cost = copies.evaluations
-                yield Method(family, f"radius {radius:g}", cost, partial(_regularized, objective))
+                yield Method(family, f"radius {radius:g}", cost, partial(by_objective, objective))
         for radius in (ATTACK_RADII[norm][k] for k in radii):
             ball = Ball(norm, radius)
             for family, cost, attack in [
@@ -66,7 +66,7 @@ def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
                 ("random-start FGM", 2, lambda g, x, source, ball=ball: fgm(g, x, ball, rng=source)),
                 ("IFGM", STEPS + 1, lambda g, x, source, ball=ball: ifgm(g, x, ball, steps=STEPS)),
             ]:
-                yield Method(f"{family} {name}", f"radius {radius:g}", cost, partial(_attacked, attack))
+                yield Method(f"{family} {name}", f"radius {radius:g}", cost, partial(attacked, attack))
 
 
 def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
@@ -77,7 +77,7 @@ def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
             found += [(f"tilted by kappa {name}", f"kappa {k:g}", IDLE, Tilted(kappa=k)) for k in KAPPAS]
             for family, how, eta, proposal in found:
                 objective = RegularizedLoss(Ball(norm, radius), eta, ENTROPIC, SG(0), proposal)
-                yield Method(family, f"radius {radius:g}, {how}", 2, partial(_regularized, objective))
+                yield Method(family, f"radius {radius:g}, {how}", 2, partial(by_objective, objective))
 
 
 def regularized(
@@ -87,7 +87,7 @@ def regularized(
     objective = RegularizedLoss(ball, ratio * ball.radius, divergence, estimator)
     eta = "" if divergence.family == "indicator" else f", eta {ratio * ball.radius:g}"  # idle there
     setting = f"radius {ball.radius:g}{eta}"
-    return Method(family, setting, estimator.evaluations, partial(_regularized, objective))
+    return Method(family, setting, estimator.evaluations, partial(by_objective, objective))
 
 
 def balls_and_etas(radii: tuple[int, ...], level: int) -> dict[Method, Ball]:
@@ -118,13 +118,13 @@ def divergences(ball: Ball, level: int) -> Iterator[Method]:
         yield Method(cvar.family, f"{cvar.setting}, alpha {alpha:g}", cvar.evaluations, cvar.objective)
 
 
-def _mean(loss: Loss, x: Array) -> Array:
+def mean_loss(loss: Loss, x: Array) -> Array:
     return loss(x, import_module("torch").arange(len(x))).mean()
 
 
-def _attacked(attack: Callable[[Loss, Array, Rng], Array], loss: Loss, x: Array, source: Rng) -> Array:
-    return _mean(loss, attack(partial(input_gradient, loss), x, source))
+def attacked(attack: Callable[[Loss, Array, Rng], Array], loss: Loss, x: Array, source: Rng) -> Array:
+    return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
 
 
-def _regularized(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
+def by_objective(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
     return objective(loss, x, rng=source)

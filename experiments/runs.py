@@ -7,8 +7,9 @@ A study is a module with
   for each of smoke, small and paper;
 - `cells(config)`: what there is to compute, a list of dicts that name each cell;
 - `compute_cell(config, cell, rng)`: what was found there, a dict of numbers, words and lists of them;
+  or `compute_cell(config, cell, rng, desk)` if it takes long: see `Desk`;
 - `compute(config, rng)`: the table of all cells; in full `compute(config, rng, each=...)`, where `each` does
-  the work cell by cell;
+  the work cell by cell; `work(config, cell)`, if there is one: about how long a cell takes, in any unit;
 - `draw(table)`: figures by name; `sheets(table)`: tables; `findings(table)`: paragraphs, computed.
 
 A folder of results holds run.json (study, configuration, seed, versions, machine, revision), one file a cell
@@ -25,10 +26,11 @@ import platform
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import Any, TypeAlias
 
 from phiball.backends import Rng, active, rng, use
@@ -50,9 +52,67 @@ class Table:
     rows: tuple[Row, ...]
 
 
-def option(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
-    """A field of a Config: its value at the scale `paper`, what it is, and the words that it may be."""
-    return field(default=default, metadata={"help": text, "choices": tuple(choices)})
+def option(default: Any, text: str, choices: Sequence[str] = (), *, counts: bool = True) -> Any:
+    """A field of a Config: its value at the scale `paper`, what it is, and the words that it may be.
+
+    What does not count (where files lie) may differ when a run goes on, and is not recorded with it.
+    """
+    return field(default=default, metadata={"help": text, "choices": tuple(choices), "counts": counts})
+
+
+def counting(config: Any) -> dict[str, Any]:
+    """The fields of a Config that results depend on."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("counts", True)}
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a cell that takes long keeps what it has so far, and says how far it is; None is nowhere."""
+
+    path: Path | None = None
+
+    def file(self, name: str) -> Path | None:
+        """A file of the cell's own."""
+        return None if self.path is None else self.path / name
+
+    def say(self, share: float, text: str) -> None:
+        """Tell whoever watches that this share of the cell is done; at most twice a second."""
+        note = self.file("progress.json")
+        if note is None or (note.exists() and time() - note.stat().st_mtime < 0.5):
+            return
+        note.parent.mkdir(parents=True, exist_ok=True)
+        part = note.with_suffix(".part")
+        part.write_text(json.dumps({"share": share, "text": text}), encoding="utf-8")
+        part.replace(note)
+
+    def heard(self) -> tuple[float, str]:
+        """The last that was said."""
+        try:
+            note = json.loads((self.path or Path()).joinpath("progress.json").read_text(encoding="utf-8"))
+            return float(note["share"]), str(note["text"])
+        except (OSError, ValueError, KeyError):
+            return 0.0, ""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The cells of a run as seen from outside: for each its file, its desk, and about how long it takes."""
+
+    files: tuple[Path, ...]
+    desks: tuple[Desk, ...]
+    work: tuple[float, ...]
+
+    def progress(self) -> tuple[float, int, dict[str, tuple[float, str]]]:
+        """The share of the work that is done, cells that are done, and of those under way what they said."""
+        over = [file.exists() for file in self.files]
+        begun = [
+            not done and desk.path is not None and desk.path.exists()
+            for done, desk in zip(over, self.desks, strict=True)
+        ]
+        said = {k: self.desks[k].heard() for k, is_begun in enumerate(begun) if is_begun}
+        shares = [1.0 if done else said.get(k, (0.0, ""))[0] for k, done in enumerate(over)]
+        share = sum(s * w for s, w in zip(shares, self.work, strict=True)) / sum(self.work)
+        return share, sum(over), {self.files[k].stem: heard for k, heard in said.items()}
 
 
 def in_turn(config: Any, cells: list[Cell], compute: Callable[..., Row], source: Rng) -> list[Row]:
@@ -70,10 +130,11 @@ class Folder:
     seed: int = 0
     jobs: int = 1
     on_cell: Callable[[int, int], None] = lambda done, total: None
+    on_start: Callable[[Watch], None] = lambda watch: None
 
     def open(self, config: Any) -> None:
         """Make the folder, or see that it holds the same run; ValueError if it holds another."""
-        here = {"study": self.study, "config": _plain(asdict(config)), "seed": self.seed}
+        here = {"study": self.study, "config": _plain(counting(config)), "seed": self.seed}
         note = self.path / "run.json"
         if note.exists():
             different = _differences(here, _read(note, here, "take another folder (--out)"))
@@ -100,21 +161,24 @@ class Folder:
             if _cell(files[k])["cell"] != _plain(cells[k]):
                 raise ValueError(f"{files[k]} is of another cell; expected {cells[k]}")
         left = [k for k, file in enumerate(files) if not file.exists()]
+        desks = [Desk(self.path / "desks" / file.stem) for file in files]
+        size = getattr(import_module(self.study), "work", lambda config, cell: 1.0)
+        self.on_start(Watch(tuple(files), tuple(desks), tuple(size(config, cell) for cell in cells)))
         self.on_cell(len(cells) - len(left), len(cells))
         note = {"seed": self.seed, **about()}
-        work = [(self.study, config, cells[k], sources[k], files[k], note) for k in left]
-        for n, _ in enumerate(self._computed(work), start=1):
+        work = [(self.study, config, cells[k], sources[k], files[k], desks[k], note) for k in left]
+        for n, _ in enumerate(self._computed(work, _threads(config)), start=1):
             self.on_cell(len(cells) - len(left) + n, len(cells))
         return [{**cell, **_cell(file)["row"]} for cell, file in zip(cells, files, strict=True)]
 
-    def _computed(self, work: list[tuple[Any, ...]]) -> Iterator[None]:
+    def _computed(self, work: list[tuple[Any, ...]], threads: int) -> Iterator[None]:
         if self.jobs == 1 or len(work) < 2:
             for one in work:
                 _compute_and_keep(*one)
                 yield
             return
         joblib = import_module("joblib")
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=1, initializer=_deaf):
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads, initializer=_deaf):
             pool = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             yield from pool(joblib.delayed(_compute_and_keep)(*one) for one in work)
 
@@ -124,14 +188,19 @@ def _deaf() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _threads(config: Any) -> int:
+    """Another number of threads rounds sums otherwise: it is one, or that which the study was asked for."""
+    return int(getattr(config, "threads", 1))
+
+
 def _compute_and_keep(
-    study: str, config: Any, cell: Cell, source: Rng, file: Path, note: dict[str, Any]
+    study: str, config: Any, cell: Cell, source: Rng, file: Path, desk: Desk, note: dict[str, Any]
 ) -> None:
     module = import_module(study)
     began = perf_counter()
-    # Another number of threads rounds sums otherwise: it is one, here and in every worker.
-    with use(note["backend"]), import_module("threadpoolctl").threadpool_limits(1):
-        row = module.compute_cell(config, cell, source)
+    given = {"desk": desk} if "desk" in signature(module.compute_cell).parameters else {}
+    with use(note["backend"]), import_module("threadpoolctl").threadpool_limits(_threads(config)):
+        row = module.compute_cell(config, cell, source, **given)
     kept = {"cell": _plain(cell), "row": _plain(row), "seconds": perf_counter() - began, **note}
     _put(file, json.dumps(kept, allow_nan=True) + "\n")
 
@@ -210,12 +279,13 @@ def run(
     seed: int = 0,
     jobs: int = 1,
     on_cell: Callable[[int, int], None] = lambda done, total: None,
+    on_start: Callable[[Watch], None] = lambda watch: None,
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures."""
     valid_count("jobs", jobs)
     for name in NEEDS:
         import_module(name)  # what is missing is told before the work
-    folder = Folder(out, study.__name__, seed, jobs, on_cell)
+    folder = Folder(out, study.__name__, seed, jobs, on_cell, on_start)
     folder.open(config)
     table = study.compute(config, rng(seed), each=folder.each)
     figures = _write_figures(study, table, out)
@@ -247,7 +317,7 @@ def _write_figures(study: Any, table: Table, out: Path) -> list[Path]:
 
 def _write_report(study: Any, table: Table, figures: list[Path], out: Path) -> Path:
     note = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    settings = ", ".join(f"{f.name} {getattr(table.config, f.name)}" for f in fields(table.config))
+    settings = ", ".join(f"{name} {value}" for name, value in counting(table.config).items())
     lines = [f"# {study.TITLE}", "", *(f"![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png")]
     lines += [sheet.markdown() for sheet in study.sheets(table)]
     lines += [f"{paragraph}\n" for paragraph in study.findings(table)]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Array
+from phiball.experiments import images
 
-VARIABLE = "PHIBALL_DATA"
+VARIABLE = images.VARIABLE
 IMAGES = 32  # that are perturbed; the risk is their mean
-_MNIST = {
-    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", 6000),
-    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz", IMAGES),
-}
+TRAIN = 6000  # at most
 
 
 @dataclass(frozen=True)
@@ -57,38 +53,19 @@ def train(seed: int = 0, *, epochs: int = 10) -> Task:
 
 def _images(torch: Any) -> tuple[str, tuple[Array, Array], tuple[Array, Array]]:
     """A name, images (n, d) in [0, 1] with their labels to train with, and the few of the test."""
-    folder = os.environ.get(VARIABLE)
-    if folder:
-        found = [
-            (_idx(Path(folder) / "mnist" / images)[:n], _idx(Path(folder) / "mnist" / labels)[:n])
-            for images, labels, n in _MNIST.values()
-        ]
-        name, top = "MNIST", 255
+    if os.environ.get(VARIABLE):
+        name, data = "MNIST", images.load("mnist")
     else:
-        digits = needed("sklearn.datasets", "scikit-learn").load_digits()
-        cuts = slice(0, 1197), slice(1197, 1197 + IMAGES)
-        found = [(digits.images[cut], digits.target[cut]) for cut in cuts]
-        name, top = "digits", 16
+        needed("sklearn.datasets", "scikit-learn")
+        name, data = "digits", images.load("digits")
     train, test = (
         (
-            torch.tensor(x.reshape(len(x), -1) / top, dtype=torch.float32),
-            torch.tensor(y.astype(np.int64)),
+            torch.tensor(x[:n].reshape(len(x[:n]), -1) / data.top, dtype=torch.float32),
+            torch.tensor(y[:n].astype(np.int64)),
         )
-        for x, y in found
+        for x, y, n in ((data.train_x, data.train_y, TRAIN), (data.test_x, data.test_y, IMAGES))
     )
     return name, train, test
-
-
-def _idx(path: Path) -> Any:
-    """The array in a file of unsigned bytes in the IDX format, gzipped."""
-    with gzip.open(path) as file:
-        data = file.read()
-    axes = data[3] if len(data) > 3 else 0
-    shape = np.frombuffer(data[4 : 4 + 4 * axes], dtype=">i4")
-    body = np.frombuffer(data[4 + 4 * axes :], dtype=np.uint8)
-    if data[:3] != b"\0\0\x08" or len(body) != np.prod(shape):
-        raise ValueError(f"{path} is not a file of bytes in the IDX format; expected one of MNIST's")
-    return body.reshape(shape)
 
 
 def needed(name: str, package: str) -> Any:

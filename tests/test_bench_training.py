@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 
 from phiball.experiments import bench_cost as cost  # noqa: E402
+from phiball.experiments import bench_methods as ways  # noqa: E402
 from phiball.experiments import bench_quality as quality  # noqa: E402
 from phiball.experiments import known_risks as known  # noqa: E402
 from phiball.experiments import peers  # noqa: E402
-from phiball.experiments.networks import cnn  # noqa: E402
 
 Z = 4.75  # one in a million
 
@@ -80,18 +80,19 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         quality, "rows", lambda tasks, **how: estimated(tasks, levels=(0, 2), **{**how, "work": 1})
     )
-    monkeypatch.setattr(cost, "STEPS", 2)
+    monkeypatch.setattr(ways, "STEPS", 2)
     options = ["--quick", "--width", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["bench", "training", *options])
     assert result.exit_code == 0, result.output
     for name in ("torchattacks", "skwdro", "dro"):
         assert f"{name} cannot be imported: pip install --no-deps {name}" in result.output
     assert "plain steps an evaluation" in result.output
+    assert "fast network: a training step takes" in result.output
     assert "Evaluations, in batches of 64, for a gradient error" in result.output
     record = json.loads((tmp_path / "training.json").read_text())
     assert record["versions"]["torch"] == torch.__version__
     assert (record["seed"], record["threads"], record["width"]) == (0, 1, 1)
-    assert len(record["cost"]) == 20
+    assert len(record["cost"]) == 23
     assert all(row["ratio"] > 0 and row["steps"] == 2 and row["peak"] is None for row in record["cost"])
     assert len(record["quality"]) == 2 * 4 * 3 * 2  # problems, points, estimators, levels
     for row in record["quality"]:
@@ -105,46 +106,20 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "change the objective F^L" in page
 
 
-# --- The network ----------------------------------------------------------------------------------
-
-
-def test_the_network_of_the_paper() -> None:
-    model = cnn()
-    filters = [tuple(m.weight.shape) for m in model if hasattr(m, "weight")]
-    assert filters == [(64, 1, 8, 8), (128, 64, 6, 6), (128, 128, 5, 5), (10, 128)]
-    assert sum(isinstance(m, torch.nn.ELU) for m in model) == 3
-    assert tuple(cnn(2)(torch.zeros(3, 1, 28, 28)).shape) == (3, 10)
-
-
-def test_the_network_repeats_itself_and_moves_no_other_generator() -> None:
-    torch.manual_seed(5)
-    one, same, other = cnn(2, seed=1), cnn(2, seed=1), cnn(2, seed=2)
-    after = torch.rand(1)
-    assert torch.equal(one[0].weight, same[0].weight)
-    assert not torch.equal(one[0].weight, other[0].weight)
-    torch.manual_seed(5)
-    assert torch.equal(after, torch.rand(1))
-
-
-def test_a_network_needs_a_width() -> None:
-    with pytest.raises(ValueError, match="width is 0; expected a whole number of at least 1"):
-        cnn(0)
-
-
 # --- Cost -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def task() -> cost.Task:
-    return cost.task(1, 0)
+def task() -> ways.Task:
+    return ways.task(1, 0)
 
 
-def gradient(task: cost.Task) -> Any:
+def gradient(task: ways.Task) -> Any:
     return torch.cat([p.grad.flatten() for p in task.model.parameters()])
 
 
 @pytest.mark.usefixtures("_alone")
-def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
+def test_evaluations_are_what_they_should_be(task: ways.Task) -> None:
     expected = {
         "ERM": 1, "plain noise": 1, "FGM": 2, "random-start FGM": 2, "IFGM, 15 steps": 16,
         "tilted linf, SG(0)": 2, "tilted l2, SG(0)": 2, "tilted l2, SG(2)": 5,
@@ -152,10 +127,11 @@ def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
         "SG, L = 2": 4, "SG, L = 3": 8, "SG, L = 4": 16, "SG, L = 2, chunk 256": 4, "SG, L = 3, chunk 256": 8,
         "SG, L = 4, chunk 64": 16, "SG, L = 4, chunk 256": 16, "SG, L = 4, chunk 1024": 16,
         "ERM on 4 x the images": 4, "ERM on 16 x the images": 16,
+        "fast network: ERM": 1, "fast network: IFGM, 15 steps": 16,
     }  # fmt: skip
     random = set()
     before = [p.detach().clone() for p in task.model.parameters()]
-    for name, method in cost.methods(task).items():
+    for name, method in ways.methods(task).items():
         task.seen.clear()
         task.step(method.gradient)
         assert torch.all(torch.isfinite(gradient(task)))
@@ -172,6 +148,7 @@ def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
     assert expected == {}
     assert random == {
         "tilted l2, RT-MLMC, L = 7",
+        "fast network: RT-MLMC, L = 7, random",
         *(f"RT-MLMC, L = 7, {how}" for how in ("random", "stratified", "chunk 64", "chunk 256")),
     }
     # The optimizer's rate is zero: every method meets the same network.
@@ -181,19 +158,19 @@ def test_evaluations_are_what_they_should_be(task: cost.Task) -> None:
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize(("name", "norm", "radius"), [("linf", torch.inf, 0.3), ("l2", 2, 0.45)])
 def test_tilted_points_lie_in_the_ball_of_their_row(
-    name: str, norm: float, radius: float, task: cost.Task
+    name: str, norm: float, radius: float, task: ways.Task
 ) -> None:
     met = []
     task.model.register_forward_pre_hook(lambda module, x: met.append(x[0].detach()))
-    task.step(cost.methods(task, quick=True)[f"tilted {name}, SG(0)"].gradient)
+    task.step(ways.methods(task, quick=True)[f"tilted {name}, SG(0)"].gradient)
     far = torch.linalg.vector_norm((met[-1] - task.x).flatten(1), norm, dim=1)
     # In 784 dimensions the farthest of 64 points lies within 2 % of the border.
     assert 0.98 * radius < float(far.max()) < radius * (1 + 1e-5)
 
 
 @pytest.mark.usefixtures("_alone")
-def test_full_and_quick_levels(task: cost.Task) -> None:
-    full, quick = cost.methods(task, full=True), cost.methods(task, quick=True)
+def test_full_and_quick_levels(task: ways.Task) -> None:
+    full, quick = ways.methods(task, full=True), ways.methods(task, quick=True)
     assert "SG, L = 7" in full
     assert "SG, L = 7, chunk 64" in full
     assert "SG, L = 3" not in quick
@@ -201,24 +178,40 @@ def test_full_and_quick_levels(task: cost.Task) -> None:
 
 
 @pytest.mark.usefixtures("_alone")
-def test_chunks_leave_the_same_gradient(task: cost.Task) -> None:
+def test_chunks_leave_the_same_gradient(task: ways.Task) -> None:
     found = []
     for name in ("SG, L = 2", "SG, L = 2, chunk 64"):
-        task.step(cost.methods(task, quick=True)[name].gradient)  # made anew: the same draws
+        task.step(ways.methods(task, quick=True)[name].gradient)  # made anew: the same draws
         found.append(gradient(task))
     # float32 sums of 256 terms, in another order
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("_alone")
-def test_time_over_a_clock_that_counts_images(task: cost.Task) -> None:
+@pytest.mark.parametrize("name", ["ERM", "IFGM, 15 steps", "RT-MLMC, L = 7, random"])
+def test_the_fast_network_leaves_the_same_gradient_in_the_same_place(name: str, task: ways.Task) -> None:
+    plain_images = []
+    task.model.register_forward_pre_hook(lambda module, x: plain_images.append(len(x[0])))
+    found = []
+    for form in ("", ways.FAST):
+        plain_images.clear()
+        task.step(ways.methods(task, quick=True)[form + name].gradient)  # made anew: the same draws
+        assert bool(plain_images) == (form == "")
+        found.append(gradient(task))
+    # float32: an iterate of IFGM carries the rounding of those before it
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_time_over_a_clock_that_counts_images(task: ways.Task) -> None:
     """Where an image costs one second, the time of a method is its evaluations, by mean and by median."""
     total = [0]
     task.model.register_forward_pre_hook(lambda module, x: total.__setitem__(0, total[0] + len(x[0])))
-    ways = cost.methods(task, quick=True)
-    del ways["IFGM, 15 steps"]
-    found = cost.measure(task, ways, 0.0, clock=lambda: float(total[0]))
-    assert list(found) == list(ways)
+    # The clock sees the plain network alone.
+    skipped = ("IFGM", ways.FAST)
+    some = {n: m for n, m in ways.methods(task, quick=True).items() if not n.startswith(skipped)}
+    found = cost.measure(task, some, 0.0, clock=lambda: float(total[0]))
+    assert list(found) == list(some)
     for ratio, evaluations, steps in found.values():
         assert ratio == pytest.approx(evaluations)
         assert steps == 2
@@ -227,7 +220,7 @@ def test_time_over_a_clock_that_counts_images(task: cost.Task) -> None:
 
 
 @pytest.mark.parametrize(("varies", "ratio"), [(False, 1.0), (True, 2.2)])
-def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: float, task: cost.Task) -> None:
+def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: float, task: ways.Task) -> None:
     now = [0.0]
 
     def plain() -> None:
@@ -238,8 +231,8 @@ def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: flo
     def other() -> None:
         now[0] += next(costs)
 
-    ways = {"ERM": cost.Method(plain), "other": cost.Method(other, varies)}
-    found = cost.measure(task, ways, 10.5, clock=lambda: now[0])
+    both = {"ERM": ways.Method(plain), "other": ways.Method(other, varies)}
+    found = cost.measure(task, both, 10.5, clock=lambda: now[0])
     assert found["other"] == (ratio, 0.0, 5)
     assert found["ERM"][0] == 1.0
 
@@ -285,7 +278,16 @@ def test_verdicts() -> None:
     ]
 
 
-def test_peers_get_our_settings(task: cost.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_verdict_is_of_the_fast_network() -> None:
+    """A training step of 0.6 plain ones; 15 input gradients take 7.5 plain steps, where they took 15."""
+    rows = [row("ERM", 1.0, 1.0), row("IFGM, 15 steps", 16.0, 16.0), row("fast network: ERM", 0.6, 1.0)]
+    assert cost.verdicts(rows) == []
+    assert cost.verdicts([*rows, row("fast network: IFGM, 15 steps", 8.1, 16.0)]) == [
+        "fast network: a training step takes 0.60 of the plain network's time, an input gradient 0.50"
+    ]
+
+
+def test_peers_get_our_settings(task: ways.Task, monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
 
     def pgd(model: Any, **settings: Any) -> Any:
@@ -315,7 +317,7 @@ def test_peers_get_our_settings(task: cost.Task, monkeypatch: pytest.MonkeyPatch
         "dro.neural_model.sinkhorn_nn": SimpleNamespace(SinkhornNNDRO=Sinkhorn),
     }
     monkeypatch.setattr(peers, "_module", fakes.get)
-    found = peers.peers(task, cost.BALL, 15, 7, 0)
+    found = peers.peers(task, ways.BALL, 15, 7, 0)
     assert [varies for _, varies in found.values()] == [False, False, True]
     for run, _ in found.values():
         task.step(run)

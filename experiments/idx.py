@@ -1,0 +1,63 @@
+"""Files of bytes in the IDX format, gzipped or plain: all of a file is read, or it is refused."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = NDArray[np.uint8]
+BYTES = b"\0\0\x08"  # how a file of unsigned bytes begins; the number of axes follows
+GZIP = b"\x1f\x8b"
+SIZE = 28  # images have as many rows and columns
+LABELS = 10
+KINDS = {3: "images", 1: "labels"}  # by their number of axes
+
+
+def read_idx(path: Path, axes: int) -> Bytes:
+    """The images (3 axes) or labels (1) in a file, read-only; ValueError if it is anything else.
+
+    Whether it is gzipped is told by its content, as some browsers unpack a file and leave its name.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; expected a file in the IDX format")
+    data = path.read_bytes()
+    if data.startswith(GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise _wrong(path, axes, f"damaged gzip: {error}") from None
+    if not data.startswith(BYTES) or len(data) < 4:
+        raise _wrong(path, axes, f"it begins with {data[:16]!r}")
+    if data[3] != axes:
+        raise _wrong(path, axes, f"its number of axes is {data[3]}")
+    start = 4 + 4 * axes
+    shape = tuple(int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4))
+    if len(data) != start + prod(shape):
+        sizes = " x ".join(map(str, shape))
+        raise _wrong(path, axes, f"it has {len(data)} bytes, not {start} and {sizes}")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _wrong(path: Path, axes: int, why: str) -> ValueError:
+    expected = f"all of a file of {KINDS[axes]}"
+    return ValueError(f"{path} is not a file of bytes in the IDX format ({why}); expected {expected}")
+
+
+def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
+    """Images (n, 28, 28) and labels (n,), 0 to 9, of two files; ValueError if they are anything else."""
+    x, y = read_idx(images, 3), read_idx(labels, 1)
+    if not len(x):
+        raise ValueError(f"{images} has no images; expected at least one")
+    if x.shape[1:] != (SIZE, SIZE):
+        raise ValueError(f"{images} has images of {x.shape[1]} x {x.shape[2]}; expected {SIZE} x {SIZE}")
+    if len(x) != len(y):
+        raise ValueError(f"{images} has {len(x)} images, {labels} has {len(y)} labels; expected as many")
+    if y.max() >= LABELS:
+        raise ValueError(f"{labels} has the label {y.max()}; expected 0 to {LABELS - 1}")
+    return x, y

@@ -1,0 +1,131 @@
+"""The tables of the study of supervised learning; its findings are beside."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from phiball.experiments.runs import Row, Table
+from phiball.experiments.sheets import Sheet
+from phiball.experiments.supervised_attacks import ATTACKS
+from phiball.experiments.supervised_findings import findings
+from phiball.experiments.supervised_verdicts import (
+    LEVEL,
+    Pick,
+    called,
+    contests,
+    data_of,
+    error_of,
+    evaluations,
+    every,
+    largest,
+    methods_of,
+    middle,
+    panels,
+    rows_of,
+    score,
+    student,
+    values,
+)
+
+__all__ = ["findings", "sheets"]
+
+
+def _plus_minus(numbers: list[float]) -> str:
+    bar = f" ± {error_of(numbers):.1f}" if len(numbers) > 1 else ""
+    return f"{fmean(numbers):.1f}{bar}"
+
+
+def sheets(table: Table) -> list[Sheet]:
+    """The errors on each data set, what was chosen, and the verdicts."""
+    judged = [row for row in table.rows if row["stage"] == "choose"]
+    return [
+        *(_errors(table, data) for data in data_of(table)),
+        *([_candidates(judged)] if judged else []),
+        _verdicts(table, "Verdicts on RT-MLMC: mean over ratios", every, _rule(table)),
+        _verdicts(table, "Verdicts on RT-MLMC: the largest ratio", largest, "By the same rule."),
+    ]
+
+
+def _errors(table: Table, data: str) -> Sheet:
+    config = table.config
+    columns = [["clean"], *(pick(config, attack) for attack in ATTACKS for pick in (every, middle))]
+    headings = [name for attack in ATTACKS for name in (attack, *middle(config, attack))]
+    cells = []
+    for method in methods_of(table):
+        rows = rows_of(table, data, method)
+        if rows:
+            setting = rows[0]["setting"] if method.endswith(", chosen") else ""
+            numbers = (_plus_minus(values(table, data, method, names)) for names in columns)
+            cells.append(
+                (
+                    method,
+                    setting.removeprefix(method.removesuffix(", chosen")).strip(),
+                    f"{rows[0]['evaluations']:.3g}",
+                    str(len(rows)),
+                    *numbers,
+                )
+            )
+    return Sheet(
+        f"Errors on {data}, in percent",
+        ("method", "chosen", "evaluations", "trials", "clean", *headings),
+        cells,
+        "Means over trials and their standard errors. Of each attack: the mean over its ratios, and the "
+        "error at one of them. Evaluations are for each data point in training.",
+        left=2,
+    )
+
+
+def _candidates(judged: list[Row]) -> Sheet:
+    data = list(dict.fromkeys(row["data"] for row in judged))
+    places = {(row["data"], row["setting"]): row for row in judged}
+    cells = []
+    for family, setting in dict.fromkeys((row["method"], row["setting"]) for row in judged):
+        line = []
+        for name in data:
+            rivals = [row for row in judged if (row["data"], row["method"]) == (name, family)]
+            row = places.get((name, setting))
+            mark = ", chosen" if row is not None and row is min(rivals, key=score) else ""
+            line.append("-" if row is None else f"{score(row):.1f}{mark}")
+        cells.append((family, setting.removeprefix(family).strip(), *line))
+    return Sheet(
+        "Settings, judged on held-out training images",
+        ("method", "setting", *data),
+        cells,
+        "The mean error in percent over clean images and the four attacks, each over its ratios. One network "
+        "for each setting: those that are near each other are not told apart.",
+        left=2,
+    )
+
+
+def _verdicts(table: Table, title: str, pick: Pick, note: str) -> Sheet:
+    data, cells = data_of(table), []
+    for reading in contests(table):
+        found = panels(table, reading, pick)
+        cells += [
+            (reading.name, attack, *(str(found.get((name, attack), "-")) for name in data))
+            for attack in ATTACKS
+        ]
+    return Sheet(title, ("reading", "attack", *data), cells, note, left=2)
+
+
+def _rule(table: Table) -> str:
+    found = contests(table)
+    names = "; ".join(f"{r.name}: {called([r.ours])} against {called(r.baselines)}" for r in found)
+    count = max((len(reading.baselines) for reading in found), default=0)
+    shared, tail = len(ATTACKS) * len(data_of(table)), 50 * (1 - LEVEL)
+    return (
+        "Errors of RT-MLMC minus those of a baseline within trials, mean and standard error, in points. "
+        f"best: below every baseline, outside of Student's interval of {100 * LEVEL:g} % ({_factors(table)}) "
+        "and by more than one image; not: above some baseline likewise; else tied, which is no proof of "
+        "equality. The baseline named is the one that decides. Were all methods equal, best would be said in "
+        f"at most {tail:.1f} % of panels, as every baseline must be beaten, and not in at most {tail:.1f} % "
+        f"for each baseline: in up to {shared * count * tail / 100:.1f} of {shared} panels with {count} "
+        "baselines. The interval takes differences to be normal, which few trials cannot show, and does not "
+        "cover the choice of test images, which all trials share. Constant classifiers count: with a few "
+        f"per cent right they pass any attack. Readings: {names or 'none has its methods here'}."
+    )
+
+
+def _factors(table: Table) -> str:
+    counts = {len(rows_of(table, data, m)) for data in data_of(table) for m in methods_of(table)}
+    return ", ".join(f"{student(n):.1f} standard errors with {n} trials" for n in sorted(counts) if n > 1)
