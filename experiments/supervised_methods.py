@@ -104,19 +104,20 @@ def candidates(config: Any) -> dict[str, Method]:
     estimator, ratio = _rtmlmc(config), config.eta
     found = [
         _sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
-        for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (0.6, 0.2))
+        for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
     found += [
-        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), IDLE, ENTROPIC, COPIES) for r in (0.3, 0.6, 1.0)
+        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), IDLE, ENTROPIC, COPIES)
+        for r in (0.3, 0.6, 1.0, 1.5)
     ]
     found += [
         _random_start(Ball(NORMS[norm], r), f"{norm} {r:g}")
-        for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2))
+        for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
     ]
     found += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
     found += [
         _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", IDLE, kappa=kappa)
-        for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("l2", 3.0, 1.0))
+        for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
     ]
     return {f"{method.family} {method.setting}": method for method in found if method.family in config.chosen}
 
