@@ -13,7 +13,6 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
 from phiball.backends import threads
@@ -157,29 +156,15 @@ def command(name: str) -> Callable[..., None]:
 
 
 def _go(study: Any, config: Any, out: Path, seed: int, jobs: int) -> None:
+    from phiball.experiments.progress import Board
     from phiball.experiments.runs import run
 
     console = Console()
-    progress = Progress(
-        TextColumn(study.NAME),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("cells, time left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with progress:
-        bar = progress.add_task(study.NAME, total=None)
-        table, written = run(
-            study,
-            config,
-            out,
-            seed=seed,
-            jobs=jobs or threads(),
-            on_cell=lambda done, total: progress.update(bar, completed=done, total=total),
-        )
+    if hasattr(study, "prepare"):  # before the board, because a download shows a bar of its own
+        study.prepare(config)
+    board = Board(study.NAME, console)
+    with board.shown():
+        table, written = run(study, config, out, seed=seed, jobs=jobs or threads(), on_start=board.start)
     for sheet in study.sheets(table):
         console.print(sheet.table())
     for paragraph in study.findings(table):

@@ -1,8 +1,8 @@
 """Two convolutions of the network of Section 6.1 in a form that costs less: the same parameters and values.
 
 Activations have their channels last in memory, at every width and size of a batch: the first layer makes them
-so, and the others follow. Parameters in that layout gain nothing more, so they stay as Conv2d has them. The
-convolution between the two is left alone: written in either of these ways it costs more.
+so, and the others follow. Parameters in that layout gain little more at best: they stay as Conv2d has them.
+The convolution between the two is left alone: written in either of these ways it costs more.
 """
 
 from __future__ import annotations

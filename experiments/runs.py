@@ -9,7 +9,8 @@ A study is a module with
 - `compute_cell(config, cell, rng)`: what was found there, a dict of numbers, words and lists of them;
   or `compute_cell(config, cell, rng, desk)` if it takes long: see `Desk`;
 - `compute(config, rng)`: the table of all cells; in full `compute(config, rng, each=...)`, where `each` does
-  the work cell by cell; `work(config, cell)`, if there is one: about how long a cell takes, in any unit;
+  the work cell by cell; if there are any, `work(config, cell)`, about how long a cell takes in any unit, and
+  `label(cell)`, what it is called, and `prepare(config)`, what is seen to before the work;
 - `draw(table)`: figures by name; `sheets(table)`: tables; `findings(table)`: paragraphs, computed.
 
 A folder of results holds run.json (study, configuration, seed, versions, machine, revision), one file a cell
@@ -30,11 +31,12 @@ from dataclasses import dataclass, field, fields
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from time import perf_counter, time
+from time import perf_counter
 from typing import Any, TypeAlias
 
 from phiball.backends import Rng, active, rng, use
 from phiball.backends.provenance import revision, versions
+from phiball.experiments.progress import Desk, Watch, Watched
 from phiball.refimpl.validation import valid_count
 
 Cell: TypeAlias = dict[str, Any]
@@ -63,56 +65,6 @@ def option(default: Any, text: str, choices: Sequence[str] = (), *, counts: bool
 def counting(config: Any) -> dict[str, Any]:
     """The fields of a Config that results depend on."""
     return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("counts", True)}
-
-
-@dataclass(frozen=True)
-class Desk:
-    """Where a cell that takes long keeps what it has so far, and says how far it is; None is nowhere."""
-
-    path: Path | None = None
-
-    def file(self, name: str) -> Path | None:
-        """A file of the cell's own."""
-        return None if self.path is None else self.path / name
-
-    def say(self, share: float, text: str) -> None:
-        """Tell whoever watches that this share of the cell is done; at most twice a second."""
-        note = self.file("progress.json")
-        if note is None or (note.exists() and time() - note.stat().st_mtime < 0.5):
-            return
-        note.parent.mkdir(parents=True, exist_ok=True)
-        part = note.with_suffix(".part")
-        part.write_text(json.dumps({"share": share, "text": text}), encoding="utf-8")
-        part.replace(note)
-
-    def heard(self) -> tuple[float, str]:
-        """The last that was said."""
-        try:
-            note = json.loads((self.path or Path()).joinpath("progress.json").read_text(encoding="utf-8"))
-            return float(note["share"]), str(note["text"])
-        except (OSError, ValueError, KeyError):
-            return 0.0, ""
-
-
-@dataclass(frozen=True)
-class Watch:
-    """The cells of a run as seen from outside: for each its file, its desk, and about how long it takes."""
-
-    files: tuple[Path, ...]
-    desks: tuple[Desk, ...]
-    work: tuple[float, ...]
-
-    def progress(self) -> tuple[float, int, dict[str, tuple[float, str]]]:
-        """The share of the work that is done, cells that are done, and of those under way what they said."""
-        over = [file.exists() for file in self.files]
-        begun = [
-            not done and desk.path is not None and desk.path.exists()
-            for done, desk in zip(over, self.desks, strict=True)
-        ]
-        said = {k: self.desks[k].heard() for k, is_begun in enumerate(begun) if is_begun}
-        shares = [1.0 if done else said.get(k, (0.0, ""))[0] for k, done in enumerate(over)]
-        share = sum(s * w for s, w in zip(shares, self.work, strict=True)) / sum(self.work)
-        return share, sum(over), {self.files[k].stem: heard for k, heard in said.items()}
 
 
 def in_turn(config: Any, cells: list[Cell], compute: Callable[..., Row], source: Rng) -> list[Row]:
@@ -162,14 +114,23 @@ class Folder:
                 raise ValueError(f"{files[k]} is of another cell; expected {cells[k]}")
         left = [k for k, file in enumerate(files) if not file.exists()]
         desks = [Desk(self.path / "desks" / file.stem) for file in files]
-        size = getattr(import_module(self.study), "work", lambda config, cell: 1.0)
-        self.on_start(Watch(tuple(files), tuple(desks), tuple(size(config, cell) for cell in cells)))
+        self.on_start(self._watch(config, cells, files, desks))
         self.on_cell(len(cells) - len(left), len(cells))
         note = {"seed": self.seed, **about()}
         work = [(self.study, config, cells[k], sources[k], files[k], desks[k], note) for k in left]
         for n, _ in enumerate(self._computed(work, _threads(config)), start=1):
             self.on_cell(len(cells) - len(left) + n, len(cells))
         return [{**cell, **_cell(file)["row"]} for cell, file in zip(cells, files, strict=True)]
+
+    def _watch(self, config: Any, cells: list[Cell], files: list[Path], desks: list[Desk]) -> Watch:
+        study = import_module(self.study)
+        work = getattr(study, "work", lambda config, cell: 1.0)
+        label = getattr(study, "label", lambda cell: " ".join(map(str, cell.values())))
+        watched = [
+            Watched(label(cell), file, desk, float(work(config, cell)))
+            for cell, file, desk in zip(cells, files, desks, strict=True)
+        ]
+        return Watch(tuple(watched), str(cells[0].get("stage", "")) if cells else "")
 
     def _computed(self, work: list[tuple[Any, ...]], threads: int) -> Iterator[None]:
         if self.jobs == 1 or len(work) < 2:
@@ -311,8 +272,18 @@ def _write_figures(study: Any, table: Table, out: Path) -> list[Path]:
             written.append(out / f"{name}.{kind}")
             with matplotlib.rc_context({"svg.hashsalt": name}):
                 figure.savefig(written[-1], **how)
+            if kind == "png":
+                _fewer_colours(written[-1])
         import_module("matplotlib.pyplot").close(figure)
     return written
+
+
+def _fewer_colours(file: Path) -> None:
+    """A picture of lines and words looks the same in 256 colours, and takes a third of the space."""
+    image = import_module("PIL.Image")
+    with image.open(file) as picture:
+        small = picture.convert("RGB").quantize(256)
+    small.save(file, optimize=True)
 
 
 def _write_report(study: Any, table: Table, figures: list[Path], out: Path) -> Path:

@@ -27,7 +27,8 @@ from phiball.backends import Rng, rng
 from phiball.experiments.guide_methods import Method
 from phiball.experiments.images import NAMES, Images, load
 from phiball.experiments.networks import network
-from phiball.experiments.runs import Cell, Desk, Each, Row, Table, in_turn, option
+from phiball.experiments.progress import Desk
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
 from phiball.experiments.supervised_attacks import ATTACKS, errors, mean_norms
 from phiball.experiments.supervised_figures import draw
 from phiball.experiments.supervised_methods import CHOSEN, FAMILIES, NORMS, OTHERS, candidates, fixed
@@ -45,6 +46,8 @@ __all__ = [
     "compute_cell",
     "draw",
     "findings",
+    "label",
+    "prepare",
     "sheets",
     "trained_network",
     "work",
@@ -117,10 +120,11 @@ class Config:
             raise ValueError(f"alpha is {self.alpha!r}; expected a number above 0 and at most 1")
         for name in ("noise_ratios", "pgm_ratios"):
             ratios = getattr(self, name)
-            for ratio in ratios:
+            several = isinstance(ratios, tuple) and ratios
+            for ratio in ratios if several else ():
                 valid_number(name, ratio, above=0)
-            if not ratios or list(ratios) != sorted(set(ratios)):
-                raise ValueError(f"{name} is {ratios!r}; expected increasing numbers")
+            if not several or list(ratios) != sorted(set(ratios)):
+                raise ValueError(f"{name} is {ratios!r}; expected a tuple of increasing numbers")
         if self.held_out >= self.train:
             raise ValueError(f"held_out is {self.held_out!r}; expected less than train, {self.train}")
         for name, words in (
@@ -128,14 +132,13 @@ class Config:
             ("methods", FAMILIES),
             ("chosen", (*CHOSEN, "none")),
             ("norms", tuple(NORMS)),
-            ("allocation", ALLOCATIONS),
         ):
             given = getattr(self, name)
-            given = (given,) if isinstance(given, str) else given
-            if not given or not set(given) <= set(words) or len(set(given)) < len(given):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected some of {', '.join(words)}")
-        if not fixed(self):
-            raise ValueError(f"methods is {self.methods!r}; expected at least one of {', '.join(FAMILIES)}")
+            several = isinstance(given, tuple) and given and all(word in words for word in given)
+            if not several or len(set(given)) < len(given):
+                raise ValueError(f"{name} is {given!r}; expected a tuple of some of {', '.join(words)}")
+        if self.allocation not in ALLOCATIONS:
+            raise ValueError(f"allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}")
 
     @property
     def ratios(self) -> dict[str, tuple[float, ...]]:
@@ -179,7 +182,7 @@ def _methods(config: Config, stage: str) -> dict[str, Method]:
 
 def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
     """The rows of both stages, the settings chosen in the first being those of the second."""
-    _ready(config)
+    prepare(config)
     seeds = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
     first = [
         _cell("choose", data, method.family, name, 0, seeds[0])
@@ -209,12 +212,13 @@ def _cell(stage: str, data: str, method: str, setting: str, trial: int, seed: in
     }
 
 
-def _ready(config: Config) -> None:
-    """Raise before the work on data that is not there, or a device."""
+def prepare(config: Config) -> None:
+    """Fetch what data is not there, and raise before the work on what cannot be had."""
     torch = import_module("torch")
+    import_module("scipy")  # which the verdicts need in the end
     try:
-        torch.empty(0, device=config.device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device is {config.device!r}; expected one that torch has ({reason})") from None
     for name in config.data:
@@ -242,8 +246,15 @@ def compute_cell(config: Config, cell: Cell, rng: Rng, desk: Desk | None = None)
     Everything drawn comes from the seed of the cell, which all methods of a trial share; `rng` is not used.
     """
     torch = import_module("torch")
+    threads = torch.get_num_threads()
     torch.set_num_threads(config.threads)
-    desk = desk or Desk()
+    try:
+        return _trained_and_attacked(config, cell, desk or Desk())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
     method = _methods(config, cell["stage"])[cell["setting"]]
     images = load(cell["data"], config.data_dir or None)
     (x, y), (test_x, test_y) = _parts(config, cell["stage"], images)
@@ -285,7 +296,7 @@ def compute_cell(config: Config, cell: Cell, rng: Rng, desk: Desk | None = None)
 
 
 def trained_network(file: Path) -> Any:
-    """The network that a cell has left in desks/*/network.pt, on the processor."""
+    """The network that a cell has left in desks/*/network.pt, as far as it was trained, on the processor."""
     kept = read(file)
     about = kept["about"]
     model = network(tuple(about["images"][2:]), about["width"], seed=0)
@@ -335,6 +346,11 @@ def work(config: Config, cell: Cell) -> float:
     method = _methods(config, cell["stage"])[cell["setting"]]
     images = config.train - (config.held_out if cell["stage"] == "choose" else 0)
     return images * config.epochs * method.evaluations + _attack_work(config, cell)
+
+
+def label(cell: Cell) -> str:
+    """What a cell is called where it is seen at work."""
+    return f"{cell['data']}: {cell['setting']}, trial {cell['trial']}"
 
 
 def _attack_work(config: Config, cell: Cell) -> float:

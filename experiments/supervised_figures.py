@@ -107,7 +107,7 @@ def _panels(table: Table, norm: str) -> Figure:
         axes.set_title(attack.replace("noise", "white noise"), fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("ratio to the mean norm", fontsize=8)
-    _legend(figure, grid[0, 0], 4)
+    _legend(figure, 4)
     return figure
 
 
@@ -142,9 +142,18 @@ def _plain_axis(axis: Axis, places: list[float]) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
 
 
-def _legend(figure: Figure, axes: Axes, columns: int) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5)
+def _legend(figure: Figure, columns: int) -> None:
+    """One for all panels, of which the first may lack a curve."""
+    pairs = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    found = {label: handle for panel in pairs for handle, label in panel}
+    figure.legend(
+        list(found.values()),
+        list(found),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8.5,
+    )
 
 
 # --- Cost -------------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def _point(axes: Axes, table: Table, data: str, place: int, method: str, kind: s
 def _training(table: Table) -> Figure:
     """The losses that the methods minimise, which are not the same: with the paper's radius, or chosen."""
     config, data = table.config, data_of(table)
-    figure = _figure(2.73 * max(len(data), 2), 3.4)
+    figure = _figure(8.2 if len(data) > 1 else 5, 3.4)
     panels = figure.subplots(1, len(data), sharex=True, sharey=True, squeeze=False)[0]
     for axes, name in zip(panels, data, strict=True):
         for method in methods_of(table):
@@ -223,7 +232,7 @@ def _training(table: Table) -> Figure:
     note = {"xy": (0.98, log(CLASSES)), "xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     panels[0].annotate("guessing", xytext=(0, -9), ha="right", fontsize=7, color="#777777", **note)
     panels[0].set_ylabel("mean loss in training", fontsize=9)
-    _legend(figure, panels[0], 4)
+    _legend(figure, 4 if len(data) > 1 else 2)
     return figure
 
 

@@ -15,7 +15,6 @@ from phiball.experiments.supervised_verdicts import (
     contests,
     data_of,
     error_of,
-    evaluations,
     every,
     largest,
     methods_of,
@@ -121,8 +120,8 @@ def _rule(table: Table) -> str:
         f"at most {tail:.1f} % of panels, as every baseline must be beaten, and not in at most {tail:.1f} % "
         f"for each baseline: in up to {shared * count * tail / 100:.1f} of {shared} panels with {count} "
         "baselines. The interval takes differences to be normal, which few trials cannot show, and does not "
-        "cover the choice of test images, which all trials share. Constant classifiers count: with a few "
-        f"per cent right they pass any attack. Readings: {names or 'none has its methods here'}."
+        "cover the choice of test images, which all trials share. Constant classifiers count as they are, "
+        f"and no attack makes them worse. Readings: {names or 'none has its methods here'}."
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from math import inf, nan, sqrt
 from statistics import fmean, stdev
@@ -144,6 +145,7 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
     return Difference(other, fmean(found), bar, bound)
 
 
+@cache
 def student(trials: int) -> float:
     """Standard errors on each side of the mean that make an interval of LEVEL."""
     return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))

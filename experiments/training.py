@@ -6,8 +6,8 @@ the order of the data. It also says what it belongs to (`about`), and one of any
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -15,6 +15,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -60,12 +61,15 @@ def train(
     `on_step(done, total, loss)` hears of every step.
     """
     torch = import_module("torch")
-    about = {**about, "plan": asdict(plan), "images": list(x.shape)}
+    # As JSON has it, without NumPy's numbers: `read` would not load them again.
+    about = json.loads(
+        json.dumps({**about, "plan": asdict(plan), "images": list(x.shape)}, default=lambda v: v.tolist())
+    )
     steps = ceil(len(x) / plan.batch)
     total = plan.epochs * steps
     order, source = source.spawn(2)
     orders = order.spawn(plan.epochs)
-    optimizer = torch.optim.Adam(model.parameters(), lr=plan.rate)
+    optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
     curve: list[float] = []  # of epochs that are over
     seen: list[float] = []  # losses of the steps of this one
     first = 0
@@ -117,12 +121,18 @@ def read(file: Path, about: dict[str, Any] | None = None) -> dict[str, Any]:
     """A checkpoint, read without running anything that it may contain; ValueError unless it is of `about`."""
     torch = import_module("torch")
     remedy = "delete it, and training begins anew"
-    try:
-        kept = torch.load(file, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file} is no checkpoint that can be read ({reason}); {remedy}") from None
-    if not isinstance(kept, dict) or not {"about", "model"} <= kept.keys():
+    with file.open("rb") as stream:
+        try:
+            with ZipFile(stream) as packed:
+                if packed.testzip():
+                    raise ValueError("a checksum is wrong")  # torch does not look at them
+            stream.seek(0)
+            kept = torch.load(stream, map_location="cpu", weights_only=True)
+        except Exception as error:  # a file that is not what it should be raises almost anything
+            raise ValueError(
+                f"{file} is damaged, or no checkpoint ({type(error).__name__}); {remedy}"
+            ) from error
+    if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")
     if about is not None and kept["about"] != about:
         there = kept["about"]

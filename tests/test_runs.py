@@ -119,10 +119,8 @@ def test_every_cell_says_where_it_comes_from(tmp_path: Path) -> None:
         assert note["machine"]
         inside = (ROOT / ".git").exists()
         assert bool(note["revision"]) == inside
-    assert json.loads((tmp_path / "run.json").read_text())["config"] == {
-        **asdict(Config(count=2)),
-        "powers": [1.0, 0.5],
-    }
+    counting = {name: value for name, value in asdict(Config(count=2)).items() if name != "place"}
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == {**counting, "powers": [1.0, 0.5]}
 
 
 def test_the_folder_changes_nothing(tmp_path: Path) -> None:

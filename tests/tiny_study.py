@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Rng
+from phiball.experiments.progress import Desk
 from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
 from phiball.experiments.sheets import Sheet
 
@@ -22,6 +23,7 @@ class Config:
     pause: float = option(0.0, "Seconds a cell.")
     powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.")
     reading: str = option("plain", "How it is read.", ("plain", "fancy"))
+    place: str = option("", "Where files lie.", counts=False)
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -35,8 +37,9 @@ def cells(config: Config) -> list[Cell]:
     return [{"name": f"cell {k}", "k": k} for k in range(config.count)]
 
 
-def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
+def compute_cell(config: Config, cell: Cell, rng: Rng, desk: Desk | None = None) -> Row:
     time.sleep(config.pause)
+    (desk or Desk()).say(0.5, "half")
     draws = rng.normal((300, 300), like=np.zeros(1))
     found: Row = {"total": np.sum(draws), "product": (draws @ draws)[0, 0], "draws": draws[0, :3]}
     if cell["k"] == 1:
