@@ -120,7 +120,7 @@ class Config:
             raise ValueError(f"alpha is {self.alpha!r}; expected a number above 0 and at most 1")
         for name in ("noise_ratios", "pgm_ratios"):
             ratios = getattr(self, name)
-            several = isinstance(ratios, tuple) and ratios
+            several = isinstance(ratios, tuple) and len(ratios) > 0
             for ratio in ratios if several else ():
                 valid_number(name, ratio, above=0)
             if not several or list(ratios) != sorted(set(ratios)):
@@ -134,8 +134,8 @@ class Config:
             ("norms", tuple(NORMS)),
         ):
             given = getattr(self, name)
-            several = isinstance(given, tuple) and given and all(word in words for word in given)
-            if not several or len(set(given)) < len(given):
+            known = isinstance(given, tuple) and all(word in words for word in given)
+            if not known or not given or len(set(given)) < len(given):
                 raise ValueError(f"{name} is {given!r}; expected a tuple of some of {', '.join(words)}")
         if self.allocation not in ALLOCATIONS:
             raise ValueError(f"allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}")

@@ -15,6 +15,7 @@ from phiball.experiments.supervised_verdicts import (
     contests,
     data_of,
     error_of,
+    evaluations,
     every,
     largest,
     methods_of,
@@ -35,14 +36,48 @@ def _plus_minus(numbers: list[float]) -> str:
 
 
 def sheets(table: Table) -> list[Sheet]:
-    """The errors on each data set, what was chosen, and the verdicts."""
+    """A summary, the errors on each data set, what was chosen, and the verdicts."""
     judged = [row for row in table.rows if row["stage"] == "choose"]
     return [
+        _summary(table),
         *(_errors(table, data) for data in data_of(table)),
         *([_candidates(judged)] if judged else []),
         _verdicts(table, "Verdicts on RT-MLMC: mean over ratios", every, _rule(table)),
         _verdicts(table, "Verdicts on RT-MLMC: the largest ratio", largest, "By the same rule."),
     ]
+
+
+def _summary(table: Table) -> Sheet:
+    """What the figure of costs shows, in numbers."""
+    both = {
+        kind: [name for attack in ATTACKS if attack.startswith(kind) for name in every(table.config, attack)]
+        for kind in ("noise", "PGM")
+    }
+    cells = []
+    for method in methods_of(table):
+        found = [
+            values(table, data, method, columns)
+            for data in data_of(table)
+            for columns in (["clean"], *both.values())
+        ]
+        cells.append(
+            (
+                method,
+                f"{evaluations(table, method):.3g}",
+                *(_plus_minus(numbers) if numbers else "-" for numbers in found),
+            )
+        )
+    return Sheet(
+        "Errors in percent",
+        (
+            "method",
+            "evaluations",
+            *(f"{data} {kind}" for data in data_of(table) for kind in ("clean", *both)),
+        ),
+        cells,
+        "Means over trials and their standard errors; of noise and PGM over both norms of the attack and all "
+        "ratios. Evaluations are for each data point in training.",
+    )
 
 
 def _errors(table: Table, data: str) -> Sheet:
