@@ -23,7 +23,8 @@ from phiball.backends import Rng
 from phiball.experiments.cartpole_env import START, Backup, Physics, learn, play
 from phiball.experiments.cartpole_figures import METHODS, PLACES, WINDOW, draw
 from phiball.experiments.cartpole_report import findings, sheets
-from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
+from phiball.experiments.options import option
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
 from phiball.refimpl import Grid, Maximum
 from phiball.refimpl.qlearning import valid_discount
 from phiball.refimpl.validation import valid_count, valid_number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import Field, fields, replace
@@ -23,6 +24,7 @@ STUDIES = {
     "cartpole": "phiball.experiments.cartpole",
     "supervised": "phiball.experiments.supervised",
 }
+WIDE = 160  # columns, where the output goes to a file
 SCALES = ("smoke", "small", "paper")
 KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
@@ -77,10 +79,12 @@ def _parsed(item: Field[Any], text: str) -> Any:
     default: Any = item.default
     several = isinstance(default, tuple)
     kind = type(default[0]) if several else type(default)
-    parts = text.split(",") if several else [text]
+    parts = [part.strip() for part in text.split(",")] if several else [text]
     choices = item.metadata.get("choices", ())
-    if choices and not set(parts) <= set(choices):
-        raise ValueError(f"{_flag(item)} is {text!r}; expected one of {', '.join(choices)}")
+    strange = [part for part in parts if choices and part not in choices]
+    if strange:
+        expected = f"one of {', '.join(choices)}" + ("; several have commas between them" if several else "")
+        raise ValueError(f"{_flag(item)} has {strange[0]!r}; expected {expected}")
     try:
         values = tuple(kind(part) for part in parts)
     except ValueError:
@@ -91,6 +95,20 @@ def _parsed(item: Field[Any], text: str) -> Any:
 
 def _flag(item: Field[Any]) -> str:
     return "--" + item.name.replace("_", "-")
+
+
+def _as_option(study: Any, message: str) -> str:
+    """A message about a field of the Config, with the name that the field has on the command line."""
+    name, rest, more = message.partition(" ")
+    known = {item.name: _flag(item) for item in fields(study.Config)}
+    return f"{known.get(name, name)}{rest}{more}"
+
+
+def _scales(study: Any, item: Field[Any]) -> str:
+    """The values of an option, at the scale `paper` and where others differ."""
+    shown = {scale: _shown(getattr(study.SCALES[scale], item.name)) for scale in reversed(SCALES)}
+    told = [f"{scale}: {text}" for scale, text in shown.items() if scale == "paper" or text != shown["paper"]]
+    return f"[{'; '.join(told)}]"
 
 
 def _shown(value: Any) -> str:
@@ -113,7 +131,7 @@ def command(name: str) -> Callable[..., None]:
             }
             config = replace(study.SCALES[scale], **changes)
         except (ValueError, TypeError) as error:
-            _fail(str(error), 2)
+            _fail(_as_option(study, str(error)), 2)
         try:
             _go(study, config, out or Path("results") / name / scale, seed, jobs)
         except (ValueError, ImportError, OSError) as error:
@@ -139,8 +157,9 @@ def command(name: str) -> Callable[..., None]:
     for item in fields(study.Config):
         choices = item.metadata.get("choices", ())
         text = item.metadata["help"] + (f" One of {', '.join(choices)}." if choices else "")
-        text += f" [paper: {_shown(getattr(study.SCALES['paper'], item.name))}]"
-        flag = typer.Option(_flag(item), help=escape(text), metavar="VALUE")
+        text += f" {_scales(study, item)}"
+        several = isinstance(item.default, tuple)
+        flag = typer.Option(_flag(item), help=escape(text), metavar="VALUE,..." if several else "VALUE")
         parameters.append(
             Parameter(
                 item.name,
@@ -160,13 +179,22 @@ def _go(study: Any, config: Any, out: Path, seed: int, jobs: int) -> None:
     from phiball.experiments.runs import run
 
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=WIDE)
     if hasattr(study, "prepare"):  # before the board, because a download shows a bar of its own
         study.prepare(config)
     board = Board(study.NAME, console)
     with board.shown():
         table, written = run(study, config, out, seed=seed, jobs=jobs or threads(), on_start=board.start)
     for sheet in study.sheets(table):
-        console.print(sheet.table())
+        page = sheet.table()
+        if (
+            console.measure(page, options=console.options.update(max_width=10 * WIDE)).maximum
+            <= console.width
+        ):
+            console.print(page)
+        else:
+            console.print(f"{sheet.title}: a table too wide for this terminal, in report.md", highlight=False)
     for paragraph in study.findings(table):
         console.print(paragraph, highlight=False, markup=False)
     console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)

@@ -61,6 +61,16 @@ RETRIES = 2
 CHUNK = 1 << 16  # bytes that are taken at a time
 TIMEOUT = 10.0, 30.0  # seconds to connect, and without a byte
 
+# The first thousand images of each: files of one data set, or part of it, are not taken for another.
+BEGINNINGS = {
+    "2304e0137aea1f23": ("mnist", "train"),
+    "f8f3c5a608a9f7d4": ("mnist", "test"),
+    "7350186bf86b76af": ("fashion-mnist", "train"),
+    "8d46efb2efae7259": ("fashion-mnist", "test"),
+    "9f1dec4a3857f15e": ("kmnist", "train"),
+    "3bf5c00d550dd8ec": ("kmnist", "test"),
+}
+
 # Told a file that is being fetched, its bytes that are here, and all of them (0 if not known).
 Say: TypeAlias = Callable[[str, int, int], None]
 
@@ -105,7 +115,20 @@ def load(name: str, folder: str | Path | None = None, *, say: Say | None = None)
         raise TypeError(f"folder is {folder!r}; expected a path")
     folder = folder or os.environ.get(VARIABLE)
     paths = _found(Path(folder).expanduser(), name) if folder else _fetched(name, say)
-    return Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)
+    found = Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)
+    for part, images, path in (("train", found.train_x, paths[0]), ("test", found.test_x, paths[2])):
+        known = BEGINNINGS.get(_beginning(images), (name, part))
+        if known != (name, part):
+            raise ValueError(
+                f"{path} holds the images of {known[0]} to {known[1]} with; expected those of {name} "
+                f"to {part} with"
+            )
+    return found
+
+
+def _beginning(images: Bytes) -> str:
+    """What identifies a data set, of which there may be a part alone."""
+    return sha256(images[:1000].tobytes()).hexdigest()[:16]
 
 
 def _digits() -> Images:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Rng
+from phiball.experiments.options import option
 from phiball.experiments.pricing_model import (
     Cost,
     Floats,
@@ -27,7 +28,7 @@ from phiball.experiments.pricing_model import (
 )
 from phiball.experiments.pricing_report import draw, findings, sheets
 from phiball.experiments.pricing_train import METHODS, Problem, Training, train, worst_cost
-from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
 from phiball.refimpl import RTMLMC, SG, Ball
 from phiball.refimpl.validation import valid_count, valid_number
 

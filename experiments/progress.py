@@ -14,6 +14,7 @@ from typing import Any
 
 PAUSE = 0.5  # seconds between looks
 QUIET = 60.0  # seconds between lines where there is no terminal
+SURE = 0.01  # of the work must be done before the time left is told
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,18 @@ class Board:
     def __init__(self, name: str, console: Any) -> None:
         self._name, self._console = name, console
         self._watch: Watch | None = None
-        self._began = self._told = monotonic()
-        self._first = 0.0
+        self._told = monotonic()
+        self._first: tuple[float, float] | None = None
         self._bars: dict[str, Any] = {}
 
     def start(self, watch: Watch) -> None:
         """Watch these cells from now on."""
-        self._began = self._told = monotonic()
-        self._first = watch.look()[1]
+        self._told = monotonic()
+        self._first = None
         self._watch = watch
+        if not self._console.is_terminal:
+            done, _, _ = watch.look()
+            self._line(watch, f"{done} of {len(watch.cells)} cells are there; a line a minute follows")
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -145,12 +149,15 @@ class Board:
             bars.update(self._bars[name], completed=part, text=text)
 
     def _tell(self, watch: Watch, done: int, share: float) -> None:
-        if monotonic() - self._told < QUIET or share <= self._first:
+        if monotonic() - self._told < QUIET:
             return
-        self._told = monotonic()
-        left = (1 - share) * (self._told - self._began) / (share - self._first) / 60
-        name = f"{self._name} {watch.stage}".strip()
-        told = (
-            f"{done} of {len(watch.cells)} cells, {100 * share:.0f} % of the work, about {left:.0f} min left"
-        )
-        print(f"{name}: {told}", file=sys.stderr, flush=True)
+        now = self._told = monotonic()
+        if self._first is None:  # the start was slower than what follows: time is taken from here
+            self._first = now, share
+        began, first = self._first
+        gained = share - first
+        left = f", about {(1 - share) * (now - began) / gained / 60:.0f} min left" if gained > SURE else ""
+        self._line(watch, f"{done} of {len(watch.cells)} cells, {100 * share:.0f} % of the work{left}")
+
+    def _line(self, watch: Watch, text: str) -> None:
+        print(f"{self._name} {watch.stage}".strip() + f": {text}", file=sys.stderr, flush=True)

@@ -20,23 +20,26 @@ figures.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import platform
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from time import perf_counter
+from threading import Thread
+from time import perf_counter, sleep
 from typing import Any, TypeAlias
 
 from phiball.backends import Rng, active, rng, use
 from phiball.backends.provenance import revision, versions
+from phiball.experiments.options import counting
 from phiball.experiments.progress import Desk, Watch, Watched
+from phiball.experiments.run_files import write_figures, write_report, write_table
 from phiball.refimpl.validation import valid_count
 
 Cell: TypeAlias = dict[str, Any]
@@ -52,19 +55,6 @@ class Table:
 
     config: Any
     rows: tuple[Row, ...]
-
-
-def option(default: Any, text: str, choices: Sequence[str] = (), *, counts: bool = True) -> Any:
-    """A field of a Config: its value at the scale `paper`, what it is, and the words that it may be.
-
-    What does not count (where files lie) may differ when a run goes on, and is not recorded with it.
-    """
-    return field(default=default, metadata={"help": text, "choices": tuple(choices), "counts": counts})
-
-
-def counting(config: Any) -> dict[str, Any]:
-    """The fields of a Config that results depend on."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("counts", True)}
 
 
 def in_turn(config: Any, cells: list[Cell], compute: Callable[..., Row], source: Rng) -> list[Row]:
@@ -139,14 +129,22 @@ class Folder:
                 yield
             return
         joblib = import_module("joblib")
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads, initializer=_deaf):
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads, initializer=_worker):
             pool = joblib.Parallel(n_jobs=self.jobs, return_as="generator_unordered")
             yield from pool(joblib.delayed(_compute_and_keep)(*one) for one in work)
 
 
-def _deaf() -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to the one that reports it."""
+def _worker() -> None:
+    """Leave Ctrl-C, which a terminal sends to all processes, to the parent; and do not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(1.0)
+        os._exit(1)  # what was computed so far is in files
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _threads(config: Any) -> int:
@@ -232,6 +230,24 @@ def about() -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other runs out of a folder: two would write the same files."""
+    try:
+        fcntl = import_module("fcntl")
+    except ImportError:  # Windows
+        yield
+        return
+    with (out / ".lock").open("w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it ends with the process, however that ends
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is at work in {out}; expected to be alone, or another folder (--out)"
+            ) from None
+        yield
+
+
 def run(
     study: Any,
     config: Any,
@@ -248,54 +264,7 @@ def run(
         import_module(name)  # what is missing is told before the work
     folder = Folder(out, study.__name__, seed, jobs, on_cell, on_start)
     folder.open(config)
-    table = study.compute(config, rng(seed), each=folder.each)
-    figures = _write_figures(study, table, out)
-    return table, [_write_table(table, out), *figures, _write_report(study, table, figures, out)]
-
-
-def _write_table(table: Table, out: Path) -> Path:
-    """The numbers and words of all rows, blank where a row has none; lists stay in the files of the cells."""
-    names = dict.fromkeys(k for row in table.rows for k, v in row.items() if not isinstance(v, (list, dict)))
-    with (out / "table.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(names)
-        writer.writerows([row.get(name, "") for name in names] for row in table.rows)
-    return out / "table.csv"
-
-
-def _write_figures(study: Any, table: Table, out: Path) -> list[Path]:
-    matplotlib = import_module("matplotlib")
-    matplotlib.use("agg")
-    written = []
-    for name, figure in study.draw(table).items():
-        for kind, how in (("png", {"dpi": 110}), ("svg", {"metadata": {"Date": None}})):
-            written.append(out / f"{name}.{kind}")
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(written[-1], **how)
-            if kind == "png":
-                _fewer_colours(written[-1])
-        import_module("matplotlib.pyplot").close(figure)
-    return written
-
-
-def _fewer_colours(file: Path) -> None:
-    """A picture of lines and words looks the same in 256 colours, and takes a third of the space."""
-    image = import_module("PIL.Image")
-    with image.open(file) as picture:
-        small = picture.convert("RGB").quantize(256)
-    small.save(file, optimize=True)
-
-
-def _write_report(study: Any, table: Table, figures: list[Path], out: Path) -> Path:
-    note = json.loads((out / "run.json").read_text(encoding="utf-8"))
-    settings = ", ".join(f"{name} {value}" for name, value in counting(table.config).items())
-    lines = [f"# {study.TITLE}", "", *(f"![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png")]
-    lines += [sheet.markdown() for sheet in study.sheets(table)]
-    lines += [f"{paragraph}\n" for paragraph in study.findings(table)]
-    versions = ", ".join(f"{name} {v}" for name, v in note["versions"].items())
-    lines += [
-        f"Settings: {settings}. Seed {note['seed']}; {versions}; backend {note['backend']}; "
-        f"{note['machine']}; {note['revision']}."
-    ]
-    (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return out / "report.md"
+    with _alone(out):
+        table = study.compute(config, rng(seed), each=folder.each)
+    figures = write_figures(study, table, out)
+    return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]

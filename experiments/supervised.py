@@ -27,8 +27,9 @@ from phiball.backends import Rng, rng
 from phiball.experiments.guide_methods import Method
 from phiball.experiments.images import NAMES, Images, load
 from phiball.experiments.networks import network
+from phiball.experiments.options import option
 from phiball.experiments.progress import Desk
-from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
 from phiball.experiments.supervised_attacks import ATTACKS, errors, mean_norms
 from phiball.experiments.supervised_figures import draw
 from phiball.experiments.supervised_methods import CHOSEN, FAMILIES, NORMS, OTHERS, candidates, fixed
@@ -219,8 +220,11 @@ def prepare(config: Config) -> None:
     try:
         torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
     except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device is {config.device!r}; expected one that torch has ({reason})") from None
+        reason = str(error).splitlines()[0][:80]
+        raise ValueError(
+            f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and a torch for it "
+            f"({reason})"
+        ) from None
     for name in config.data:
         images = load(name, config.data_dir or None)
         if config.held_out >= min(config.train, len(images.train_x)):
@@ -295,13 +299,18 @@ def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
     }
 
 
-def trained_network(file: Path) -> Any:
-    """The network that a cell has left in desks/*/network.pt, as far as it was trained, on the processor."""
-    kept = read(file)
+def trained_network(file: str | Path) -> Any:
+    """The network that a cell has left in desks/*/network.pt, on the processor, ready to classify.
+
+    It takes images (N, 1, height, width), float32 in [0, 1]. A training that has not ended raises.
+    """
+    kept = read(Path(file))
+    if "optimizer" in kept:
+        raise ValueError(f"{file} is of a training that has not ended; run the study again, and it goes on")
     about = kept["about"]
     model = network(tuple(about["images"][2:]), about["width"], seed=0)
     model.load_state_dict(kept["model"])
-    return model
+    return model.eval()
 
 
 def _about(config: Config) -> dict[str, Any]:

@@ -66,16 +66,15 @@ def _tidy(axes: Axes) -> None:
 
 
 def shown(table: Table, norm: str) -> dict[str, dict[str, Any]]:
-    """The methods of a figure of panels, at most eight, and the look of each."""
+    """The methods of a figure of panels: all of the paper's readings and three beyond; the look of each."""
     config = table.config
     rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
-    # In a linf ball of the paper's radius FGM and IFGM both end at chance: one of them shows it.
-    inner = step if norm == "linf" else rho
     lines = {
         "ERM": ":",
         f"FGM {rho}": "-",
         f"FGM {step}": "--",
-        f"IFGM {inner}": "-",
+        f"IFGM {rho}": "-",
+        f"IFGM {step}": "--",
         f"noise x4 {rho}": "--",
         "random-start FGM, chosen": "-.",
         "tilted, chosen": "-.",
@@ -85,8 +84,10 @@ def shown(table: Table, norm: str) -> dict[str, dict[str, Any]]:
     looks = {m: {**LOOKS[family_of(m)], "linestyle": line} for m, line in lines.items() if m in there}
     for method, look in looks.items():
         ours = method.startswith("RT-MLMC")
-        look.update(linewidth=2.4 if ours else 1.2, markersize=5 if ours else 3.5, zorder=4 if ours else 3)
-        if method == f"FGM {step}":
+        # Where IFGM lies on FGM, both are seen.
+        size = {"RT-MLMC": 5.0, "FGM": 5.0, "IFGM": 3.0}.get(family_of(method), 3.5)
+        look.update(linewidth=2.4 if ours else 1.2, markersize=size, zorder=4 if ours else 3)
+        if method.endswith(f"FGM {step}"):
             look["markerfacecolor"] = "white"
     return looks
 
@@ -101,13 +102,14 @@ def _panels(table: Table, norm: str) -> Figure:
                 _curve(axes, table, name, attack, method, look)
             _tidy(axes)
             axes.set_yscale("log")
-            _percent_axis(axes.yaxis)
+        for axes in row:  # once all have their curves, as they share a scale
+            _log_ticks(axes.yaxis, 8)
         row[0].set_ylabel(f"{name}\nerror (%)", fontsize=9)
     for axes, attack in zip(grid[0], ATTACKS, strict=True):
         axes.set_title(attack.replace("noise", "white noise"), fontsize=10)
     for axes in grid[-1]:
         axes.set_xlabel("ratio to the mean norm", fontsize=8)
-    _legend(figure, 4)
+    _legend(figure, 3)
     return figure
 
 
@@ -130,16 +132,33 @@ def _least(table: Table, data: str, method: str) -> float:
     return 50 / float(rows_of(table, data, method)[0]["tested on"])
 
 
-def _percent_axis(axis: Axis) -> None:
-    _plain_axis(axis, [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
-
-
-def _plain_axis(axis: Axis, places: list[float]) -> None:
+def _log_ticks(axis: Axis, most: int) -> None:
+    """Plain numbers on a scale of logarithms, about `most` of them."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    axis.set_major_locator(FixedLocator(places))
+    axis.set_major_locator(FixedLocator(ticks(*axis.get_view_interval(), most)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers for a scale of logarithms, three at least: evenly spaced ones where it is short."""
+    from matplotlib.ticker import MaxNLocator
+
+    series = [
+        [first * 10.0**power for power in range(-6, 7) for first in firsts]
+        for firsts in ((1, 2, 5), (1, 3), (1,))
+    ]
+    series = [found for one in series if len(found := [x for x in one if low <= x <= high]) >= 3]
+    if not series:
+        even = MaxNLocator(nbins=min(most, 5), steps=[1, 2, 5, 10], min_n_ticks=3).tick_values(low, high)
+        found = [float(x) for x in even if low <= x <= high]
+        while len(found) > max(most, 3):  # the closest, which are at the upper end
+            found.remove(
+                min(found[1:-1], key=lambda x: found[found.index(x) + 1] / found[found.index(x) - 1])
+            )
+        return found
+    return next((one for one in series if len(one) <= most), min(series, key=len))
 
 
 def _legend(figure: Figure, columns: int) -> None:
@@ -165,7 +184,7 @@ def _cost(table: Table) -> Figure:
     cost = {method: evaluations(table, method) for method in methods_of(table)}
     methods = sorted(cost, key=lambda method: (round(cost[method]), families.index(family_of(method))))
     data = data_of(table)
-    figure = _figure(8.2 if len(data) > 1 else 5.6, 0.7 + 0.19 * len(methods))
+    figure = _figure(8.2 if len(data) > 1 else 5.6, max(2.0, 0.9 + 0.19 * len(methods)))
     panels = figure.subplots(1, len(KINDS) * len(data), sharey=True, squeeze=False)[0]
     places = [(kind, name) for kind in KINDS for name in data]
     for axes, (kind, name) in zip(panels, places, strict=True):
@@ -177,17 +196,16 @@ def _cost(table: Table) -> Figure:
         _tidy(axes)
         axes.grid(axis="x", color="#e4e4e4", linewidth=0.6)
         axes.set_title(f"{KINDS[kind]}\n{name}", fontsize=8.5)
-        if kind == "noise":
-            axes.set_xscale("log")
-            _plain_axis(axes.xaxis, [0.1, 0.3, 1, 3, 10, 30, 100])
-            axes.set_xlim(min(0.8, axes.dataLim.x0), 130)
-        else:
-            axes.set_xticks([0, 50, 100])
-            axes.set_xlim(0, 105)
+        axes.set_xscale("log")
+        axes.margins(x=0.1)
+        _log_ticks(axes.xaxis, 3)
     panels[0].set_yticks(range(len(methods)), [f"{method}   {cost[method]:.3g}" for method in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
-    panels[0].set_ylabel("method, and evaluations a data point", fontsize=8)
-    figure.supxlabel("error (%), mean over ratios and both norms of the attack", fontsize=8)
+    figure.supxlabel(
+        "error (%) on a scale of logarithms, mean over ratios and both norms of the attack;\n"
+        "beside each method its evaluations a data point",
+        fontsize=8,
+    )
     return figure
 
 
@@ -211,6 +229,8 @@ def _point(axes: Axes, table: Table, data: str, place: int, method: str, kind: s
 
 def _training(table: Table) -> Figure:
     """The losses that the methods minimise, which are not the same: with the paper's radius, or chosen."""
+    from matplotlib.ticker import MaxNLocator
+
     config, data = table.config, data_of(table)
     figure = _figure(8.2 if len(data) > 1 else 5, 3.4)
     panels = figure.subplots(1, len(data), sharex=True, sharey=True, squeeze=False)[0]
@@ -224,14 +244,16 @@ def _training(table: Table) -> Figure:
                 axes.plot(range(1, len(mean) + 1), mean, label=method, markersize=3.5, linewidth=1.2, **look)
         axes.axhline(log(CLASSES), color="#999999", linewidth=0.8)
         axes.set_yscale("log")
-        _plain_axis(axes.yaxis, [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5])
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set_xlim(0.7, config.epochs + 0.3)
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("epoch", fontsize=8)
         _tidy(axes)
     note = {"xy": (0.98, log(CLASSES)), "xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     panels[0].annotate("guessing", xytext=(0, -9), ha="right", fontsize=7, color="#777777", **note)
     panels[0].set_ylabel("mean loss in training", fontsize=9)
+    for axes in panels:
+        _log_ticks(axes.yaxis, 8)
     _legend(figure, 4 if len(data) > 1 else 2)
     return figure
 

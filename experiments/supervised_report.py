@@ -13,6 +13,7 @@ from phiball.experiments.supervised_verdicts import (
     Pick,
     called,
     contests,
+    counted,
     data_of,
     error_of,
     evaluations,
@@ -38,12 +39,15 @@ def _plus_minus(numbers: list[float]) -> str:
 def sheets(table: Table) -> list[Sheet]:
     """A summary, the errors on each data set, what was chosen, and the verdicts."""
     judged = [row for row in table.rows if row["stage"] == "choose"]
+    verdicts = [
+        _verdicts(table, "Verdicts on RT-MLMC: mean over ratios", every, _rule(table)),
+        _verdicts(table, "Verdicts on RT-MLMC: the largest ratio", largest, "By the same rule."),
+    ]
     return [
         _summary(table),
         *(_errors(table, data) for data in data_of(table)),
         *([_candidates(judged)] if judged else []),
-        _verdicts(table, "Verdicts on RT-MLMC: mean over ratios", every, _rule(table)),
-        _verdicts(table, "Verdicts on RT-MLMC: the largest ratio", largest, "By the same rule."),
+        *(sheet for sheet in verdicts if sheet.cells),
     ]
 
 
@@ -138,6 +142,7 @@ def _verdicts(table: Table, title: str, pick: Pick, note: str) -> Sheet:
         cells += [
             (reading.name, attack, *(str(found.get((name, attack), "-")) for name in data))
             for attack in ATTACKS
+            if found
         ]
     return Sheet(title, ("reading", "attack", *data), cells, note, left=2)
 
@@ -148,18 +153,19 @@ def _rule(table: Table) -> str:
     count = max((len(reading.baselines) for reading in found), default=0)
     shared, tail = len(ATTACKS) * len(data_of(table)), 50 * (1 - LEVEL)
     return (
-        "Errors of RT-MLMC minus those of a baseline within trials, mean and standard error, in points. "
-        f"best: below every baseline, outside of Student's interval of {100 * LEVEL:g} % ({_factors(table)}) "
-        "and by more than one image; not: above some baseline likewise; else tied, which is no proof of "
-        "equality. The baseline named is the one that decides. Were all methods equal, best would be said in "
-        f"at most {tail:.1f} % of panels, as every baseline must be beaten, and not in at most {tail:.1f} % "
-        f"for each baseline: in up to {shared * count * tail / 100:.1f} of {shared} panels with {count} "
-        "baselines. The interval takes differences to be normal, which few trials cannot show, and does not "
-        "cover the choice of test images, which all trials share. Constant classifiers count as they are, "
-        f"and no attack makes them worse. Readings: {names or 'none has its methods here'}."
+        "Errors of RT-MLMC minus those of the baseline named, within trials: mean and standard error, in "
+        "points. best: clearly below every baseline; not: clearly above one; else tied, which is no proof of "
+        "equality. Named is the lowest baseline; with not, the lowest of those clearly below RT-MLMC, though "
+        f"an unclear one may be lower still. Clear is outside of Student's interval of {100 * LEVEL:g} % "
+        f"{_factors(table)}and more than one image. Were all methods equal, best would be said in at most "
+        f"{tail:.1f} % of panels, and not in at most {tail:.1f} % for each baseline: up to "
+        f"{shared * count * tail / 100:.1f} of {shared} panels with {counted(count, 'baseline')}. The "
+        "interval takes differences to be normal, and does not cover the choice of test images, which all "
+        f"trials share. Classifiers near guessing count as they are. Readings: {names}."
     )
 
 
 def _factors(table: Table) -> str:
     counts = {len(rows_of(table, data, m)) for data in data_of(table) for m in methods_of(table)}
-    return ", ".join(f"{student(n):.1f} standard errors with {n} trials" for n in sorted(counts) if n > 1)
+    found = [f"{student(n):.1f} standard errors with {n} trials" for n in sorted(counts) if n > 1]
+    return f"({', '.join(found)}) " if found else ""

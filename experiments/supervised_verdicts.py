@@ -19,7 +19,7 @@ from phiball.experiments.supervised_attacks import ATTACKS
 from phiball.experiments.supervised_methods import CHOSEN, FAMILIES, Reading, fixed, readings
 
 LEVEL = 0.95  # of the intervals
-CONSTANT = 80.0  # clean error in %; ten classes by chance have 90
+GUESSING = 80.0  # clean error in %; ten classes by chance have 90
 WORDS = ("best", "tied", "not")
 
 Pick: TypeAlias = Callable[[Any, str], list[str]]
@@ -83,6 +83,12 @@ def called(methods: Iterable[str]) -> str:
     return ", ".join(f"chosen {m.removesuffix(', chosen')}" if m.endswith(", chosen") else m for m in methods)
 
 
+def counted(number: float, thing: str) -> str:
+    """A number of things: one is no plural."""
+    said = str(number) if isinstance(number, int) else f"{number:.3g}"
+    return f"{said} {thing}{'' if number == 1 else 's'}"
+
+
 def family_of(method: str) -> str:
     """The family of a method of the second stage."""
     return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
@@ -98,9 +104,9 @@ def error_of(numbers: list[float]) -> float:
     return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
 
 
-def constant(table: Table, data: str, method: str) -> int:
-    """In how many trials the classifier is as good as constant."""
-    return sum(row["clean"] > CONSTANT for row in rows_of(table, data, method))
+def guessing(table: Table, data: str, method: str) -> int:
+    """In how many trials the classifier is near guessing: constant, or barely trained."""
+    return sum(row["clean"] > GUESSING for row in rows_of(table, data, method))
 
 
 # --- Verdicts ---------------------------------------------------------------------------------------
@@ -184,12 +190,12 @@ def panels(
 ) -> dict[tuple[str, str], Verdict]:
     """The verdict in each panel (data set, attack) whose methods are all there.
 
-    `alive`: against those baselines only that are constant in no trial.
+    `alive`: against those baselines only that are near guessing in no trial.
     """
     found = {}
     for attack in ATTACKS:
         for data in data_of(table):
-            there = tuple(b for b in reading.baselines if not (alive and constant(table, data, b)))
+            there = tuple(b for b in reading.baselines if not (alive and guessing(table, data, b)))
             one = verdict(table, replace(reading, baselines=there), data, pick(table.config, attack))
             if one is not None:
                 found[data, attack] = one

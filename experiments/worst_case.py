@@ -16,7 +16,8 @@ import numpy as np
 
 from phiball.backends import Rng
 from phiball.experiments.landscape import READINGS, Vector, count_maxima, draw_weights, toy_loss
-from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
+from phiball.experiments.options import option
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
 from phiball.experiments.worst_case_figures import draw
 from phiball.experiments.worst_case_report import findings, sheets
 from phiball.refimpl import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import pickle
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phiball.experiments.images import FILES, VARIABLE, Images, load
+from phiball.experiments.images import BEGINNINGS, FILES, VARIABLE, Images, load
 from tests.idx_files import contents, packed
 
 TRAIN_X, TRAIN_Y, TEST_X, TEST_Y = FILES
@@ -312,3 +313,24 @@ def test_the_real_files(real: Images) -> None:
     first, second = (sum(parts) / real.train_x.size for parts in sums)
     assert first / real.top == pytest.approx(mean, abs=6e-5 if whole else 5e-3)
     assert sqrt(second - first**2) / real.top == pytest.approx(deviation, abs=6e-5 if whole else 5e-3)
+
+
+@pytest.mark.parametrize(("part", "file"), [("train", TRAIN_X), ("test", TEST_X)])
+def test_files_of_a_known_set_are_not_taken_for_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, part: str, file: str
+) -> None:
+    beginning = contents(1)[file].astype(np.uint8).tobytes()
+    known = {hashlib.sha256(beginning).hexdigest()[:16]: ("fashion-mnist", part)}
+    monkeypatch.setattr("phiball.experiments.images.BEGINNINGS", known)
+    assert load("fashion-mnist", folder).name == "fashion-mnist"
+    shutil.rmtree(folder / "mnist")
+    shutil.copytree(folder / "fashion-mnist", folder / "mnist")
+    with pytest.raises(ValueError, match=f"holds the images of fashion-mnist to {part} with") as refused:
+        load("mnist", folder)
+    assert str(folder / "mnist" / file) in str(refused.value)
+
+
+def test_the_beginnings_are_those_of_the_real_files(real: Images) -> None:
+    for part, images in (("train", real.train_x), ("test", real.test_x)):
+        found = hashlib.sha256(images[:1000].tobytes()).hexdigest()[:16]
+        assert BEGINNINGS[found] == (real.name, part)

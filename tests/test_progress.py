@@ -110,12 +110,16 @@ def test_elsewhere_there_is_a_line_now_and_then(
     cells = [watched(tmp_path, name, work) for name, work in (("first", 1.0), ("second", 3.0))]
     with board.shown():
         board.start(Watch(tuple(cells)))
-        time.sleep(0.2)  # nothing was done yet, hence nothing is known of the time left
+        time.sleep(0.4)  # nothing was done yet, hence nothing is known of the time left
         cells[0].file.write_text("{}")
-        time.sleep(0.3)
+        time.sleep(0.4)
     lines = capsys.readouterr().err.splitlines()
-    assert lines
-    assert all(line.startswith("tiny: 1 of 2 cells, 25 % of the work, about 0 min left") for line in lines)
+    assert lines[0] == "tiny: 0 of 2 cells are there; a line a minute follows"
+    waiting = [line for line in lines if line == "tiny: 0 of 2 cells, 0 % of the work"]
+    telling = [line for line in lines if line == "tiny: 1 of 2 cells, 25 % of the work, about 0 min left"]
+    assert waiting
+    assert telling
+    assert lines == [lines[0], *waiting, *telling]
     assert console.file.getvalue() == ""
 
 

@@ -193,6 +193,32 @@ def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> Non
     assert 1 <= len(finished(tmp_path)) < 40
 
 
+def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
+    """Only the first process is killed, as `kill -9` and a scheduler do it."""
+    process = start("--count", 400, "--pause", 0.05, "--jobs", 2, "--out", tmp_path)
+    wait_for_cells(process, tmp_path, 4)
+    process.kill()
+    process.wait()
+    counts = [-1, len(finished(tmp_path))]
+    while counts[-1] > counts[-2] and len(counts) < 15:
+        time.sleep(2.0)
+        counts.append(len(finished(tmp_path)))
+    end_group(process)
+    assert counts[-1] == counts[-2] < 400
+
+
+def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
+    process = start("--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
+    wait_for_cells(process, tmp_path, 1)
+    result = call("tiny", "--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
+    process.kill()
+    end_group(process)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"phiball: another run is at work in {tmp_path}; expected to be alone, or another folder (--out)\n"
+    )
+
+
 # --- What does not belong together ------------------------------------------------------------------
 
 
@@ -262,117 +288,3 @@ def test_a_damaged_note_is_told(tmp_path: Path) -> None:
 def test_jobs_must_be_a_number_of_processes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="jobs is 0; expected a whole number of at least 1"):
         run(tiny_study, Config(count=2), tmp_path, jobs=0)
-
-
-# --- The command line -------------------------------------------------------------------------------
-
-
-def test_the_studies_are_listed_with_an_example() -> None:
-    result = call("--help")
-    assert result.exit_code == 0
-    assert "A tiny study." in result.output
-    assert "phiball run" in result.output.partition("Example:")[2]
-    assert all(name in result.output for name in cli_run.STUDIES)
-
-
-def test_help_shows_each_option_with_the_value_of_the_paper() -> None:
-    result = call("tiny", "--help")
-    assert result.exit_code == 0
-    assert "Example: phiball run tiny" in result.output
-    for words in (
-        "--count VALUE Cells. [paper: 6]",
-        "--pause VALUE Seconds a cell. [paper: 0.0]",
-        "--powers VALUE Powers of the draws. [paper: 1.0,0.5]",
-        "--reading VALUE How it is read. One of plain, fancy. [paper: plain]",
-    ):
-        assert words in " ".join(result.output.split())
-
-
-def test_options_change_a_scale(tmp_path: Path) -> None:
-    result = call(
-        "tiny", "--scale", "smoke", "--powers", "2,3.5", "--seed", 5, "--jobs", 1, "--out", tmp_path
-    )
-    assert result.exit_code == 0, result.output
-    note = json.loads((tmp_path / "run.json").read_text())
-    assert note["config"] == {"count": 2, "pause": 0.0, "powers": [2.0, 3.5], "reading": "plain"}
-    assert note["seed"] == 5
-    assert "There are [2] cells." in result.output
-    assert f"wrote {tmp_path / 'table.csv'}" in result.output
-
-
-def test_the_folder_is_named_after_study_and_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert call("tiny", "--scale", "smoke", "--jobs", 1).exit_code == 0
-    assert (tmp_path / "results" / "tiny" / "smoke" / "table.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--count", "many"], "--count is 'many'; expected a whole number"),
-        (["--count", "1e2"], "--count is '1e2'; expected a whole number"),
-        (["--count", "0"], "count is 0; expected a whole number of at least 1"),
-        (["--pause", ""], "--pause is ''; expected a number"),
-        (["--powers", "1,,2"], "--powers is '1,,2'; expected a number, or more with commas"),
-        (["--reading", "odd"], "--reading is 'odd'; expected one of plain, fancy"),
-        (["--scale", "huge"], "--scale is 'huge'; expected one of smoke, small, paper"),
-    ],
-)
-def test_a_bad_value_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = call("tiny", *arguments, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert result.stderr == f"phiball: {message}\n"
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--seed", "-1"], ["--jobs", "-1"], ["--seed", "x"]])
-def test_bad_seeds_and_jobs_are_refused(arguments: list[str], tmp_path: Path) -> None:
-    assert call("tiny", *arguments, "--out", tmp_path / "out").exit_code == 2
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_of_another_run_is_one_line(tmp_path: Path) -> None:
-    arguments = ("tiny", "--scale", "smoke", "--jobs", 1, "--out", tmp_path)
-    assert call(*arguments).exit_code == 0
-    result = call(*arguments, "--seed", 1)
-    assert result.exit_code == 1
-    assert "holds another run: seed is 0, not 1" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_a_folder_that_is_a_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    result = call("tiny", "--out", tmp_path / "file")
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("missing", ["joblib", "matplotlib", "tests.tiny_study"])
-def test_the_missing_extra_is_named_before_the_work(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    result = call("tiny", "--scale", "smoke", "--count", 3, "--jobs", 1, "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"phiball: the studies need {missing}, which is not installed: pip install 'phiball[experiments]'\n"
-    )
-    assert not (tmp_path / "out").exists()
-    assert call("--help").exit_code == 0
-
-
-def test_an_unknown_study_is_refused() -> None:
-    result = call("nothing")
-    assert result.exit_code == 2
-    assert "nothing" in result.output
-
-
-def test_the_command_line_loads_no_study() -> None:
-    code = """
-import sys
-import phiball.experiments.cli
-from phiball.experiments.cli_run import STUDIES
-print([name for name in (*STUDIES.values(), "matplotlib", "joblib", "gymnasium") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout == "[]\n"

@@ -216,3 +216,15 @@ def test_mean_norms() -> None:
     found = mean_norms(torch.tensor(x))
     assert found["l2"] == pytest.approx(np.mean([np.linalg.norm(one.ravel()) for one in x]))
     assert found["linf"] == pytest.approx(np.mean([np.abs(one).max() for one in x]))
+
+
+def test_pgm_finds_its_way_where_the_network_is_sure() -> None:
+    """Logits 15 (x_1, x_2) at (1, 0): fooled from a distance of 0.71, and at 0.9 near the diagonal alone.
+
+    The loss is below exp(-15) where it starts; in float32 one minus that may be one, and a slope is lost.
+    """
+    x, y = torch.tensor([[[[1.0, 0.0]]]]).repeat(50, 1, 1, 1), torch.zeros(50, dtype=torch.int64)
+    ratios = dict.fromkeys(ATTACKS, (0.7, 0.9))
+    found = errors(lambda x: 15 * x.flatten(1), x, y, {"l2": 1.0, "linf": 1.0}, ratios, 1, rng(0))
+    assert found["PGM l2 0.7"] == 0
+    assert found["PGM l2 0.9"] == 100

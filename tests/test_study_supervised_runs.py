@@ -148,3 +148,13 @@ def test_mnist(tmp_path: Path) -> None:
     x = torch.tensor(images.test_x[:20, None] / 255, dtype=torch.float32)
     guess = trained_network(tmp_path / "network.pt")(x).argmax(-1).numpy()
     assert row["clean"] == pytest.approx(100 * np.mean(guess != images.test_y[:20]))
+
+
+def test_a_network_whose_training_has_not_ended_is_refused(tmp_path: Path) -> None:
+    compute_cell(TINY, cell(), rng(0), Desk(tmp_path))
+    file = tmp_path / "network.pt"
+    assert not trained_network(str(file)).training
+    kept = torch.load(file, weights_only=True)
+    torch.save({**kept, "optimizer": {}}, file)
+    with pytest.raises(ValueError, match="is of a training that has not ended"):
+        trained_network(file)

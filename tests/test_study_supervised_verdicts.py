@@ -15,10 +15,10 @@ from phiball.experiments.supervised import Config
 from phiball.experiments.supervised_findings import findings
 from phiball.experiments.supervised_methods import Reading
 from phiball.experiments.supervised_verdicts import (
-    constant,
     contests,
     difference,
     every,
+    guessing,
     largest,
     middle,
     panels,
@@ -149,7 +149,7 @@ def test_contests() -> None:
     assert [r.name for r in contests(random_table(ONE))] == ["l2, rho", "l2, literal", "l2, step"]
 
 
-def test_constant_classifiers_may_be_left_out() -> None:
+def test_classifiers_near_guessing_may_be_left_out() -> None:
     """Ours beats ERM, and a constant classifier is better than it under a strong attack."""
     numbers = {OURS: [98.0, 98.1, 98.2], "ERM": [99.5, 99.6, 99.7]}
     strong = levels({**numbers, "FGM l2 0.45": [90.0, 89.0, 90.0]}, rest=99.9)
@@ -159,14 +159,16 @@ def test_constant_classifiers_may_be_left_out() -> None:
         return plain if attack == "clean" else strong(data, method, trial, attack, ratio)
 
     table = made(ONE, error)
-    assert constant(table, "digits", "FGM l2 0.45") == 2
-    assert constant(table, "digits", OURS) == 0
+    assert guessing(table, "digits", "FGM l2 0.45") == 2
+    assert guessing(table, "digits", OURS) == 0
     both = reading("ERM", "FGM l2 0.45")
     assert {v.word for v in panels(table, both, every).values()} == {"not"}
     assert {v.word for v in panels(table, both, every, alive=True).values()} == {"best"}
     said = findings(table)
     assert "above 80 %, by trials: FGM l2 0.45 (digits 2 of 3)." in " ".join(said)
-    assert "(FGM l2 0.45) left out where they are: best in 4, tied in 0, not in 0 of 4" in said[1]
+    assert "(FGM l2 0.45) left out where they are: best in 4, tied in 0, not in 0 of 4" in said[2]
+    assert "l2, rho 0 / 0 / 4 of 4, lowest mean in 0 (with baselines near guessing);" in said[0]
+    assert "l2, step 4 / 0 / 0 of 4, lowest mean in 4." in said[0]
 
 
 def test_score() -> None:

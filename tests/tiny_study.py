@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Rng
+from phiball.experiments.options import option
 from phiball.experiments.progress import Desk
-from phiball.experiments.runs import Cell, Each, Row, Table, in_turn, option
+from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
 from phiball.experiments.sheets import Sheet
 
 NAME = "tiny"
