@@ -190,7 +190,7 @@ def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
         for data in config.data
         for name, method in candidates(config).items()
     ]
-    judged = each(config, first, compute_cell, rng)
+    judged = each(config, first, compute_cell, rng) if first else []
     few = {name for name, method in fixed(config).items() if method.family in OTHERS}
     second = [
         _cell("report", data, method, setting, trial, seed)
