@@ -108,7 +108,7 @@ def _scales(study: Any, item: Field[Any]) -> str:
     """The values of an option, at the scale `paper` and where others differ."""
     shown = {scale: _shown(getattr(study.SCALES[scale], item.name)) for scale in reversed(SCALES)}
     told = [f"{scale}: {text}" for scale, text in shown.items() if scale == "paper" or text != shown["paper"]]
-    return f"[{'; '.join(told)}]"
+    return f"[{'; '.join(told)}]" if any(shown.values()) else ""
 
 
 def _shown(value: Any) -> str:
@@ -157,7 +157,7 @@ def command(name: str) -> Callable[..., None]:
     for item in fields(study.Config):
         choices = item.metadata.get("choices", ())
         text = item.metadata["help"] + (f" One of {', '.join(choices)}." if choices else "")
-        text += f" {_scales(study, item)}"
+        text = f"{text} {_scales(study, item)}".strip()
         several = isinstance(item.default, tuple)
         flag = typer.Option(_flag(item), help=escape(text), metavar="VALUE,..." if several else "VALUE")
         parameters.append(

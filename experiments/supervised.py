@@ -67,12 +67,14 @@ class Config:
     data_dir: str = option(
         "", "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.", counts=False
     )
-    methods: tuple[str, ...] = option(FAMILIES, "Methods with the paper's settings.", FAMILIES)
+    methods: tuple[str, ...] = option(
+        FAMILIES, "Methods with the paper's settings; FGM and IFGM with the radii rho and step.", FAMILIES
+    )
     chosen: tuple[str, ...] = option(
         CHOSEN, "Methods with settings chosen on held-out images.", (*CHOSEN, "none")
     )
     norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
-    seeds: int = option(5, "Networks trained by each method.")
+    seeds: int = option(5, "Networks trained by each method, at least 2.")
     others: int = option(3, "Networks trained by each of " + ", ".join(OTHERS) + ".")
     train: int = option(60000, "Training images, or all that there are.")
     held_out: int = option(5000, "Of these, how many settings are chosen by.")
@@ -87,7 +89,11 @@ class Config:
     steps: int = option(15, "Steps of IFGM, and of the attack PGM.")
     eta: float = option(2.0, "Price of the divergence, in units of rho.")
     level: int = option(7, "Largest level of RT-MLMC.")
-    allocation: str = option("stratified", "How RT-MLMC draws its levels.", ALLOCATIONS)
+    allocation: str = option(
+        "stratified",
+        "Levels of RT-MLMC: spread over a batch, or random as the paper draws them.",
+        ALLOCATIONS,
+    )
     alpha: float = option(0.5, "Share of the ball that CVaR averages.")
     noise_ratios: tuple[float, ...] = option(
         (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Sizes of white noise, in mean norms of the images."
