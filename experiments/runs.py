@@ -40,6 +40,7 @@ from phiball.backends.provenance import revision, versions
 from phiball.experiments.options import counting
 from phiball.experiments.progress import Desk, Watch, Watched
 from phiball.experiments.run_files import write_figures, write_report, write_table
+from phiball.experiments.whole_files import whole
 from phiball.refimpl.validation import valid_count
 
 Cell: TypeAlias = dict[str, Any]
@@ -165,13 +166,8 @@ def _compute_and_keep(
 
 
 def _put(file: Path, text: str) -> None:
-    """Write a file in one step: whoever looks, or kills this, finds all of it or nothing."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    with part.open("w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    part.replace(file)
+    with whole(file) as stream:
+        stream.write(text.encode())
 
 
 def _read(file: Path, names: Iterable[str], remedy: str) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from phiball.experiments.networks import network
 from phiball.experiments.options import option
 from phiball.experiments.progress import Desk
 from phiball.experiments.runs import Cell, Each, Row, Table, in_turn
-from phiball.experiments.supervised_attacks import ATTACKS, errors, mean_norms
+from phiball.experiments.supervised_attacks import ATTACKS, NORMS, errors, mean_norms
 from phiball.experiments.supervised_figures import draw
-from phiball.experiments.supervised_methods import CHOSEN, FAMILIES, NORMS, OTHERS, candidates, fixed
+from phiball.experiments.supervised_methods import CHOSEN, FAMILIES, OTHERS, candidates, fixed
 from phiball.experiments.supervised_report import findings, sheets
 from phiball.experiments.supervised_verdicts import score
 from phiball.experiments.training import Plan, read, train

@@ -7,11 +7,10 @@ from itertools import pairwise
 from statistics import fmean
 
 from phiball.experiments.runs import Table
-from phiball.experiments.supervised_attacks import ATTACKS
+from phiball.experiments.supervised_attacks import ATTACKS, NORMS
 from phiball.experiments.supervised_methods import (
     CHOSEN,
     FAMILIES,
-    NORMS,
     OTHERS,
     PAPER,
     Reading,

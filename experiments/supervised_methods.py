@@ -21,6 +21,7 @@ from math import inf
 from typing import Any
 
 from phiball.experiments.guide_methods import IDLE, Method, attacked, by_objective, mean_loss
+from phiball.experiments.supervised_attacks import NORMS
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -36,14 +37,12 @@ from phiball.refimpl import (
     indicator,
 )
 
-NORMS = {"l2": 2.0, "linf": inf}
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
 )  # fmt: skip
 OTHERS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm alone
 PAPER = ("FGM", "IFGM", "RT-MLMC")  # beside ERM
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
-READINGS = ("rho", "literal", "step")
 COPIES = SG(2)  # four points a data point, as many as RT-MLMC has in the mean
 
 

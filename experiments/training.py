@@ -7,7 +7,6 @@ the order of the data. It also says what it belongs to (`about`), and one of any
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -20,6 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from phiball.backends import Array, Rng
+from phiball.experiments.whole_files import whole
 
 SAVE = 20.0  # seconds between checkpoints
 Objective = Callable[[Callable[[Array, Array], Array], Array, Rng], Array]
@@ -107,14 +107,10 @@ def train(
 
 
 def write(file: Path, content: dict[str, Any]) -> None:
-    """Save a checkpoint in one step: whoever looks, or kills this, finds all of it or nothing."""
+    """Save a checkpoint, all of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    with part.open("wb") as stream:
+    with whole(file) as stream:
         import_module("torch").save(content, stream)
-        stream.flush()
-        os.fsync(stream.fileno())
-    part.replace(file)
 
 
 def read(file: Path, about: dict[str, Any] | None = None) -> dict[str, Any]:
