@@ -72,7 +72,6 @@ class Folder:
     study: str
     seed: int = 0
     jobs: int = 1
-    on_cell: Callable[[int, int], None] = lambda done, total: None
     on_start: Callable[[Watch], None] = lambda watch: None
 
     def open(self, config: Any) -> None:
@@ -106,11 +105,10 @@ class Folder:
         left = [k for k, file in enumerate(files) if not file.exists()]
         desks = [Desk(self.path / "desks" / file.stem) for file in files]
         self.on_start(self._watch(config, cells, files, desks))
-        self.on_cell(len(cells) - len(left), len(cells))
         note = {"seed": self.seed, **about()}
         work = [(self.study, config, cells[k], sources[k], files[k], desks[k], note) for k in left]
-        for n, _ in enumerate(self._computed(work, _threads(config)), start=1):
-            self.on_cell(len(cells) - len(left) + n, len(cells))
+        for _ in self._computed(work, _threads(config)):
+            pass  # each is written where it is computed
         return [{**cell, **_cell(file)["row"]} for cell, file in zip(cells, files, strict=True)]
 
     def _watch(self, config: Any, cells: list[Cell], files: list[Path], desks: list[Desk]) -> Watch:
@@ -251,14 +249,13 @@ def run(
     *,
     seed: int = 0,
     jobs: int = 1,
-    on_cell: Callable[[int, int], None] = lambda done, total: None,
     on_start: Callable[[Watch], None] = lambda watch: None,
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures."""
     valid_count("jobs", jobs)
     for name in NEEDS:
         import_module(name)  # what is missing is told before the work
-    folder = Folder(out, study.__name__, seed, jobs, on_cell, on_start)
+    folder = Folder(out, study.__name__, seed, jobs, on_start)
     folder.open(config)
     with _alone(out):
         table = study.compute(config, rng(seed), each=folder.each)
