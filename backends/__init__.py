@@ -12,10 +12,10 @@ from phiball.backends.arrays import (
 )
 from phiball.backends.autograd import backward, differentiates, input_gradient, without_gradient
 from phiball.backends.dispatch import kernel
+from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
 from phiball.backends.selection import BACKENDS, Backend, active, use
-from phiball.backends.threads import threads
 
 __all__ = [
     "BACKENDS",

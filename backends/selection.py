@@ -74,8 +74,8 @@ BACKENDS: dict[str, Backend] = {
             "numba",
             "pip install numba",
             {
-                "q_run": "phiball.backends.numba_qlearning:q_run",
-                "solve": "phiball.backends.numba_solve:solve",
+                "q_run": "phiball.backends.numba.qlearning:q_run",
+                "solve": "phiball.backends.numba.solve:solve",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),

@@ -1,12 +1,9 @@
 """The mathematics of phi-divergence regularised adversarial learning, one file a concept."""
 
 from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
-from phiball.refimpl.balls import Ball
 from phiball.refimpl.causal import CausalValue, Conditional, causal_risk, causal_value, conditional_loss
-from phiball.refimpl.check import check_divergence
-from phiball.refimpl.constrained import ConstrainedRisk, constrained_risk
-from phiball.refimpl.density import Density, Draws, worst_case_density, worst_case_sample
-from phiball.refimpl.divergences import (
+from phiball.refimpl.inner.check import check_divergence
+from phiball.refimpl.inner.divergences import (
     ABSOLUTE,
     ENTROPIC,
     HINGE,
@@ -15,9 +12,27 @@ from phiball.refimpl.divergences import (
     cressie_read,
     indicator,
 )
-from phiball.refimpl.estimators import RTMLMC, SG, signed_weights
-from phiball.refimpl.gaussian import Gaussian
-from phiball.refimpl.generalization import (
+from phiball.refimpl.inner.worst_case import WorstCase, bisection, dual_value, primal_value, worst_case
+from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.laws.gaussian import Gaussian
+from phiball.refimpl.qlearning.bellman import (
+    DecisionProcess,
+    FixedPoint,
+    Maximum,
+    bellman,
+    robust_value,
+    value_iteration,
+)
+from phiball.refimpl.qlearning.grid import Grid, Neighbourhood
+from phiball.refimpl.qlearning.neighbours import ExactNeighbours, SampledNeighbours, TelescopedNeighbours
+from phiball.refimpl.qlearning.run import QLearning, q_learning, q_update
+from phiball.refimpl.risk.constrained import ConstrainedRisk, constrained_risk
+from phiball.refimpl.risk.density import Density, Draws, worst_case_density, worst_case_sample
+from phiball.refimpl.risk.quadrature import Integral, Quadrature, integrated_risk, quadrature
+from phiball.refimpl.risk.robust_risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
+from phiball.refimpl.sampling.estimators import RTMLMC, SG, signed_weights
+from phiball.refimpl.sampling.proposals import Tilted, Uniform
+from phiball.refimpl.theory.generalization import (
     Certificate,
     CoveringBound,
     covering_bound,
@@ -28,7 +43,9 @@ from phiball.refimpl.generalization import (
     network_capacity,
     regularized_adversarial_risk,
 )
-from phiball.refimpl.plans import (
+from phiball.refimpl.theory.ramp import ramp_loss
+from phiball.refimpl.theory.regularizers import r1, r2, r3, surrogate, surrogate_estimate
+from phiball.refimpl.training.plans import (
     Plan,
     chi_square_bound,
     convex_plan,
@@ -36,24 +53,8 @@ from phiball.refimpl.plans import (
     nonconvex_plan,
     second_moment,
 )
-from phiball.refimpl.proposals import Tilted, Uniform
-from phiball.refimpl.qlearning import (
-    DecisionProcess,
-    FixedPoint,
-    Maximum,
-    bellman,
-    robust_value,
-    value_iteration,
-)
-from phiball.refimpl.qlearning_grid import Grid, Neighbourhood
-from phiball.refimpl.qlearning_neighbours import ExactNeighbours, SampledNeighbours, TelescopedNeighbours
-from phiball.refimpl.qlearning_run import QLearning, q_learning, q_update
-from phiball.refimpl.quadrature import Integral, Quadrature, integrated_risk, quadrature
-from phiball.refimpl.ramp import ramp_loss
-from phiball.refimpl.regularized_loss import RegularizedLoss, SignedPoints
-from phiball.refimpl.regularizers import r1, r2, r3, surrogate, surrogate_estimate
-from phiball.refimpl.risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
-from phiball.refimpl.sgd import (
+from phiball.refimpl.training.regularized_loss import RegularizedLoss, SignedPoints
+from phiball.refimpl.training.sgd import (
     Iterates,
     gradient_mapping,
     mirror_descent,
@@ -62,7 +63,6 @@ from phiball.refimpl.sgd import (
     onto_simplex,
     projected_sgd,
 )
-from phiball.refimpl.worst_case import WorstCase, bisection, dual_value, primal_value, worst_case
 
 __all__ = [
     "ABSOLUTE",

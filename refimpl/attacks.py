@@ -20,8 +20,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from phiball.backends import Array, Rng, array_namespace, detach
-from phiball.refimpl.balls import Ball
-from phiball.refimpl.streaming import Loss, evaluate, indices, valid_data
+from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.sampling.streaming import Loss, evaluate, indices, valid_data
 from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
 
 Gradient = Callable[[Array, Array], Array]

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
-from phiball.refimpl.divergences import Divergence
-from phiball.refimpl.qlearning_grid import alike
-from phiball.refimpl.risk import Estimate, robust_risk
-from phiball.refimpl.streaming import CHUNK, Law, Loss, evaluate
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.worst_case import WorstCase, worst_case
+from phiball.refimpl.qlearning.grid import alike
+from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.sampling.streaming import CHUNK, Law, Loss, evaluate
 from phiball.refimpl.validation import valid_array, valid_count, valid_law, valid_number, valid_p
-from phiball.refimpl.worst_case import WorstCase, worst_case
 
 
 @dataclass(frozen=True)

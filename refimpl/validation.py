@@ -6,16 +6,6 @@ from math import isfinite
 from operator import index
 
 from phiball.backends import Array, Rng, array_namespace, device, is_array_api_obj
-from phiball.refimpl.divergences import Divergence
-
-
-def valid_divergence(divergence: Divergence) -> None:
-    """Raise unless `divergence` is one."""
-    if not isinstance(divergence, Divergence):
-        raise TypeError(
-            f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
-            "cressie_read(1.5)"
-        )
 
 
 def valid_number(

@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 MAY_IMPORT = {
     "backends": {"backends"},
     "refimpl": {"refimpl", "backends"},

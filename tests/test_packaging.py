@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 HEAVY = ["torch", "scipy", "numba", "cupy", "mpmath", "hypothesis", "array_api_strict"]
 
 

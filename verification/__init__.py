@@ -1,10 +1,10 @@
 """The paper's statements as executable claims, and their report."""
 
-from phiball.verification.claims import Claim, Result, claim, unchecked
-from phiball.verification.evidence import Curve, Evidence, Verdict
-from phiball.verification.runner import all_claims, find, run
-from phiball.verification.solver import verify_solver
-from phiball.verification.solver_report import Outcome, SolverCheck, SolverReport
+from phiball.verification.framework.claim import Claim, Result, claim, unchecked
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.runner import all_claims, find, run
+from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
+from phiball.verification.solver_check.verify_solver import verify_solver
 
 __all__ = [
     "Claim",

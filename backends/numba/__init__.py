@@ -1,0 +1,1 @@
+"""Compiled kernels of the numba backend, and the threads they run on."""

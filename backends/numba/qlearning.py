@@ -1,0 +1,198 @@
+"""Robust tabular Q-learning, compiled: the entropic update of Section 6.2 and a whole run of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from threading import Timer
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.arrays import Array
+from phiball.backends.numba.primitives import compiled, exp_nonpositive, expm1_nonpositive
+from phiball.backends.numba.solve import _birth, _memory, _plain
+
+
+@compiled()
+def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
+    """-eta log sum_j w_j exp(-q_j/eta), q_j = Q[index_j, a]; a = -1 takes the best action at each j."""
+    low = np.inf
+    for j in range(index.size):
+        if weight[j] > 0.0:
+            low = min(low, _entry(Q, index[j], a))
+    excess = 0.0
+    for j in range(index.size):
+        if weight[j] > 0.0:
+            excess += weight[j] * expm1_nonpositive((low - _entry(Q, index[j], a)) / eta)
+    if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
+        return low - eta * float(np.log1p(excess))
+    total = 0.0
+    for j in range(index.size):
+        if weight[j] > 0.0:
+            total += weight[j] * exp_nonpositive((low - _entry(Q, index[j], a)) / eta)
+    return low - eta * float(np.log(total))
+
+
+@compiled()
+def _entry(Q: Any, s: int, a: int) -> float:
+    if a >= 0:
+        entry: float = Q[s, a]
+        return entry
+    best = Q[s, 0]
+    for b in range(1, Q.shape[1]):
+        best = max(best, Q[s, b])
+    return float(best)
+
+
+@compiled()
+def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> float:
+    """V of `robust_value` for one neighbourhood, index (k,) and weight (k,), with the entropic divergence.
+
+    Q is (S, A); `inside` says where the maximum over actions stands.
+    """
+    if inside:
+        return soft_minimum(Q, -1, index, weight, eta)
+    best = -np.inf
+    for a in range(Q.shape[1]):
+        best = max(best, soft_minimum(Q, a, index, weight, eta))
+    return best
+
+
+@compiled()
+def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
+    """Fill index and weight with the law of `Grid.perturbed` at one state x (d,); returns its length.
+
+    index and weight must hold the product over dimensions of min(bins, ceil(2 radius/width) + 1) entries.
+    """
+    count = 1
+    index[0], weight[0] = 0, 1.0
+    for j in range(x.size):
+        u, a, n = (x[j] - low[j]) / width[j], radius[j] / width[j], bins[j]
+        k = int(min(n, np.ceil(2 * a) + 1))
+        first = int(min(max(np.floor(u - a), 0.0), n - k))
+        for old in range(count - 1, -1, -1):  # from the end: the entries grow over their own places
+            cell, mass = index[old], weight[old]
+            above = 1.0
+            for i in range(k - 1, -1, -1):
+                below = min(max((first + i - u + a) / (2 * a), 0.0), 1.0) if i > 0 else 0.0
+                index[old * k + i] = cell * n + first + i
+                weight[old * k + i] = mass * (above - below)
+                above = below
+        count *= k
+    return count
+
+
+@compiled()
+def _inverse(cumulative: Any, u: float) -> int:
+    total = cumulative[-1]
+    drawn: int = np.searchsorted(cumulative, u * total, side="right")
+    return min(drawn, int(np.searchsorted(cumulative, total, side="left")))
+
+
+@compiled()
+def _run(
+    tables: Any,
+    laws: Any,
+    uniforms: Any,
+    schedules: Any,
+    neighbourhood: Any,
+    discount: float,
+    eta: float,
+    inside: bool,
+    out: Any,
+) -> None:
+    """The loop of `q_run`, in place of Q, visits, rewards and ended in `out`."""
+    reward, terminal = tables
+    cumulative, first = laws
+    alphas, epsilons = schedules
+    index, weight = neighbourhood
+    Q, visits, rewards, ended = out
+    actions = Q.shape[1]
+    s = -1
+    for t in range(uniforms.shape[0]):
+        if s < 0:
+            s = _inverse(first, uniforms[t, 3])
+        if uniforms[t, 0] < epsilons[t]:
+            a = min(int(uniforms[t, 1] * actions), actions - 1)
+        else:
+            a = 0
+            for b in range(1, actions):
+                if Q[s, b] > Q[s, a]:
+                    a = b
+        s_next = _inverse(cumulative[s, a], uniforms[t, 2])
+        target = reward[s, a]
+        if not terminal[s_next]:
+            target += discount * landing_value(Q, index[s_next], weight[s_next], eta, inside)
+        alpha = alphas[visits[s, a]]
+        Q[s, a] = (1.0 - alpha) * Q[s, a] + alpha * target
+        visits[s, a] += 1
+        rewards[t] = reward[s, a]
+        ended[t] = terminal[s_next]
+        s = -1 if terminal[s_next] else s_next
+
+
+_ready: set[str] = set()
+
+
+def _first_call(loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """Compile the loop, or load it from the disk; say so if it takes long."""
+    message = "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
+    notice = Timer(1.0, lambda: logging.getLogger("phiball").warning(message))
+    notice.daemon = True
+    notice.start()
+    try:
+        loop(*arguments)
+    finally:
+        notice.cancel()
+    _ready.add("q_run")
+
+
+def q_run(
+    Q: Array,
+    mdp: Any,
+    laws: tuple[Array, Array],
+    uniforms: Array,
+    schedules: tuple[Array, Array],
+    neighbourhood: Any,
+    eta: float,
+    divergence: Any,
+    maximum: Any,
+    neighbours: Any,
+    rng: Any,
+) -> Any:
+    """(Q, visits, rewards, ended) as the reference gives them, or NotImplemented for other problems.
+
+    Takes float64 in main memory, the entropic divergence, and exact neighbours, which have no level: in
+    single precision rounding would soon lead the two runs to different states.
+    """
+    if divergence.family != "entropic" or type(neighbours).__name__ != "ExactNeighbours":
+        return NotImplemented
+    given = (
+        Q,
+        *laws,
+        uniforms,
+        *schedules,
+        neighbourhood.weight,
+        mdp.reward,
+        neighbourhood.index,
+        mdp.terminal,
+    )
+    memory = [_memory(x) for x in given]
+    if any(x is None for x in memory) or any(x.dtype != np.float64 for x in memory[:8]):
+        return NotImplemented
+    table, cumulative, first, draws, alphas, epsilons, weight, reward, index, terminal = map(_plain, memory)
+    steps = draws.shape[0]
+    out = table.copy(), np.zeros(table.shape, np.int64), np.empty(steps), np.empty(steps, np.bool_)
+    tables, laws, schedules, law = (
+        (reward, terminal),
+        (cumulative, first),
+        (alphas, epsilons),
+        (index, weight),
+    )
+    rest = schedules, law, mdp.discount, eta, maximum.value == "inside", out
+    if not _ready:
+        _first_call(_run, (tables, laws, draws[:0], *rest))  # no steps: it compiles and does nothing
+    _run(tables, laws, draws, *rest)
+    born = _birth(Q)
+    return tuple(born(x) for x in out)

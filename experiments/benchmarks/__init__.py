@@ -1,0 +1,1 @@
+"""Benchmarks: speed, accuracy and settings."""

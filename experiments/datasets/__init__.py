@@ -1,0 +1,1 @@
+"""Image data sets, from files or public sources."""

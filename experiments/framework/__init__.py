@@ -1,0 +1,1 @@
+"""What every study uses: tasks, runs that resume, progress, outputs."""

@@ -1,0 +1,1 @@
+"""Section 6.2: robust Q-learning on the cart and pole."""

@@ -1,0 +1,231 @@
+"""The cart and pole of Section 6.2, and Q-learning on it: compiled, and beside it in plain Python.
+
+The dynamics are those of gymnasium's CartPole, in double precision and without its rounding of what the agent
+sees to single. A state is (position, velocity, angle, angular velocity); an episode ends when the cart leaves
++-2.4 or the pole leans by more than 12 degrees, and each step is worth 1. Action 1 pushes right, 0 left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, cos, pi, prod, sin
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.numba.primitives import compiled
+from phiball.backends.numba.qlearning import landing_value, perturbed
+from phiball.refimpl import ENTROPIC, Grid, Maximum, q_update
+
+FORCE, CART, STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
+EDGE, LEAN = 2.4, 12 * 2 * pi / 360
+START = 0.05  # an episode begins with each coordinate uniform on +-START
+
+
+@dataclass(frozen=True)
+class Physics:
+    """What the perturbed problems change; `length` is half the pole's."""
+
+    gravity: float = 9.8
+    mass: float = 0.1
+    length: float = 0.5
+
+    def numbers(self) -> tuple[float, float, float]:
+        """For the kernels."""
+        return self.gravity, self.mass, self.length
+
+
+@dataclass(frozen=True)
+class Backup:
+    """How a landing is valued: the radius in each coordinate (zero is the regular update), eta, maximum."""
+
+    radius: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
+    eta: float = 1.0
+    maximum: Maximum = Maximum.OUTSIDE
+
+
+@compiled()
+def move(state: Any, action: int, physics: tuple[float, float, float]) -> bool:
+    """Take one step, in place of `state` (4,); True if the episode ends there."""
+    gravity, mass, length = physics
+    x, v, angle, spin = state
+    total, pole = mass + CART, mass * length
+    push = FORCE if action == 1 else -FORCE
+    c, s = np.cos(angle), np.sin(angle)
+    pull = (push + pole * (spin * spin) * s) / total
+    turn = (gravity * s - c * pull) / (length * (4.0 / 3.0 - mass * (c * c) / total))
+    state[0] = x + STEP * v
+    state[1] = v + STEP * (pull - pole * turn * c / total)
+    state[2] = angle + STEP * spin
+    state[3] = spin + STEP * turn
+    return bool(abs(state[0]) > EDGE or abs(state[2]) > LEAN)
+
+
+@compiled()
+def _cell(state: Any, low: Any, width: Any, bins: Any) -> int:
+    number = 0
+    for j in range(state.size):
+        place = np.floor((state[j] - low[j]) / width[j])
+        number = number * bins[j] + int(min(max(place, 0.0), bins[j] - 1.0))
+    return number
+
+
+@compiled()
+def _greedy(Q: Any, s: int) -> int:
+    return 1 if Q[s, 1] > Q[s, 0] else 0
+
+
+@compiled()
+def _learn(
+    Q: Any,
+    grid: Any,
+    backup: Any,
+    discount: float,
+    schedules: Any,
+    starts: Any,
+    numbers: Any,
+    physics: tuple[float, float, float],
+    scratch: Any,
+    lengths: Any,
+) -> None:
+    low, width, bins = grid
+    radius, eta, inside = backup
+    alphas, epsilons = schedules
+    index, weight = scratch
+    for k in range(starts.shape[0]):
+        state = starts[k].copy()
+        s = _cell(state, low, width, bins)
+        for t in range(numbers.shape[1]):
+            lengths[k] = t + 1
+            a = int(2 * numbers[k, t, 1]) if numbers[k, t, 0] < epsilons[k] else _greedy(Q, s)
+            over = move(state, a, physics)
+            target = 1.0
+            if not over:  # a step that is the last for its number only does not end the problem
+                n = perturbed(state, low, width, bins, radius, index, weight)
+                target += discount * landing_value(Q, index[:n], weight[:n], eta, inside)
+            Q[s, a] = (1.0 - alphas[k]) * Q[s, a] + alphas[k] * target
+            if over:
+                break
+            s = _cell(state, low, width, bins)
+
+
+@compiled()
+def _play(
+    Q: Any, grid: Any, starts: Any, cap: int, physics: tuple[float, float, float], lengths: Any
+) -> None:
+    low, width, bins = grid
+    for k in range(starts.shape[0]):
+        state = starts[k].copy()
+        lengths[k] = cap
+        for t in range(cap):
+            if move(state, _greedy(Q, _cell(state, low, width, bins)), physics):
+                lengths[k] = t + 1
+                break
+
+
+def _arrays(grid: Grid) -> tuple[Any, Any, Any]:
+    return np.array(grid.low), np.array(grid.width), np.array(grid.bins)
+
+
+def learn(
+    Q: Any,
+    grid: Grid,
+    backup: Backup,
+    discount: float,
+    schedules: tuple[Any, Any],
+    starts: Any,
+    numbers: Any,
+    physics: Physics,
+) -> Any:
+    """Learn from one episode after the other, in place of the table Q (states, 2): the lengths (episodes,).
+
+    - `schedules`: alpha and epsilon of each episode, (episodes,) both.
+    - `starts` (episodes, 4): first states.
+    - `numbers` (episodes, cap, 2): uniform numbers that say whether to explore, and where to. Being of an
+      episode and a step, they are the same for whatever is compared, however long its episodes are.
+
+    An episode that is cut off at the cap is valued as if it went on.
+    """
+    room = prod(
+        min(n, ceil(2 * (r / h)) + 1) for n, r, h in zip(grid.bins, backup.radius, grid.width, strict=True)
+    )
+    lengths = np.zeros(len(starts), np.int64)
+    _learn(
+        Q,
+        _arrays(grid),
+        (np.array(backup.radius), backup.eta, backup.maximum is Maximum.INSIDE),
+        discount,
+        schedules,
+        starts,
+        numbers,
+        physics.numbers(),
+        (np.empty(room, np.int64), np.empty(room)),
+        lengths,
+    )
+    return lengths
+
+
+def play(Q: Any, grid: Grid, starts: Any, cap: int, physics: Physics) -> Any:
+    """The lengths (episodes,) of episodes in which the best action by Q is taken, cut off at `cap`."""
+    lengths = np.zeros(len(starts), np.int64)
+    _play(Q, _arrays(grid), starts, cap, physics.numbers(), lengths)
+    return lengths
+
+
+# --- The same in plain Python -------------------------------------------------------------------
+
+
+def plain_move(state: Sequence[float], action: int, physics: Physics) -> tuple[list[float], bool]:
+    """What `move` does: the next state, and whether the episode ends there."""
+    x, v, angle, spin = state
+    total, pole = physics.mass + CART, physics.mass * physics.length
+    push = FORCE if action == 1 else -FORCE
+    pull = (push + pole * spin**2 * sin(angle)) / total
+    turn = (physics.gravity * sin(angle) - cos(angle) * pull) / (
+        physics.length * (4 / 3 - physics.mass * cos(angle) ** 2 / total)
+    )
+    pace = pull - pole * turn * cos(angle) / total
+    after = [x + STEP * v, v + STEP * pace, angle + STEP * spin, spin + STEP * turn]
+    return after, abs(after[0]) > EDGE or abs(after[2]) > LEAN
+
+
+def plain_learn(
+    Q: Any,
+    grid: Grid,
+    backup: Backup,
+    discount: float,
+    schedules: tuple[Any, Any],
+    starts: Any,
+    numbers: Any,
+    physics: Physics,
+) -> tuple[Any, list[int]]:
+    """What `learn` does, step by step with `q_update`: a new table, and the lengths."""
+    lengths = []
+    for alpha, epsilon, start, drawn in zip(*schedules, starts, numbers, strict=True):
+        state, over, t = list(start), False, 0
+        while not over and t < len(drawn):
+            s = int(grid.cell(np.array(state)))
+            a = int(2 * drawn[t][1]) if drawn[t][0] < epsilon else int(np.argmax(Q[s]))
+            state, over = plain_move(state, a, physics)
+            law = grid.perturbed(np.array([state]), backup.radius)
+            Q = q_update(
+                Q, s, a, 1.0, 0, over,
+                alpha=float(alpha), discount=discount, neighbourhood=law,
+                eta=backup.eta, divergence=ENTROPIC, maximum=backup.maximum,
+            )  # fmt: skip
+            t += 1
+        lengths.append(t)
+    return Q, lengths
+
+
+def plain_play(Q: Any, grid: Grid, starts: Any, cap: int, physics: Physics) -> list[int]:
+    """What `play` does."""
+    lengths = []
+    for start in starts:
+        state, over, t = list(start), False, 0
+        while not over and t < cap:
+            state, over = plain_move(state, int(np.argmax(Q[int(grid.cell(np.array(state)))])), physics)
+            t += 1
+        lengths.append(t)
+    return lengths

@@ -1,0 +1,221 @@
+"""Robust Q-learning on a cart and pole (Section 6.2).
+
+A table of values is learned on the original problem, by the regular update, by the paper's (the maximum over
+actions outside the soft minimum) and by the one with the maximum inside; the best actions by each table are
+then taken in the original problem and in three with other physics. The methods of a trial share every random
+number. The expectation over the perturbed state is a finite sum, exact: nothing is sampled.
+
+The paper's update is an infimum over perturbations, and has the right sign; the supremum in its text would be
+an optimist's. It leaves open the table, the discount, both schedules, the initial values, rho and what it
+counts, eta, the number of episodes, and what an episode that is cut off is worth (here, as if it went on).
+Its training episodes are capped at 400 steps and its returns exceed that: both caps are options.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Rng
+from phiball.experiments.framework.config import option
+from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.studies.cartpole.environment import START, Backup, Physics, learn, play
+from phiball.experiments.studies.cartpole.figures import METHODS, PLACES, WINDOW, draw
+from phiball.experiments.studies.cartpole.report import findings, sheets
+from phiball.refimpl import Grid, Maximum
+from phiball.refimpl.qlearning.bellman import valid_discount
+from phiball.refimpl.validation import valid_count, valid_number
+
+__all__ = [
+    "NAME",
+    "SCALES",
+    "TITLE",
+    "Config",
+    "cells",
+    "compute",
+    "compute_cell",
+    "draw",
+    "findings",
+    "sheets",
+]
+
+NAME = "cartpole"
+TITLE = "Robust Q-learning on a cart and pole (Section 6.2)."
+READINGS = ("cells", "units")
+CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time
+
+
+@dataclass(frozen=True)
+class Config:
+    """The parameters of the study."""
+
+    trials: int = option(80, "Tables learned by each method; the paper has 10.")
+    others: int = option(40, "Trials for each other table and initial value.")
+    batch: int = option(10, "Trials in a cell of the run.")
+    episodes: int = option(2000, "Training episodes.")
+    train_cap: int = option(400, "Steps after which a training episode is cut off.")
+    eval_cap: int = option(500, "Steps after which an episode of the evaluation is cut off.")
+    evaluations: int = option(20, "Episodes in which a learned table is evaluated, in each physics.")
+    bins: tuple[int, ...] = option((1, 1, 6, 12), "Cells of the table for x, x', angle and its speed.")
+    reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "The table spans +- this.")
+    discount: float = option(0.99, "Discount factor.")
+    initial: float = option(0.0, "What every entry of the table is at first.")
+    alpha: tuple[float, ...] = option((0.5, 0.002, 0.05), "Step size: first, decay an episode, last.")
+    epsilon: tuple[float, ...] = option((1.0, 0.0025, 0.01), "Exploration: first, decay an episode, last.")
+    rho: float = option(0.25, "Radius of the ball around a state.")
+    reading: str = option("cells", "What rho counts: cells of the table, or units of the state.", READINGS)
+    eta: float = option(1.0, "Price of the divergence.")
+    heavy: float = option(2.0, "What the pole's mass is multiplied by.")
+    short: float = option(2.0, "What the pole's length is divided by.")
+    strong: float = option(5.0, "What gravity is multiplied by.")
+    rhos: tuple[float, ...] = option((0.125, 0.25, 0.5, 1.0), "Other radii to try.")
+    etas: tuple[float, ...] = option((0.1, 1.0, 10.0, 100.0), "Other prices to try.")
+    grids: tuple[str, ...] = option(
+        ("1x1x3x6", "1x1x6x12", "1x1x12x24", "2x2x6x12", "4x4x6x12", "4x4x10x10"), "Other tables to try."
+    )
+    initials: tuple[float, ...] = option((0.0, 100.0), "Initial values to try on each of these tables.")
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "episodes", "train_cap", "eval_cap", "evaluations"):
+            valid_count(name, getattr(self, name))
+        for name in ("trials", "others"):
+            valid_count(name, getattr(self, name), 2)  # one has no standard error
+        for name in ("rho", "eta", "heavy", "short", "strong"):
+            valid_number(name, getattr(self, name), above=0)
+        for name in ("reach", "rhos", "etas"):
+            for number in getattr(self, name):
+                valid_number(name, number, above=0)
+        for number in (self.initial, *self.initials):
+            valid_number("initial", number)
+        valid_discount(self.discount)
+        for name, floor in (("alpha", 0.0), ("epsilon", -1.0)):
+            schedule = getattr(self, name)
+            for number in schedule:
+                valid_number(name, number, least=0)
+            if len(schedule) != 3 or not floor < schedule[2] <= schedule[0] <= 1:
+                expected = "first, decay, last with 1 >= first >= last, and for alpha last > 0"
+                raise ValueError(f"{name} is {schedule!r}; expected {expected}")
+        for name, entries in (("bins", self.bins), ("reach", self.reach)):
+            if len(entries) != 4:
+                raise ValueError(f"{name} is {entries!r}; expected four numbers")
+        for number in self.bins:
+            valid_count("bins", number)
+        for grid in self.grids:
+            if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", grid):
+                raise ValueError(f"grids has {grid!r}; expected four whole numbers such as 1x1x6x12")
+        if self.reading not in READINGS:
+            raise ValueError(f"reading is {self.reading!r}; expected one of {', '.join(READINGS)}")
+
+    @property
+    def table(self) -> str:
+        """The name of the main table."""
+        return "x".join(map(str, self.bins))
+
+
+SCALES = {
+    "smoke": Config(
+        trials=4,
+        others=2,
+        batch=2,
+        episodes=300,
+        evaluations=5,
+        rhos=(0.25, 1.0),
+        etas=(1.0, 10.0),
+        grids=("1x1x6x12", "4x4x10x10"),
+        initials=(0.0,),
+    ),
+    "small": Config(trials=40, others=16),
+    "paper": Config(),
+}
+
+
+def cells(config: Config) -> list[Cell]:
+    """A batch of trials on the main table, and on each pair of another table and an initial value."""
+    main = (config.table, float(config.initial))
+    rest = [(grid, float(initial)) for initial in config.initials for grid in config.grids]
+    places = dict.fromkeys([main, *rest])
+    return [
+        {"table": grid, "initial": initial, "first": first, "trials": min(config.batch, trials - first)}
+        for grid, initial in places
+        for trials in [config.trials if (grid, initial) == main else config.others]
+        for first in range(0, trials, config.batch)
+    ]
+
+
+def problems(config: Config) -> dict[str, Physics]:
+    """The physics of the evaluation, by name."""
+    usual = Physics()
+    changed = (
+        usual,
+        Physics(mass=usual.mass * config.heavy),
+        Physics(length=usual.length / config.short),
+        Physics(gravity=usual.gravity * config.strong),
+    )
+    return dict(zip(PLACES, changed, strict=True))
+
+
+def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
+    """The methods by name; those of other radii and prices too, if `sweep`."""
+    size = grid.width if config.reading == "cells" else (1.0,) * len(grid.width)
+
+    def robust(rho: float, eta: float, maximum: Maximum = Maximum.OUTSIDE) -> Backup:
+        return Backup(tuple(rho * h for h in size), eta, maximum)
+
+    main = (Backup(), *(robust(config.rho, config.eta, maximum) for maximum in Maximum))
+    found = dict(zip(METHODS, main, strict=True))
+    if sweep:
+        found |= {f"rho {rho:g}": robust(rho, config.eta) for rho in config.rhos if rho != config.rho}
+        found |= {f"eta {eta:g}": robust(config.rho, eta) for eta in config.etas if eta != config.eta}
+    return found
+
+
+def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
+    """The mean return of each table learned, in each physics, and the lengths of the training episodes."""
+    bins = tuple(int(n) for n in cell["table"].split("x"))
+    grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
+    main = (cell["table"], cell["initial"]) == (config.table, config.initial)
+    methods = backups(config, grid, main)
+    trials = [_trial(config, grid, cell["initial"], methods, one) for one in rng.spawn(cell["trials"])]
+    returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PLACES} for m in methods}
+    lengths = {m: [trial[m][1] for trial in trials] for m in METHODS}
+    means = {f"{m} {p}": float(np.mean(returns[m][p])) for m in METHODS for p in PLACES}
+    return {**means, "returns": returns, "lengths": lengths}
+
+
+def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
+    """Mean returns by physics, and training lengths averaged over chunks of episodes, by method."""
+    like = np.empty(0)
+    Q = {name: np.full((grid.states, 2), float(initial)) for name in methods}
+    lengths: dict[str, list[float]] = {name: [] for name in methods}
+    for first in range(0, config.episodes, CHUNK):
+        k = np.arange(first, min(first + CHUNK, config.episodes))
+        schedules = _decayed(config.alpha, k), _decayed(config.epsilon, k)
+        starts = rng.uniform((k.size, 4), like=like, low=-START, high=START)
+        numbers = rng.uniform((k.size, config.train_cap, 2), like=like)
+        for name, backup in methods.items():
+            took = learn(Q[name], grid, backup, config.discount, schedules, starts, numbers, Physics())
+            lengths[name] += [float(np.mean(part)) for part in np.split(took, range(WINDOW, k.size, WINDOW))]
+    starts = rng.uniform((config.evaluations, 4), like=like, low=-START, high=START)
+    return {
+        name: (
+            {
+                place: float(np.mean(play(Q[name], grid, starts, config.eval_cap, physics)))
+                for place, physics in problems(config).items()
+            },
+            lengths[name],
+        )
+        for name in methods
+    }
+
+
+def _decayed(schedule: tuple[float, ...], k: Any) -> Any:
+    first, decay, last = schedule
+    return np.maximum(last, first * np.exp(-decay * k))
+
+
+def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
+    """The table of all cells."""
+    return Table(config, tuple(each(config, cells(config), compute_cell, rng)))

@@ -1,0 +1,1 @@
+"""Section 6.3: contextual pricing."""

@@ -1,0 +1,199 @@
+"""Training rules for the pricing problem, all trials at once: without an adversary, with one, regularised.
+
+Trial t has its own theta, features and data. Points of all trials are stacked: (T, N, d) where each trial has
+as many, and otherwise filled up with zeros that count for nothing. The library's attacks, samples, inner
+problems and descent then work on all of them in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from phiball.backends import Rng
+from phiball.experiments.studies.pricing.model import Cost, Floats, Market
+from phiball.refimpl import (
+    ENTROPIC,
+    RTMLMC,
+    SG,
+    Ball,
+    fgm,
+    ifgm,
+    onto_ball,
+    pgm,
+    projected_sgd,
+    signed_weights,
+)
+
+Estimator: TypeAlias = SG | RTMLMC
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data x (T, N, d) with z (T, N, 2), the mean of what was seen with each, and what a price costs."""
+
+    market: Market
+    cost: Cost
+    x: Floats
+    z: Floats
+
+    def batch(self, size: int, rng: Rng) -> Problem:
+        """`size` of the data points of each trial, drawn without replacement; all if there are no more."""
+        T, N, _ = self.x.shape
+        if size >= N:
+            return self
+        order = np.argpartition(rng.uniform((T, N), like=self.x), size - 1, axis=1)[:, :size, None]
+        return replace(
+            self, x=np.take_along_axis(self.x, order, axis=1), z=np.take_along_axis(self.z, order, axis=1)
+        )
+
+    def values(self, theta: Floats, x: Floats) -> Floats:
+        """The costs (T, N) of the rules theta (T, F) at x (T, N, d)."""
+        return self.cost.value(_prices(theta, self.market.features(x)), self.z)
+
+    def gradient(self, theta: Floats, x: Floats) -> Floats:
+        """The gradient (T, F) in theta of the mean cost at x (T, N, d)."""
+        g = self.market.features(x)
+        return _mean_gradient(self.cost.slope(_prices(theta, g), self.z), g, x.shape[1])
+
+    def input_gradient(self, theta: Floats, x: Floats) -> Floats:
+        """The gradients (T, N, d) of the costs in x (T, N, d)."""
+        angles = self.market.angles(x)
+        slope = self.cost.slope(_prices(theta, np.cos(angles)), self.z)
+        sine = np.sin(angles, out=angles)
+        sine *= theta[:, None, :]
+        gradient: Floats = -slope[:, :, None] * (sine @ self.market.omega.astype(x.dtype))
+        return gradient
+
+
+def _prices(theta: Floats, g: Floats) -> Floats:
+    prices: Floats = (g @ theta[:, :, None])[:, :, 0]
+    return prices
+
+
+def _mean_gradient(factors: Floats, g: Floats, n: int) -> Floats:
+    mean: Floats = (factors[:, None, :] @ g)[:, 0, :] / n
+    return mean
+
+
+def attacked(
+    problem: Problem, theta: Floats, ball: Ball, attack: Callable[..., Floats], **options: Any
+) -> Floats:
+    """Where an attack of the library moves the covariates, (T, N, d)."""
+    shape = problem.x.shape
+
+    def slope(x: Floats, i: Floats) -> Floats:
+        return problem.input_gradient(theta, x.reshape(shape)).reshape(x.shape)
+
+    return attack(slope, problem.x.reshape(-1, shape[-1]), ball, **options).reshape(shape)
+
+
+def worst_cost(problem: Problem, theta: Floats, ball: Ball, steps: int) -> Floats:
+    """The mean (T,) of the largest costs that an attack of many steps found in the balls around the data."""
+
+    def loss(x: Floats, i: Floats) -> Floats:
+        return problem.values(theta, x.reshape(problem.x.shape)).reshape(-1)
+
+    found = attacked(problem, theta, ball, pgm, steps=steps, loss=loss)
+    worst: Floats = problem.values(theta, found).mean(axis=1)
+    return worst
+
+
+def regularized_gradient(
+    problem: Problem, theta: Floats, ball: Ball, eta: float, estimator: Estimator, rng: Rng
+) -> Floats:
+    """The estimated gradient (T, F) of the KL-regularised risk: `RegularizedLoss.gradient` for each trial."""
+    T, N, d = problem.x.shape
+    x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
+    shares = estimator.shares(T * N, rng, like=x)
+    members = [np.array(share.members) for share in shares]
+    points = [ball.sample(x[k], 1 << share.level, rng) for share, k in zip(shares, members, strict=True)]
+    owner = np.concatenate([np.repeat(k, 1 << share.level) for share, k in zip(shares, members, strict=True)])
+    place = _places(owner // N, T)
+    stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)
+    g = problem.market.features(stack)
+    v = _prices(theta, g)[place]
+    losses = problem.cost.value(v, z[owner])
+    weights, start = np.empty_like(losses), 0
+    for share, drawn in zip(shares, points, strict=True):
+        shape = drawn.shape[:2]
+        part = slice(start, start + prod(shape))
+        _, signed = signed_weights(losses[part].reshape(shape), eta, ENTROPIC, telescoping=share.telescoping)
+        weights[part] = share.scale * signed.reshape(-1)
+        start = part.stop
+    factors = _stacked(weights * problem.cost.slope(v, z[owner]), place, T)
+    return _mean_gradient(factors, g, N)
+
+
+Place: TypeAlias = tuple[Floats, Floats]
+
+
+def _places(trial: Floats, T: int) -> Place:
+    """For points in any order, the trial of each and a place of its own among those of the trial."""
+    order = np.argsort(trial, kind="stable")
+    first = np.searchsorted(trial[order], np.arange(T))
+    rank = np.empty_like(trial)
+    rank[order] = np.arange(len(trial)) - first[trial[order]]
+    return trial, rank
+
+
+def _stacked(values: Floats, place: Place, T: int) -> Floats:
+    """Values (P,) + event of all points as (T, most points of a trial) + event, zero where there is none."""
+    stack = np.zeros((T, int(place[1].max()) + 1, *values.shape[1:]), dtype=values.dtype)
+    stack[place] = values
+    return stack
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a rule is trained: the ball around covariates, eta, that of theta, and the descent."""
+
+    ball: Ball
+    eta: float
+    bound: float
+    level: int
+    attack_steps: int
+    steps: int
+    batch: int
+    step_size: float
+
+
+METHODS = ("erm", "fgm", "ifgm", "sg", "rt-mlmc")
+
+
+def gradient(method: str, problem: Problem, theta: Floats, how: Training, rng: Rng) -> Floats:
+    """The gradient (T, F) that a method descends, on the data of `problem`."""
+    if method == "erm":
+        return problem.gradient(theta, problem.x)
+    if method == "fgm":
+        return problem.gradient(theta, attacked(problem, theta, how.ball, fgm))
+    if method == "ifgm":
+        return problem.gradient(theta, attacked(problem, theta, how.ball, ifgm, steps=how.attack_steps))
+    estimator = SG(how.level) if method == "sg" else RTMLMC(how.level)
+    return regularized_gradient(problem, theta, how.ball, how.eta, estimator, rng)
+
+
+def train(method: str, problem: Problem, how: Training, rng: Rng) -> Floats:
+    """The rules (T, F) that projected descent ends at, with steps that fall to zero in a straight line.
+
+    The risk is not convex, so that a mean of iterates is no answer: it shrinks with their noise. Single
+    precision: the steps are noisier than its rounding, and cosines take a tenth of the time.
+    """
+    single = replace(problem, x=problem.x.astype(np.float32), z=problem.z.astype(np.float32))
+
+    def noisy(theta: Floats) -> Floats:
+        return gradient(method, single.batch(how.batch, rng), theta, how, rng)
+
+    run = projected_sgd(
+        noisy,
+        np.zeros(problem.market.b.shape, dtype=np.float32),
+        step_size=lambda t: how.step_size * (1 - (t - 1) / how.steps),
+        steps=how.steps + 1,
+        project=onto_ball(Ball(2, how.bound)),
+    )
+    trained: Floats = run.last.astype(np.float64)
+    return trained

@@ -1,0 +1,355 @@
+"""What the study of supervised learning says of the paper's statements: computed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from statistics import fmean
+
+from phiball.experiments.framework.runner import Table
+from phiball.experiments.studies.supervised.attacks import ATTACKS, NORMS
+from phiball.experiments.studies.supervised.methods import (
+    CHOSEN,
+    FAMILIES,
+    OTHERS,
+    PAPER,
+    Reading,
+    readings,
+)
+from phiball.experiments.studies.supervised.verdicts import (
+    GUESSING,
+    WORDS,
+    Difference,
+    Pick,
+    Verdict,
+    asked_for,
+    called,
+    contests,
+    counted,
+    data_of,
+    difference,
+    evaluations,
+    every,
+    family_of,
+    guessing,
+    largest,
+    methods_of,
+    panels,
+    rows_of,
+    values,
+)
+
+
+def findings(table: Table) -> list[str]:
+    """What the tables say of the paper's statements, and beyond them."""
+    said = [
+        _short(table),
+        _scope(table),
+        *(_outperforms(table, norm) for norm in table.config.norms),
+        _large(table),
+        _worse(table),
+        _guessing(table),
+        _beyond(table),
+        _noise(table),
+        _lowest(table),
+        _tilted(table),
+    ]
+    return [paragraph for paragraph in said if paragraph]
+
+
+def _short(table: Table) -> str:
+    found = {r: list(panels(table, r, every).values()) for r in readings(table.config)}
+    found = {reading: verdicts for reading, verdicts in found.items() if verdicts}
+    if not found:
+        return f"In short: RT-MLMC is not judged. {_no_reading(table)}{_evidence(table)}"
+    sums = []
+    for reading, verdicts in found.items():
+        words = [v.word for v in verdicts]
+        counts = " / ".join(str(words.count(word)) for word in WORDS)
+        note = " (with baselines near guessing)" if _guessers(table, reading) else ""
+        lowest = sum(v.lowest for v in verdicts)
+        sums.append(f"{reading.name} {counts} of {len(words)}, lowest mean in {lowest}{note}")
+    whole = [reading.name for reading, verdicts in found.items() if {v.word for v in verdicts} == {"best"}]
+    return (
+        'In short: "the regularised method consistently outperforms all baselines", best in every panel, '
+        f"holds in {len(whole)} of {counted(len(found), 'reading')} of the paper{': ' if whole else ''}"
+        f"{'; '.join(whole)}. Panels in which RT-MLMC is {' / '.join(WORDS)}: {'; '.join(sums)}. "
+        f"{_against_noise(table)}{_evidence(table)}"
+    )
+
+
+def _against_noise(table: Table) -> str:
+    ends = [f"{norm} {table.config.rho:g}" for norm in table.config.norms]
+    found = [d for end in ends for d in _differences(table, f"RT-MLMC {end}", f"noise x4 {end}").values()]
+    if not found:
+        return "Noise of equal cost is not here to compare with (--methods)."
+    return f"Noise of equal cost and radius: RT-MLMC is {_signs(found)}."
+
+
+def _evidence(table: Table) -> str:
+    """Too small a run says that it is."""
+    rows = [row for row in table.rows if row["stage"] == "report"]
+    images = min(row[name] for row in rows for name in ("trained on", "tested on"))
+    full = [m for m in methods_of(table) if family_of(m) not in OTHERS] or methods_of(table)
+    trials = min(n for data in data_of(table) for m in full if (n := len(rows_of(table, data, m))))
+    few = [counted(trials, "trial")] if trials < 3 else []
+    few += [counted(images, "image")] if images < 1000 else []
+    so = f"With as few as {' and '.join(few)} this is a test of the machinery and no evidence."
+    return f" {so}" if few else ""
+
+
+def _no_reading(table: Table) -> str:
+    absent = [name for name in ("ERM", *PAPER) if name not in table.config.methods]
+    add = f" Add {', '.join(absent)} (--methods)." if absent else " The results of some are not there yet."
+    return f"No reading of the paper has all of its methods here.{add}"
+
+
+def _scope(table: Table) -> str:
+    parts = []
+    for data in data_of(table):
+        row = next(row for row in table.rows if (row["stage"], row["data"]) == ("report", data))
+        parts.append(f"{data} {row['trained on']:,} and {row['tested on']:,}")
+    config = table.config
+    fewer = [name for name in OTHERS if name in config.methods]
+    less = f" ({', '.join(fewer)}: {config.others})" if fewer and config.others < config.seeds else ""
+    return (
+        f"Networks were trained for {counted(config.epochs, 'epoch')} with {config.seeds} seeds{less}. "
+        f"Images to train on and to attack: {', '.join(parts)}. {_missing(table)}"
+    )
+
+
+def _missing(table: Table) -> str:
+    config = table.config
+    names = [name for name in FAMILIES if name not in config.methods]
+    names += [f"chosen {name}" for name in CHOSEN if name not in config.chosen]
+    names += [f"{name} balls" for name in NORMS if name not in config.norms]
+    absent = []
+    for data in data_of(table):
+        for method in asked_for(config):
+            count = len(rows_of(table, data, method))
+            full = min(config.seeds, config.others) if family_of(method) in OTHERS else config.seeds
+            if count < full:
+                absent.append(f"{called([method])} on {data} ({count} of {full} trials)")
+    parts = [f"Not asked for: {', '.join(names)}."] if names else []
+    parts += [f"Not all results are there: {', '.join(absent)}."] if absent else []
+    return " ".join(parts) or "No method is missing."
+
+
+def _counted(found: Iterable[Verdict]) -> str:
+    found = list(found)
+    words = [verdict.word for verdict in found]
+    counts = ", ".join(f"{word} in {words.count(word)}" for word in WORDS)
+    return f"{counts} of {len(found)} panels, with the lowest mean in {sum(v.lowest for v in found)}"
+
+
+def _named(found: dict[tuple[str, str], Verdict], word: str) -> str:
+    """The panels with this verdict, by attack."""
+    parts = []
+    for attack in ATTACKS:
+        those = [f"{d} {v.decisive}" for (d, a), v in found.items() if a == attack and v.word == word]
+        if those:
+            parts.append(f"{attack} ({', '.join(those)})")
+    return "; ".join(parts)
+
+
+def _outperforms(table: Table, norm: str) -> str:
+    said = []
+    for reading in readings(table.config):
+        found = panels(table, reading, every) if reading.name.startswith(f"{norm}, ") else {}
+        if found:
+            failed = _named(found, "not")
+            by = f" It is above a baseline in {failed}." if failed else ""
+            said.append(
+                f"Reading {reading.name}, against {', '.join(reading.baselines)}: RT-MLMC is "
+                f"{_counted(found.values())}.{by}{_alive(table, reading, every)}"
+            )
+    opening = f'"Consistently outperforms all baselines", {norm} ball, mean over ratios.'
+    return f"{opening} {' '.join(said) or _no_reading(table)}"
+
+
+def _guessers(table: Table, reading: Reading) -> list[str]:
+    return [b for b in reading.baselines if any(guessing(table, data, b) for data in data_of(table))]
+
+
+def _alive(table: Table, reading: Reading, pick: Pick) -> str:
+    """The same without classifiers near guessing, which say little, whether they are better or worse."""
+    names = _guessers(table, reading)
+    if not names:
+        return ""
+    found = panels(table, reading, pick, alive=True).values()
+    return f" Those near guessing ({', '.join(names)}) left out where they are: {_counted(found)}."
+
+
+def _large(table: Table) -> str:
+    said = []
+    for reading in readings(table.config):
+        found = panels(table, reading, largest)
+        if found:
+            failed = [
+                attack for attack in ATTACKS for at, v in found.items() if (at[1], v.word) == (attack, "not")
+            ]
+            by = ", ".join(f"{attack} ({failed.count(attack)})" for attack in dict.fromkeys(failed))
+            said.append(
+                f"{reading.name}: {_counted(found.values())}{'; above a baseline in ' if by else ''}{by}."
+                f"{_alive(table, reading, largest)}"
+            )
+    if not said:
+        return ""
+    ends = []
+    for attack in ATTACKS:
+        column = largest(table.config, attack)
+        each = [_means(table, data, column) for data in data_of(table)]
+        least = [min(means.values()) for means in each if means]
+        ends += [f"{column[0]}: {_range(least)} %"] if least else []
+    lowest = (
+        f" The lowest errors of methods with all trials and never near guessing are {', '.join(ends)}."
+        if ends
+        else ""
+    )
+    return (
+        '"Performs well when the perturbation levels are large": RT-MLMC at the largest ratios.'
+        f"{lowest}{_only_guessing(table)} {' '.join(said)}"
+    )
+
+
+def _range(numbers: list[float], sign: str = "") -> str:
+    ends = dict.fromkeys(f"{end:{sign}.1f}" for end in (min(numbers), max(numbers)))
+    return " to ".join(ends)
+
+
+def _means(table: Table, data: str, columns: list[str]) -> dict[str, float]:
+    """The mean errors of methods with all trials, as some trials are easier, and never near guessing."""
+    found = {method: values(table, data, method, columns) for method in methods_of(table)}
+    most = max(map(len, found.values()))
+    return {
+        method: fmean(numbers)
+        for method, numbers in found.items()
+        if len(numbers) == most and not guessing(table, data, method)
+    }
+
+
+def _only_guessing(table: Table) -> str:
+    names = [data for data in data_of(table) if not _means(table, data, ["clean"])]
+    return f" On {', '.join(names)} every method with all trials is near guessing." if names else ""
+
+
+def _worse(table: Table) -> str:
+    said = []
+    for kind in ("noise", "PGM"):
+        falls: dict[str, float] = {}
+        count = 0
+        for data in data_of(table):
+            for method in methods_of(table):
+                if not rows_of(table, data, method) or guessing(table, data, method):
+                    continue
+                for attack in (name for name in ATTACKS if name.startswith(kind)):
+                    columns = ["clean", *every(table.config, attack)]
+                    curve = [fmean(values(table, data, method, [name])) for name in columns]
+                    count += 1
+                    fall = max(a - b for a, b in pairwise(curve))
+                    if fall > 1e-9:  # more than rounding
+                        falls[f"{method} on {data}, {attack}"] = fall
+        if not count:
+            return ""
+        most = max(falls, key=lambda name: falls[name], default="")
+        worst = f"; the largest fall is {falls[most]:.1f} points ({most})" if most else ""
+        said.append(f"{kind}: the mean error never falls in {count - len(falls)} of {count} curves{worst}")
+    return (
+        '"All methods tend to have worse performance as the perturbation level increases". '
+        f"{'. '.join(said)}. For PGM this is so by construction, as an image once fooled is counted at all "
+        "larger ratios. Classifiers near guessing in some trial are left out."
+    )
+
+
+def _guessing(table: Table) -> str:
+    said = []
+    for method in methods_of(table):
+        counts = {data: guessing(table, data, method) for data in data_of(table)}
+        where = [f"{data} {n} of {len(rows_of(table, data, method))}" for data, n in counts.items() if n]
+        if where:
+            said.append(f"{method} ({', '.join(where)})")
+    return (
+        f"Near guessing (constant, or barely trained), which is a clean error above {GUESSING:g} %, "
+        f"by trials: {', '.join(said) or 'none'}."
+    )
+
+
+def _beyond(table: Table) -> str:
+    said = []
+    for reading in contests(table):
+        found = panels(table, reading, every)
+        if found and reading not in readings(table.config):
+            against = f"{called([reading.ours])} against {called(reading.baselines)}"
+            said.append(f"{against}: {_counted(found.values())}")
+    return f"RT-MLMC and what costs no more. {'. '.join(said)}." if said else ""
+
+
+def _differences(table: Table, ours: str, other: str) -> dict[tuple[str, str], Difference]:
+    """Those of the panels (data set, attack) that have both methods."""
+    found = {}
+    for data in data_of(table):
+        for attack in ATTACKS:
+            one = difference(table, data, every(table.config, attack), ours, other)
+            if one is not None:
+                found[data, attack] = one
+    return found
+
+
+def _signs(found: Iterable[Difference]) -> str:
+    words = [d.word for d in found]
+    counts = ", ".join(f"{word} in {words.count(word)}" for word in ("lower", "higher", "undecided"))
+    return f"{counts} of {len(words)} panels"
+
+
+def _compared(table: Table, ours: str, other: str) -> str:
+    """In how many panels one method is clearly lower or higher than another, and by how much."""
+    found = _differences(table, ours, other)
+    if not found:
+        return ""
+    parts = [
+        f"{attack} {_range([d.mean for (_, a), d in found.items() if a == attack], '+')}"
+        for attack in ATTACKS
+    ]
+    return (
+        f"{called([ours])} against {called([other])}: {_signs(found.values())}; differences in "
+        f"points are {', '.join(parts)}."
+    )
+
+
+def _noise(table: Table) -> str:
+    ends = [f" {norm} {table.config.rho:g}" for norm in table.config.norms] + [", chosen"]
+    said = [_compared(table, f"RT-MLMC{end}", f"noise x4{end}") for end in ends]
+    said = [one for one in said if one]
+    if not said:
+        return "RT-MLMC cannot be compared with noise of equal cost: one of them is missing."
+    return (
+        "What the regularisation does beyond noise of equal cost and radius (chosen: each of its own). "
+        f"{' '.join(said)}"
+    )
+
+
+def _lowest(table: Table) -> str:
+    said = []
+    for attack in ATTACKS:
+        columns, parts = every(table.config, attack), []
+        for data in data_of(table):
+            means = _means(table, data, columns)
+            if not means:
+                continue
+            best = min(means, key=lambda method: means[method])
+            rest = [difference(table, data, columns, other, best) for other in means if other != best]
+            near = sum(d is not None and d.sign <= 0 for d in rest)
+            cost = counted(evaluations(table, best), "evaluation")
+            parts.append(
+                f"{called([best])} on {data} ({means[best]:.1f} %, {cost}, {near} not told apart from it)"
+            )
+        said += [f" {attack}: {', '.join(parts)}."] if parts else []
+    rule = "The lowest mean errors over ratios, of methods with all trials and never near guessing."
+    return f"{rule}{''.join(said)}{_only_guessing(table)}"
+
+
+def _tilted(table: Table) -> str:
+    found = _compared(table, "tilted, chosen", "random-start FGM, chosen")
+    if not found:
+        return "Tilted points cannot be compared with random-start FGM: one of them is missing."
+    return f"Two ways to go along the gradient for two evaluations, as chosen. {found}"

@@ -1,0 +1,152 @@
+"""The ways to train that the study of supervised learning compares, and the readings of the paper.
+
+The paper gives one radius, rho = 0.45, for all methods, and a "stepsize" of 0.1 for FGM and IFGM. It gives
+neither the norm of the ball nor what a step of 0.1 means for a method that takes one. So there are two norms,
+and three readings of the step:
+
+- `rho`: FGM goes all of the radius; IFGM takes steps of 0.1 inside the ball.
+- `literal`: FGM goes 0.1, and no further; IFGM as above.
+- `step`: 0.1 is the radius of both.
+
+Beyond them stand SG, the other divergences, random-start FGM and noise at the same radius; and, each with the
+setting that does best on held-out training images, RT-MLMC, noise, random-start FGM and tilted points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any
+
+from phiball.experiments.studies.supervised.attacks import NORMS
+from phiball.experiments.training.methods import IDLE, Method, attacked, by_objective, mean_loss
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    fgm,
+    ifgm,
+    indicator,
+)
+
+FAMILIES = (
+    "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
+)  # fmt: skip
+OTHERS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm alone
+PAPER = ("FGM", "IFGM", "RT-MLMC")  # beside ERM
+CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
+COPIES = SG(2)  # four points a data point, as many as RT-MLMC has in the mean
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of the paper: the method that it proposes, and those that it compares it with."""
+
+    name: str
+    ours: str
+    baselines: tuple[str, ...]
+
+
+def readings(config: Any) -> list[Reading]:
+    """Every reading whose methods were all asked for."""
+    there, found = fixed(config), []
+    for norm in config.norms:
+        rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
+        for name, first, second in (("rho", rho, rho), ("literal", step, rho), ("step", step, step)):
+            reading = Reading(f"{norm}, {name}", f"RT-MLMC {rho}", ("ERM", f"FGM {first}", f"IFGM {second}"))
+            if {reading.ours, *reading.baselines} <= there.keys():
+                found.append(reading)
+    return found
+
+
+def fixed(config: Any) -> dict[str, Method]:
+    """The methods whose settings are the paper's, by name; those asked for."""
+    found = {"ERM": Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))}
+    for norm in config.norms:
+        ball, eta = Ball(NORMS[norm], config.rho), config.eta * config.rho
+        at = f"{norm} {config.rho:g}"
+        for reach in dict.fromkeys((config.rho, config.step)):
+            small = Ball(NORMS[norm], reach)
+            # A ball of radius 0.1 is crossed by steps that are a part of it.
+            step = config.step if reach > config.step else None
+            for family, cost, attack in (
+                ("FGM", 2, _fgm(small)),
+                ("IFGM", config.steps + 1, _ifgm(small, config.steps, step)),
+            ):
+                name = f"{family} {norm} {reach:g}"
+                found[name] = Method(family, name, cost, partial(attacked, attack))
+        more = [
+            _random_start(ball, at),
+            _sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
+            _sampled("noise x4", at, ball, IDLE, ENTROPIC, COPIES),
+        ]
+        if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
+            more += [
+                _sampled("SG", at, ball, eta, ENTROPIC, COPIES),
+                _sampled("quadratic", at, ball, eta, QUADRATIC, COPIES),
+                _sampled("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
+            ]
+        found |= {f"{method.family} {at}": method for method in more}
+    return {name: method for name, method in found.items() if method.family in config.methods}
+
+
+def candidates(config: Any) -> dict[str, Method]:
+    """Settings among which one is chosen for each family of CHOSEN, by name; of the families asked for."""
+    estimator, ratio = _rtmlmc(config), config.eta
+    found = [
+        _sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
+        for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
+    ]
+    found += [
+        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), IDLE, ENTROPIC, COPIES)
+        for r in (0.3, 0.6, 1.0, 1.5)
+    ]
+    found += [
+        _random_start(Ball(NORMS[norm], r), f"{norm} {r:g}")
+        for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
+    ]
+    found += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
+    found += [
+        _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", IDLE, kappa=kappa)
+        for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
+    ]
+    return {f"{method.family} {method.setting}": method for method in found if method.family in config.chosen}
+
+
+def _rtmlmc(config: Any) -> RTMLMC:
+    return RTMLMC(config.level, config.allocation)
+
+
+def _sampled(
+    family: str, at: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
+) -> Method:
+    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform())
+    return Method(family, at, estimator.evaluations, partial(by_objective, objective))
+
+
+def _tilted(ball: Ball, at: str, eta: float, *, kappa: float | None = None) -> Method:
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), Tilted(kappa=kappa))
+    return Method("tilted", at, 2, partial(by_objective, objective))
+
+
+def _random_start(ball: Ball, at: str) -> Method:
+    def attack(gradient: Any, x: Any, source: Any) -> Any:
+        return fgm(gradient, x, ball, rng=source)
+
+    return Method("random-start FGM", at, 2, partial(attacked, attack))
+
+
+def _fgm(ball: Ball) -> Callable[..., Any]:
+    return lambda gradient, x, source: fgm(gradient, x, ball)
+
+
+def _ifgm(ball: Ball, steps: int, step: float | None) -> Callable[..., Any]:
+    return lambda gradient, x, source: ifgm(gradient, x, ball, steps=steps, step=step)

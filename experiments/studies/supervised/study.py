@@ -1,0 +1,374 @@
+"""Adversarial training on MNIST, Fashion-MNIST and Kuzushiji-MNIST (Section 6.1).
+
+Every cell trains one network by one method and attacks it. The trials of a method differ in their seed, which
+gives initial weights, order of the data, perturbations and attacks; the methods of one trial share it, so
+that they are compared under like conditions.
+
+The run has two stages. `choose`: for some methods beyond the paper, candidate settings are trained on a part
+of the training images and judged on the rest, held out. `report`: all methods are trained on all training
+images, with the settings that were chosen where there was a choice, and judged on the test images, which
+nothing has seen before.
+
+The paper leaves open the numbers of filters and their strides (here those of the work that it follows), the
+size of a batch, the norm of the ball and the meaning of the step (see `supervised_methods`), and the ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Rng, rng
+from phiball.experiments.datasets.images import NAMES, Images, load
+from phiball.experiments.framework.config import option
+from phiball.experiments.framework.progress import Desk
+from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.studies.supervised.attacks import ATTACKS, NORMS, errors, mean_norms
+from phiball.experiments.studies.supervised.figures import draw
+from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, OTHERS, candidates, fixed
+from phiball.experiments.studies.supervised.report import findings, sheets
+from phiball.experiments.studies.supervised.verdicts import score
+from phiball.experiments.training.loop import Plan, read, train
+from phiball.experiments.training.methods import Method
+from phiball.experiments.training.networks import network
+from phiball.refimpl.validation import valid_count, valid_number
+
+__all__ = [
+    "NAME",
+    "SCALES",
+    "TITLE",
+    "Config",
+    "compute",
+    "compute_cell",
+    "draw",
+    "findings",
+    "label",
+    "prepare",
+    "sheets",
+    "trained_network",
+    "work",
+]
+
+NAME = "supervised"
+TITLE = "Adversarial training on images (Section 6.1)."
+ALLOCATIONS = ("stratified", "random")
+
+
+@dataclass(frozen=True)
+class Config:
+    """The parameters of the study."""
+
+    data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
+    data_dir: str = option(
+        "", "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.", counts=False
+    )
+    methods: tuple[str, ...] = option(
+        FAMILIES, "Methods with the paper's settings; FGM and IFGM with the radii rho and step.", FAMILIES
+    )
+    chosen: tuple[str, ...] = option(
+        CHOSEN, "Methods with settings chosen on held-out images.", (*CHOSEN, "none")
+    )
+    norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
+    seeds: int = option(5, "Networks trained by each method, at least 2.")
+    others: int = option(3, "Networks trained by each of " + ", ".join(OTHERS) + ".")
+    train: int = option(60000, "Training images, or all that there are.")
+    held_out: int = option(5000, "Of these, how many settings are chosen by.")
+    judged: int = option(1000, "Of the held-out images, how many are attacked.")
+    attacked: int = option(10000, "Test images that are attacked.")
+    width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
+    epochs: int = option(30, "Passes over the training images.")
+    batch: int = option(64, "Images a step.")
+    rate: float = option(1e-3, "Step size of Adam.")
+    rho: float = option(0.45, "Radius of the ball.")
+    step: float = option(0.1, "Step of FGM and IFGM.")
+    steps: int = option(15, "Steps of IFGM, and of the attack PGM.")
+    eta: float = option(2.0, "Price of the divergence, in units of rho.")
+    level: int = option(7, "Largest level of RT-MLMC.")
+    allocation: str = option(
+        "stratified",
+        "Levels of RT-MLMC: spread over a batch, or random as the paper draws them.",
+        ALLOCATIONS,
+    )
+    alpha: float = option(0.5, "Share of the ball that CVaR averages.")
+    noise_ratios: tuple[float, ...] = option(
+        (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Sizes of white noise, in mean norms of the images."
+    )
+    pgm_ratios: tuple[float, ...] = option(
+        (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3), "Sizes of PGM, in mean norms of the images."
+    )
+    threads: int = option(1, "Threads of one network's training; --jobs of them are trained at a time.")
+    device: str = option("cpu", "Where networks are trained: cpu, or cuda on a machine with a GPU.")
+
+    def __post_init__(self) -> None:
+        for name in (
+            "train",
+            "held_out",
+            "judged",
+            "attacked",
+            "width",
+            "epochs",
+            "batch",
+            "steps",
+            "threads",
+        ):
+            valid_count(name, getattr(self, name))
+        for name in ("seeds", "others"):
+            valid_count(name, getattr(self, name), 2)  # one has no standard error
+        if valid_count("level", self.level, 0) > 12:
+            raise ValueError(f"level is {self.level!r}; expected at most 12, which is 4,096 images at a time")
+        for name in ("rate", "rho", "step", "eta"):
+            valid_number(name, getattr(self, name), above=0)
+        if not 0 < valid_number("alpha", self.alpha) <= 1:
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number above 0 and at most 1")
+        for name in ("noise_ratios", "pgm_ratios"):
+            ratios = getattr(self, name)
+            several = isinstance(ratios, tuple) and len(ratios) > 0
+            for ratio in ratios if several else ():
+                valid_number(name, ratio, above=0)
+            if not several or list(ratios) != sorted(set(ratios)):
+                raise ValueError(f"{name} is {ratios!r}; expected a tuple of increasing numbers")
+        if self.held_out >= self.train:
+            raise ValueError(f"held_out is {self.held_out!r}; expected less than train, {self.train}")
+        for name, words in (
+            ("data", NAMES),
+            ("methods", FAMILIES),
+            ("chosen", (*CHOSEN, "none")),
+            ("norms", tuple(NORMS)),
+        ):
+            given = getattr(self, name)
+            known = isinstance(given, tuple) and all(word in words for word in given)
+            if not known or not given or len(set(given)) < len(given):
+                raise ValueError(f"{name} is {given!r}; expected a tuple of some of {', '.join(words)}")
+        if self.allocation not in ALLOCATIONS:
+            raise ValueError(f"allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}")
+
+    @property
+    def ratios(self) -> dict[str, tuple[float, ...]]:
+        """The ratios of each attack."""
+        return {a: self.noise_ratios if a.startswith("noise") else self.pgm_ratios for a in ATTACKS}
+
+
+SCALES = {
+    "smoke": Config(
+        data=("digits",),
+        seeds=2,
+        others=2,
+        train=1197,
+        held_out=200,
+        judged=200,
+        attacked=200,
+        width=16,
+        epochs=3,
+        noise_ratios=(0.5, 1.0, 1.5),
+        pgm_ratios=(0.05, 0.1, 0.2),
+    ),
+    "small": Config(
+        seeds=3,
+        others=2,
+        train=10000,
+        held_out=1000,
+        judged=300,
+        attacked=1000,
+        width=16,
+        epochs=4,
+        noise_ratios=(0.3, 0.6, 0.9, 1.2, 1.5),
+        pgm_ratios=(0.025, 0.05, 0.1, 0.15, 0.2),
+    ),
+    "paper": Config(),
+}
+
+
+def _methods(config: Config, stage: str) -> dict[str, Method]:
+    return candidates(config) if stage == "choose" else {**fixed(config), **candidates(config)}
+
+
+def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
+    """The rows of both stages, the settings chosen in the first being those of the second."""
+    prepare(config)
+    seeds = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
+    first = [
+        _cell("choose", data, method.family, name, 0, seeds[0])
+        for data in config.data
+        for name, method in candidates(config).items()
+    ]
+    judged = each(config, first, compute_cell, rng) if first else []
+    few = {name for name, method in fixed(config).items() if method.family in OTHERS}
+    second = [
+        _cell("report", data, method, setting, trial, seed)
+        for trial, seed in enumerate(seeds)
+        for data in config.data
+        for method, setting in _reported(config, data, judged).items()
+        if trial < config.others or setting not in few
+    ]
+    return Table(config, (*judged, *each(config, second, compute_cell, rng)))
+
+
+def _cell(stage: str, data: str, method: str, setting: str, trial: int, seed: int) -> Cell:
+    return {
+        "stage": stage,
+        "data": data,
+        "method": method,
+        "setting": setting,
+        "trial": trial,
+        "seed": seed,
+    }
+
+
+def prepare(config: Config) -> None:
+    """Fetch what data is not there, and raise before the work on what cannot be had."""
+    torch = import_module("torch")
+    import_module("scipy")  # which the verdicts need in the end
+    try:
+        torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0][:80]
+        raise ValueError(
+            f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and a torch for it "
+            f"({reason})"
+        ) from None
+    for name in config.data:
+        images = load(name, config.data_dir or None)
+        if config.held_out >= min(config.train, len(images.train_x)):
+            raise ValueError(
+                f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
+                f"training images of {name}"
+            )
+
+
+def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:
+    """The methods of the second stage on a data set, and the setting of each."""
+    found = {name: name for name in fixed(config)}
+    for family in CHOSEN:
+        rows = [row for row in judged if (row["data"], row["method"]) == (data, family)]
+        if rows:
+            found[f"{family}, chosen"] = min(rows, key=score)["setting"]
+    return found
+
+
+def compute_cell(config: Config, cell: Cell, rng: Rng, desk: Desk | None = None) -> Row:
+    """Train a network and attack it: errors in %, the mean loss of each epoch, and what there was to see.
+
+    Everything drawn comes from the seed of the cell, which all methods of a trial share; `rng` is not used.
+    """
+    torch = import_module("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.threads)
+    try:
+        return _trained_and_attacked(config, cell, desk or Desk())
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
+    method = _methods(config, cell["stage"])[cell["setting"]]
+    images = load(cell["data"], config.data_dir or None)
+    (x, y), (test_x, test_y) = _parts(config, cell["stage"], images)
+    weights, source, attacks = _sources(cell["seed"])
+    model = network(tuple(x.shape[2:]), config.width, seed=weights).to(config.device)
+    trained = work(config, cell) - _attack_work(config, cell)
+    share = trained / work(config, cell)  # of the time, that training takes
+    curve = train(
+        model,
+        method.objective,
+        x,
+        y,
+        Plan(config.epochs, config.batch, config.rate),
+        source,
+        about={**cell, "data": images.digest, "width": config.width, "objective": _about(config)},
+        keep=desk.file("network.pt"),
+        on_step=lambda done, total, loss: desk.say(share * done / total, f"loss {loss:.3f}"),
+    )
+    found = errors(
+        model,
+        test_x,
+        test_y,
+        mean_norms(x),
+        config.ratios,
+        config.steps,
+        attacks,
+        on_attack=lambda done, total: desk.say(share + (1 - share) * done / total, "attacks"),
+    )
+    norms = {f"mean {norm}": value for norm, value in mean_norms(x).items()}
+    return {
+        "evaluations": method.evaluations,
+        **found,
+        **norms,
+        "trained on": len(x),
+        "tested on": len(test_x),
+        "images": images.digest,
+        "curve": curve,
+    }
+
+
+def trained_network(file: str | Path) -> Any:
+    """The network that a cell has left in desks/*/network.pt, on the processor, ready to classify.
+
+    It takes images (N, 1, height, width), float32 in [0, 1]. A training that has not ended raises.
+    """
+    kept = read(Path(file))
+    if "optimizer" in kept:
+        raise ValueError(f"{file} is of a training that has not ended; run the study again, and it goes on")
+    about = kept["about"]
+    model = network(tuple(about["images"][2:]), about["width"], seed=0)
+    model.load_state_dict(kept["model"])
+    return model.eval()
+
+
+def _about(config: Config) -> dict[str, Any]:
+    """What methods depend on, beyond their names."""
+    names = ("rho", "step", "steps", "eta", "level", "allocation", "alpha", "threads", "device")
+    return {name: getattr(config, name) for name in names}
+
+
+def _sources(seed: int) -> tuple[int, Rng, Rng]:
+    """Of one seed: that of the initial weights, and the sources of training and of attacks."""
+    training, attacks, weights = rng(seed).spawn(3)
+    return int(weights.integers(1 << 31, (), like=np.empty(0))), training, attacks
+
+
+def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Images to train on and to judge by, as tensors: (x, y), (x, y)."""
+    n = min(config.train, len(images.train_x))
+    if stage == "choose":
+        cut = n - config.held_out
+        train, judge = slice(0, cut), slice(cut, min(n, cut + config.judged))
+        raw = (images.train_x[train], images.train_y[train]), (images.train_x[judge], images.train_y[judge])
+    else:
+        raw = (
+            (images.train_x[:n], images.train_y[:n]),
+            (
+                images.test_x[: config.attacked],
+                images.test_y[: config.attacked],
+            ),
+        )
+    torch = import_module("torch")
+    return tuple(  # type: ignore[return-value]
+        (
+            torch.tensor(x[:, None] / np.float32(images.top), dtype=torch.float32, device=config.device),
+            torch.tensor(y.astype(np.int64), device=config.device),
+        )
+        for x, y in raw
+    )
+
+
+def work(config: Config, cell: Cell) -> float:
+    """About how long a cell takes, in passes of one image through the network and back."""
+    method = _methods(config, cell["stage"])[cell["setting"]]
+    images = config.train - (config.held_out if cell["stage"] == "choose" else 0)
+    return images * config.epochs * method.evaluations + _attack_work(config, cell)
+
+
+def label(cell: Cell) -> str:
+    """What a cell is called where it is seen at work."""
+    return f"{cell['data']}: {cell['setting']}, trial {cell['trial']}"
+
+
+def _attack_work(config: Config, cell: Cell) -> float:
+    images = config.judged if cell["stage"] == "choose" else config.attacked
+    # About half of the images are fooled before the largest ratio.
+    return images * config.steps * 2 * len(config.pgm_ratios) / 2

@@ -1,0 +1,216 @@
+"""Supervised learning: numbers of its table, and verdicts on the paper's statement.
+
+A panel is a data set and an attack. For each method and trial it has one number, the mean error over the
+ratios of the attack (or the error at one of them). Methods are compared within trials, which share a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from math import inf, nan, sqrt
+from statistics import fmean, stdev
+from typing import Any, TypeAlias
+
+from phiball.experiments.framework.runner import Row, Table
+from phiball.experiments.studies.supervised.attacks import ATTACKS
+from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, Reading, fixed, readings
+
+LEVEL = 0.95  # of the intervals
+GUESSING = 80.0  # clean error in %; ten classes by chance have 90
+WORDS = ("best", "tied", "not")
+
+Pick: TypeAlias = Callable[[Any, str], list[str]]
+
+
+def every(config: Any, attack: str) -> list[str]:
+    """The columns of an attack, from its smallest ratio to its largest."""
+    return [f"{attack} {ratio:g}" for ratio in config.ratios[attack]]
+
+
+def middle(config: Any, attack: str) -> list[str]:
+    """The column of its middle ratio."""
+    columns = every(config, attack)
+    return [columns[len(columns) // 2]]
+
+
+def largest(config: Any, attack: str) -> list[str]:
+    """The column of its largest ratio."""
+    return every(config, attack)[-1:]
+
+
+def score(row: Row) -> float:
+    """What settings are chosen by: the mean over clean images and the four attacks, each over its ratios."""
+    means = [
+        fmean(value for name, value in row.items() if name.startswith(f"{attack} ")) for attack in ATTACKS
+    ]
+    return fmean([row["clean"], *means])
+
+
+def rows_of(table: Table, data: str, method: str) -> list[Row]:
+    """What the test images say of a method: a row for each trial."""
+    return [
+        row for row in table.rows if (row["stage"], row["data"], row["method"]) == ("report", data, method)
+    ]
+
+
+def values(table: Table, data: str, method: str, columns: Iterable[str]) -> list[float]:
+    """For each trial the mean over some columns."""
+    columns = list(columns)
+    return [fmean(row[name] for name in columns) for row in rows_of(table, data, method)]
+
+
+def data_of(table: Table) -> list[str]:
+    """The data sets that there are results of."""
+    return list(dict.fromkeys(row["data"] for row in table.rows if row["stage"] == "report"))
+
+
+def methods_of(table: Table) -> list[str]:
+    """The methods that there are results of: those of the paper's settings first, then the chosen ones."""
+    there = {row["method"] for row in table.rows if row["stage"] == "report"}
+    return [name for name in asked_for(table.config) if name in there]
+
+
+def asked_for(config: Any) -> list[str]:
+    """The methods that a configuration asks for, in the order of all tables."""
+    return [*fixed(config), *(f"{family}, chosen" for family in CHOSEN if family in config.chosen)]
+
+
+def called(methods: Iterable[str]) -> str:
+    """Methods in a sentence, where a comma stands between them."""
+    return ", ".join(f"chosen {m.removesuffix(', chosen')}" if m.endswith(", chosen") else m for m in methods)
+
+
+def counted(number: float, thing: str) -> str:
+    """A number of things: one is no plural."""
+    said = str(number) if isinstance(number, int) else f"{number:.3g}"
+    return f"{said} {thing}{'' if number == 1 else 's'}"
+
+
+def family_of(method: str) -> str:
+    """The family of a method of the second stage."""
+    return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
+
+
+def evaluations(table: Table, method: str) -> float:
+    """What a method costs for each data point; all settings of one that is chosen cost the same."""
+    return next(float(row["evaluations"]) for row in table.rows if row["method"] == method)
+
+
+def error_of(numbers: list[float]) -> float:
+    """The standard error of a mean; NaN of a single number."""
+    return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
+
+
+def guessing(table: Table, data: str, method: str) -> int:
+    """In how many trials the classifier is near guessing: constant, or barely trained."""
+    return sum(row["clean"] > GUESSING for row in rows_of(table, data, method))
+
+
+# --- Verdicts ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Errors of one method minus those of `other` in the trials that both have: in points of percent."""
+
+    other: str
+    mean: float
+    stderr: float
+    bound: float  # beyond it, the difference is clear
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the difference is clear, and 0 elsewhere."""
+        return (self.mean > self.bound) - (self.mean < -self.bound)
+
+    @property
+    def word(self) -> str:
+        """What the difference says of the first method."""
+        return {-1: "lower", 0: "undecided", 1: "higher"}[self.sign]
+
+    def __str__(self) -> str:
+        bar = "" if self.stderr != self.stderr else f" ± {self.stderr:.1f}"
+        return f"{self.mean:+.1f}{bar}"
+
+
+def difference(table: Table, data: str, columns: list[str], ours: str, other: str) -> Difference | None:
+    """The mean over columns of `ours` minus that of `other`; None unless they share a trial.
+
+    It is clear outside of Student's interval, and if it is more than one image.
+    """
+    first, second = ({row["trial"]: row for row in rows_of(table, data, method)} for method in (ours, other))
+    pairs = [(row, second[trial]) for trial, row in first.items() if trial in second]
+    if not pairs:
+        return None
+    found = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
+    bar, one = error_of(found), 100 / pairs[0][0]["tested on"]
+    bound = max(student(len(found)) * bar, one) if len(found) > 1 else inf
+    return Difference(other, fmean(found), bar, bound)
+
+
+@cache
+def student(trials: int) -> float:
+    """Standard errors on each side of the mean that make an interval of LEVEL."""
+    return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one method and its baselines in a panel: one of WORDS, and the difference that decides it."""
+
+    word: str
+    decisive: Difference
+
+    @property
+    def lowest(self) -> bool:
+        """Whether the mean is below that of each baseline, clearly or not."""
+        return self.decisive.mean < 0
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.decisive}, {self.decisive.other})"
+
+
+def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> Verdict | None:
+    """best: clearly below every baseline; not: clearly above one; else tied. None if a method is missing."""
+    found = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
+    differences = [d for d in found if d is not None]
+    if not differences or len(differences) < len(found):
+        return None
+    above = [d for d in differences if d.sign > 0]
+    decisive = max(above or differences, key=lambda d: d.mean)
+    clear = all(d.sign < 0 for d in differences)
+    return Verdict("not" if above else "best" if clear else "tied", decisive)
+
+
+def panels(
+    table: Table, reading: Reading, pick: Pick, *, alive: bool = False
+) -> dict[tuple[str, str], Verdict]:
+    """The verdict in each panel (data set, attack) whose methods are all there.
+
+    `alive`: against those baselines only that are near guessing in no trial.
+    """
+    found = {}
+    for attack in ATTACKS:
+        for data in data_of(table):
+            there = tuple(b for b in reading.baselines if not (alive and guessing(table, data, b)))
+            one = verdict(table, replace(reading, baselines=there), data, pick(table.config, attack))
+            if one is not None:
+                found[data, attack] = one
+    return found
+
+
+def contests(table: Table) -> list[Reading]:
+    """The paper's readings; RT-MLMC against random starts and noise of no more cost; and all as chosen."""
+    config, there = table.config, methods_of(table)
+    found = readings(config)
+    for norm in config.norms:
+        at = f"{norm} {config.rho:g}"
+        rivals = [n for f in ("random-start FGM", "noise x4") for n in (f"{f} {at}", f"{f}, chosen")]
+        rivals = [name for name in rivals if name in there]
+        found.append(Reading(f"{norm}, beyond", f"RT-MLMC {at}", tuple(rivals)))
+    others = (f"{family}, chosen" for family in CHOSEN if family != "RT-MLMC")
+    found.append(Reading("chosen", "RT-MLMC, chosen", tuple(name for name in others if name in there)))
+    return [reading for reading in found if reading.ours in there and reading.baselines]

@@ -1,0 +1,1 @@
+"""Section 2.2: worst-case densities."""

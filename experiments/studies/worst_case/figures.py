@@ -1,0 +1,118 @@
+"""The figures of the study of worst-case distributions, as the paper has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phiball.experiments.framework.runner import Row, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all eyes
+DRAWN = 1000  # points of a curve: more cannot be seen
+
+
+def rows_of(table: Table, part: str, **names: Any) -> list[Row]:
+    """The rows of a part of the study that have these names."""
+    wanted = {"part": part, **names}.items()
+    return [row for row in table.rows if all(row.get(name) == value for name, value in wanted)]
+
+
+def columns_of(table: Table) -> list[str]:
+    """The regularisations, in their order."""
+    return list(dict.fromkeys(row["regularisation"] for row in rows_of(table, "density")))
+
+
+def level(row: Row) -> str:
+    """What a row of the figure sets: alpha or eta."""
+    if row["regularisation"] == "indicator":
+        return f"alpha = {row['alpha']:g}"
+    return f"eta = {row['eta']:.2g}"
+
+
+def draw(table: Table) -> dict[str, Figure]:
+    """The figures `landscape` and, for each reading, `densities-READING`."""
+    landscapes = rows_of(table, "landscape")
+    return {
+        "landscape": _draw_landscapes(table, landscapes),
+        **{f"densities-{row['reading']}": _draw_densities(table, row) for row in landscapes},
+    }
+
+
+def _curve(table: Table, values: Any) -> tuple[Any, Any]:
+    """Points of the interval and the values there, as many as can be seen, and none within a flat stretch."""
+    some = np.unique(np.linspace(0, len(values) - 1, DRAWN).round().astype(int))
+    x = np.linspace(-table.config.radius, table.config.radius, len(values))[some]
+    y = np.asarray(values)[some]
+    moves = np.abs(np.diff(y)) > 1e-4 * np.abs(y).max()
+    kept = np.concatenate([[True], moves]) | np.concatenate([moves, [True]])
+    return x[kept], y[kept]
+
+
+def _draw_landscapes(table: Table, rows: list[Row]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(rows), 3), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+        axes.plot(*_curve(table, row["losses"]), color=BLUE, linewidth=1.5)
+        ends = [row["top_from"], row["top_to"]]
+        axes.plot(ends, [row["highest"]] * 2, color=ORANGE, linewidth=3, marker="o", markersize=4)
+        axes.set(title=row["reading"], xlabel="x", ylabel="f(x)")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_densities(table: Table, landscape: Row) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns, height = columns_of(table), len(table.config.etas)
+    figure = Figure(figsize=(2.3 * len(columns), 1.6 * height + 0.5), layout="constrained")
+    panels = figure.subplots(height, len(columns), sharex=True, squeeze=False)
+    for column, name in enumerate(columns):
+        rows = rows_of(table, "density", reading=landscape["reading"], regularisation=name)
+        for axes, row in zip(panels[:, column], rows, strict=True):
+            _draw_density(axes, table, row, landscape)
+        panels[0, column].set_title(name)
+        panels[-1, column].set_xlabel("x")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("density")
+    return figure
+
+
+def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
+    """Draw the atom on top of the density, and return how high it is."""
+    f = np.asarray(landscape["losses"])
+    highest = np.nonzero(f == f.max())[0]
+    x = np.linspace(-table.config.radius, table.config.radius, len(f))
+    length = 2 * table.config.radius * len(highest) / len(f)
+    bottom, mass = row["largest"], row["atom"]
+    if length > 0.01 * table.config.radius:  # plateaus: the mass is spread over them
+        for flat in np.split(highest, np.nonzero(np.diff(highest) > 1)[0] + 1):
+            ends = x[flat[[0, -1]]]
+            axes.fill_between(ends, bottom, bottom + mass / length, color=ORANGE, linewidth=0)
+        return float(mass / length)
+    # An atom has no height: that of its stem is its mass.
+    height = mass / len(highest)
+    axes.vlines(x[highest], bottom, bottom + height, color=ORANGE, linewidth=2)
+    axes.plot(x[highest], np.full(len(highest), bottom + height), "o", color=ORANGE, markersize=4)
+    return float(height)
+
+
+def _draw_density(axes: Any, table: Table, row: Row, landscape: Row) -> None:
+    x, density = _curve(table, row["density"])
+    axes.fill_between(x, density, color=BLUE, alpha=0.35, linewidth=0)
+    axes.plot(x, density, color=BLUE, linewidth=1)
+    top = row["largest"]
+    if row["atom"]:
+        top += _draw_atom(axes, table, row, landscape)
+        label = f"atom {row['atom']:.2g}"
+        axes.text(0.04, 0.66, label, color=ORANGE, fontsize=9, transform=axes.transAxes)
+    axes.text(0.04, 0.86, f"$\\{level(row)}$", fontsize=9, transform=axes.transAxes)
+    axes.set(ylim=(0, 1.3 * top), xlim=(-1.02 * table.config.radius, 1.02 * table.config.radius))
+    axes.set_xticks([-table.config.radius, 0, table.config.radius])
+    axes.tick_params(labelsize=8)
+    axes.locator_params(axis="y", nbins=3)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,246 @@
+"""Section 2.2 of the paper: worst-case distributions of a toy loss, for five regularisations.
+
+The paper gives neither the weights of its network nor its alpha and eta. The networks here are two draws,
+one for each reading of the law of the weights (see `landscape`). They are chosen: few draws are largest near
+x = 5, as the paper's is, and other networks are drawn to say how few. eta is a fraction of the range of the
+loss, so that a row means the same for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Rng
+from phiball.experiments.framework.config import option
+from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.studies.worst_case.figures import draw
+from phiball.experiments.studies.worst_case.landscape import (
+    READINGS,
+    Vector,
+    count_maxima,
+    draw_weights,
+    toy_loss,
+)
+from phiball.experiments.studies.worst_case.report import findings, sheets
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+from phiball.refimpl.validation import valid_count, valid_number
+
+__all__ = [
+    "NAME",
+    "SCALES",
+    "TITLE",
+    "Config",
+    "cells",
+    "compute",
+    "compute_cell",
+    "draw",
+    "findings",
+    "sheets",
+]
+
+NAME = "worst-case"
+TITLE = "Worst-case distributions of a toy loss (Section 2.2)."
+REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hinge")
+NETWORKS_A_CELL = 10
+NETWORK_POINTS = 1001
+PROMINENCE = 0.01  # of the range of f: smaller bumps are not counted as maxima
+DECIMALS = 9  # of f: its last digits differ between machines, and so would the ties on a plateau
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the paper leaves open is marked so; the other defaults are the paper's."""
+
+    reading: str = option("both", "The law of the weights (open: W3 saturates).", ("both", *READINGS))
+    width: int = option(512, "Units of the first and of the second layer.")
+    units: int = option(10, "Sigmoids of the third layer.")
+    first_std: float = option(0.5, "Standard deviation of W1 (open: N(0, 0.25) may mean 0.25).")
+    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (open).")
+    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (open).")
+    radius: float = option(5.0, "The ball is [-radius, radius].")
+    points: int = option(10_000, "Points of the grid.")
+    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (open).")
+    etas: tuple[float, ...] = option((2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (open).")
+    networks: int = option(100, "Other networks of each reading, to see what the draw decides.")
+
+    def __post_init__(self) -> None:
+        if self.reading not in ("both", *READINGS):
+            raise ValueError(f"reading is {self.reading!r}; expected one of both, {', '.join(READINGS)}")
+        for name in ("width", "units"):
+            valid_count(name, getattr(self, name))
+        for name in ("literal_seed", "scaled_seed", "networks"):
+            valid_count(name, getattr(self, name), 0)
+        valid_count("points", self.points, 2)
+        for name in ("first_std", "radius"):
+            valid_number(name, getattr(self, name), above=0)
+        for name in ("alphas", "etas"):
+            if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a tuple of numbers")
+            for number in getattr(self, name):
+                valid_number(name, number, above=0)
+        if max(self.alphas) > 1:
+            raise ValueError(f"alphas is {self.alphas!r}; expected numbers in (0, 1]")
+        if len(self.alphas) != len(self.etas):
+            raise ValueError(
+                f"alphas has {len(self.alphas)} numbers and etas {len(self.etas)}; expected one a row of each"
+            )
+
+
+SCALES = {
+    "smoke": Config(points=1000, networks=10),
+    "small": Config(points=4000, networks=30),
+    "paper": Config(),
+}
+
+
+def cells(config: Config) -> list[Cell]:
+    """The landscape of each reading, a density for each regularisation and row, and other networks."""
+    found: list[Cell] = []
+    for reading in READINGS if config.reading == "both" else (config.reading,):
+        found.append({"part": "landscape", "reading": reading})
+        found += [
+            {"part": "density", "reading": reading, "regularisation": name, "row": row}
+            for name in REGULARISATIONS
+            for row in range(len(config.etas))
+        ]
+        found += [
+            {"part": "networks", "reading": reading, "first": first}
+            for first in range(0, config.networks, NETWORKS_A_CELL)
+        ]
+    return found
+
+
+def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
+    """The table of all cells."""
+    return Table(config, tuple(each(config, cells(config), compute_cell, rng)))
+
+
+def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
+    """What there is to say of a landscape, of a worst case, or of ten other networks."""
+    if cell["part"] == "landscape":
+        return _landscape(config, cell["reading"])
+    if cell["part"] == "density":
+        return _density(config, cell["reading"], cell["regularisation"], cell["row"])
+    count = min(NETWORKS_A_CELL, config.networks - cell["first"])
+    return _networks(config, cell["reading"], count, rng)
+
+
+@lru_cache(maxsize=2)
+def grid(config: Config, reading: str) -> tuple[Vector, Vector]:
+    """The points of the grid, and the loss there."""
+    seed = config.literal_seed if reading == "literal" else config.scaled_seed
+    weights = draw_weights(
+        reading,
+        np.random.default_rng(seed).standard_normal,
+        width=config.width,
+        units=config.units,
+        first_std=config.first_std,
+    )
+    z = np.linspace(-config.radius, config.radius, config.points)
+    return z, np.round(toy_loss(weights, z), DECIMALS)
+
+
+def _landscape(config: Config, reading: str) -> Row:
+    z, f = grid(config, reading)
+    top = z[f == f.max()]
+    return {
+        "lowest": f.min(),
+        "mean": f.mean(),
+        "highest": f.max(),
+        "top_from": top.min(),
+        "top_to": top.max(),
+        "maxima": count_maxima(f, PROMINENCE * np.ptp(f)),
+        "losses": f,
+    }
+
+
+def divergence(regularisation: str, alpha: float) -> Divergence:
+    """The phi of a column of the figure."""
+    others = dict(zip(REGULARISATIONS[1:], (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE), strict=True))
+    return indicator(alpha) if regularisation == "indicator" else others[regularisation]
+
+
+def printed_ratio(regularisation: str, f: Vector, eta: float, alpha: float, mu: float) -> Vector:
+    """zeta as Examples 1 to 5 of the paper print it; its mean is one where they are right."""
+    ratio: dict[str, Any] = {
+        "indicator": lambda: (f >= np.quantile(f, 1 - alpha, method="inverted_cdf")) / alpha,
+        "entropic": lambda: np.exp((f - mu) / eta),
+        "quadratic": lambda: np.maximum(f - mu, 0) / eta,
+        "absolute value": lambda: 1.0 * (f + 2 * eta - f.max() >= 0),
+        "hinge": lambda: 1.0 * (f + eta - f.max() >= 0),
+    }
+    zeta: Vector = ratio[regularisation]()
+    return zeta
+
+
+def _density(config: Config, reading: str, regularisation: str, row: int) -> Row:
+    z, f = grid(config, reading)
+    n, alpha = config.points, config.alphas[row]
+    eta = config.etas[row] * float(np.ptp(f))
+    d = divergence(regularisation, alpha)
+    solved = worst_case(f, eta, d)
+    weights = solved.weights
+    zeta = n * weights
+    # A finite recession lets mass leave the density for an atom: what the printed zeta, at most one, lacks.
+    body = np.minimum(zeta, 1.0) if d.recession < np.inf else zeta
+    atom = max(0.0, 1 - float(body.mean())) if d.recession < np.inf else 0.0
+    printed = printed_ratio(regularisation, f, eta, alpha, float(solved.mu))
+    share = np.cumsum(weights)
+    twice = worst_case(f, 2 * eta, d).weights
+    return {
+        "eta": eta,
+        "alpha": alpha,
+        "value": solved.value,
+        "dual_minus_primal": dual_value(f, solved.mu, eta, d) - primal_value(f, weights, eta, d),
+        "mass": weights.sum(),
+        # A ratio that is positive everywhere may underflow.
+        "support": 1.0 if d.slope0 == -np.inf else np.mean(weights > 0),
+        "largest": body.max() / (2 * config.radius),
+        "atom": atom if atom > 1e-12 else 0.0,
+        "low": z[np.searchsorted(share, 0.05)],
+        "high": z[min(n - 1, int(np.searchsorted(share, 0.95)))],
+        "near_end": weights[z >= 0.8 * config.radius].sum(),
+        "from_uniform": np.abs(weights - 1 / n).sum() / 2,
+        "moved_by_eta": np.abs(weights - twice).sum() / 2,
+        "printed_mass": printed.mean(),
+        "printed_value": primal_value(f, printed / printed.sum(), eta, d),
+        "density": body / (2 * config.radius),
+    }
+
+
+def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
+    """Where the loss of other networks is largest, and how many local maxima it has."""
+    z = np.linspace(-config.radius, config.radius, NETWORK_POINTS)
+    places, maxima = [], []
+    for _ in range(count):
+        weights = draw_weights(
+            reading,
+            lambda shape: rng.normal(shape, like=z),
+            width=config.width,
+            units=config.units,
+            first_std=config.first_std,
+        )
+        f = np.round(toy_loss(weights, z), DECIMALS)
+        places.append(float(z[np.argmax(f)]))
+        maxima.append(count_maxima(f, PROMINENCE * float(np.ptp(f))))
+    return {
+        "drawn": count,
+        "at_end": sum(place >= 0.8 * config.radius for place in places),
+        "many": sum(number >= 3 for number in maxima),
+        "places": places,
+        "numbers": maxima,
+    }

@@ -1,0 +1,1 @@
+"""Training loops, methods and networks that studies and benchmarks share."""

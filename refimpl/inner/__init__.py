@@ -1,0 +1,1 @@
+"""The inner problem: divergences, what follows from them, and the solvers."""

@@ -1,0 +1,165 @@
+"""`check_divergence`: what is wrong with a user's divergence, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isfinite, isnan
+from typing import Any
+
+from phiball.backends import active, is_array_api_obj, library, quiet, to_numpy
+from phiball.refimpl.inner.constants import derive_constants
+from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+
+_TOL = 1e-6  # for quantities of order one, some of them differences of nearby values
+
+
+def check_divergence(d: Divergence) -> list[str]:
+    """Say what is wrong with a divergence: one sentence a fault, none if it is sound.
+
+    It evaluates the functions on a grid of the active backend and checks that phi is convex with
+    phi(1) = 0 and infinite below zero, that conj is its conjugate (Fenchel's inequality everywhere,
+    equality at x = dconj(s)), that d2conj is the derivative of dconj, and the constants.
+
+    >>> from phiball.refimpl import ENTROPIC
+    >>> check_divergence(ENTROPIC)
+    []
+    """
+    valid_divergence(d)
+    xs = sorted({0.0, *(10 ** (e / 8) for e in range(-24, 25)), *(1 + i / 50 for i in range(-20, 21))})
+    lowest, highest = max(d.slope0, -8.0) - 2.0, min(d.recession, 8.0)
+    ss = [lowest + (highest - lowest) * (i + 0.37) / 160 for i in range(160)]
+    for name, points in (("phi", xs), ("conj", ss), ("dconj", ss), ("d2conj", ss)):
+        for dtype in ("float64", "float32"):
+            fault = _fault_of_form(name, getattr(d, name), points, dtype)
+            if fault:
+                return [fault]  # what follows would only repeat it
+    found = (
+        *_faults_of_phi(d, xs),
+        _fault_of_inequality(d, xs, ss),
+        _fault_of_equality(d, ss),
+        _fault_of_d2conj(d, ss),
+        *_faults_of_constants(d),
+    )
+    return [fault for fault in found if fault]
+
+
+def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float]:
+    xp = active().namespace
+    with quiet():
+        values: list[float] = to_numpy(function(xp.asarray(points, dtype=xp.float64))).tolist()
+    return values
+
+
+def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float], dtype: str) -> str | None:
+    xp = active().namespace
+    at = xp.asarray(points, dtype=getattr(xp, dtype))
+    before = to_numpy(at).tolist()
+    try:
+        with quiet():
+            out = function(at)
+    except Exception as error:  # whatever a user's function raises is what they must be told
+        return f"{name} raises {type(error).__name__} on an array: {error}."
+    if not is_array_api_obj(out):
+        return f"{name} returns {out!r}, of type {type(out).__name__}, for an array: it must return an array."
+    if library(out) != library(at):
+        return f"{name} returns a {library(out)} array for one of {library(at)}: it must stay in the library."
+    if out.shape != at.shape:
+        return f"{name} returns shape {tuple(out.shape)} for shape {tuple(at.shape)}: it must be elementwise."
+    if out.dtype != at.dtype:
+        return f"{name} returns dtype {out.dtype} for {at.dtype}: it must keep the dtype."
+    if to_numpy(at).tolist() != before:
+        return f"{name} modifies its argument."
+    bad = [v for v, o in zip(points, to_numpy(out).tolist(), strict=True) if isnan(o)]
+    return f"{name} is NaN at {bad[0]:g}." if bad else None
+
+
+def _faults_of_phi(d: Divergence, xs: list[float]) -> list[str]:
+    faults = []
+    at_one, below = _evaluate(d.phi, [1.0, -0.5])
+    if abs(at_one) > _TOL:
+        faults.append(f"phi(1) is {at_one:g}; it must be 0.")
+    if below < inf:
+        faults.append(f"phi(-0.5) is {below:g}; phi must be infinite below 0.")
+    points = list(zip(xs, _evaluate(d.phi, xs), strict=True))
+    for (a, fa), (b, fb), (c, fc) in zip(points, points[1:], points[2:], strict=False):
+        chord = fa + (fc - fa) * (b - a) / (c - a) if isfinite(fa) and isfinite(fc) else inf
+        if fb > chord + _TOL * (1 + abs(chord)):
+            faults.append(f"phi is not convex: phi({b:g}) = {fb:g} lies above its chord from {a:g} to {c:g}.")
+            break
+    return faults
+
+
+def _fault_of_inequality(d: Divergence, xs: list[float], ss: list[float]) -> str | None:
+    """conj(s) >= s x - phi(x) for all x."""
+    phis = _evaluate(d.phi, xs)
+    for s, conj in zip(ss, _evaluate(d.conj, ss), strict=True):
+        best, at = max((s * x - phi, x) for x, phi in zip(xs, phis, strict=True))
+        if conj < best - _TOL * (1 + abs(best)):
+            return (
+                f"conj is not the conjugate of phi: conj({s:g}) is {conj:g}, "
+                f"but s x - phi(x) is {best:g} at x = {at:g}."
+            )
+    return None
+
+
+def _fault_of_equality(d: Divergence, ss: list[float]) -> str | None:
+    """conj(s) = s x - phi(x) at x = dconj(s), which is not negative and does not decrease."""
+    before = -inf
+    ratios = _evaluate(d.dconj, ss)
+    finite = [x if isfinite(x) else 1.0 for x in ratios]
+    for s, conj, x, phi in zip(ss, _evaluate(d.conj, ss), ratios, _evaluate(d.phi, finite), strict=True):
+        if x < 0:
+            return f"dconj({s:g}) is {x:g}; a density is not negative: truncate it at 0."
+        if x < before - _TOL * (1 + abs(before)):
+            return f"dconj decreases from {before:g} to {x:g} at {s:g}; it must not."
+        before = x
+        if (
+            isfinite(x)
+            and isfinite(conj)
+            and not abs(s * x - phi - conj) <= _TOL * (1 + abs(conj) + abs(s * x))
+        ):
+            return (
+                f"dconj is not the derivative of the conjugate of phi: at s = {s:g} and "
+                f"x = dconj(s) = {x:g}, s x - phi(x) is {s * x - phi:g}, but conj(s) is {conj:g}."
+            )
+    return None
+
+
+def _fault_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
+    """d2conj is the slope of dconj, wherever dconj has one."""
+    h = 1e-5
+    here = _evaluate(d.dconj, ss)
+    left = _evaluate(d.dconj, [s - h for s in ss])
+    right = _evaluate(d.dconj, [s + h for s in ss])
+    for s, x, a, b, bend in zip(ss, here, left, right, _evaluate(d.d2conj, ss), strict=True):
+        before, after = (x - a) / h, (b - x) / h
+        size = 1e-2 * (1e-2 + abs(before) + abs(after))
+        if abs(before - after) <= size and not abs(bend - (before + after) / 2) <= size:
+            return f"d2conj({s:g}) is {bend:g}, but dconj has slope {(before + after) / 2:g} there."
+    return None
+
+
+def _faults_of_constants(d: Divergence) -> list[str]:
+    try:
+        derived = derive_constants(d.conj, d.dconj, d.d2conj)
+    except ValueError as error:
+        return [f"{error}."]
+    faults = []
+    for name, value in zip(("slope0", "slope1", "recession", "curvature1"), derived, strict=True):
+        given = getattr(d, name)
+        near = abs(given - value) <= 1e-6 * (1 + abs(value)) if isfinite(value) else _may_be(d, name, given)
+        # A phi with a kink at 1 may be straight on one side of it: then both curvatures are right.
+        both = name == "curvature1" and {given, value} == {0.0, inf}
+        if given != value and not near and not both:
+            faults.append(f"{name} is {given:g}, but the functions give {value:g}.")
+    return faults
+
+
+def _may_be(d: Divergence, name: str, given: float) -> bool:
+    """Whether a finite constant fits functions that overflow or underflow before they get there."""
+    beyond = 1e-6 * (1 + abs(given))
+    if name == "recession" and isfinite(given):
+        return _evaluate(d.conj, [given + beyond])[0] == inf
+    if name == "slope0" and isfinite(given):
+        return _evaluate(d.dconj, [given - beyond])[0] == 0
+    return False

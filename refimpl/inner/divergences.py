@@ -1,0 +1,367 @@
+"""Divergence functions phi with their conjugates: the paper's Section 2 and Examples 1 to 5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, isfinite, isnan, nan
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl.inner.constants import derive_constants
+
+Function = Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A convex phi on [0, inf) with phi(1) = 0, and what the theory needs of it.
+
+    Arguments: a name and four elementwise functions of an array.
+
+    - `phi(x)`: infinite where x < 0.
+    - `conj(s)` = sup over x >= 0 of s x - phi(x), the conjugate phi*.
+    - `dconj(s)`: its derivative, the maximiser x: zero below `slope0`.
+    - `d2conj(s)`: its second derivative.
+
+    They return arrays of the dtype that they are given, and must work on arrays of the library that you
+    pass to the solver (`phiball.backends.array_namespace` gives one for all). Write them so that they
+    are accurate near x = 1 and s = slope1 (`expm1`, `log1p`), as a large eta magnifies their error there.
+    `check_divergence` tells what is wrong with one.
+
+    The constants are derived from the functions unless they are given:
+    `slope0` = phi'(0+), `slope1` in the subdifferential at 1 (0 where that is allowed),
+    `recession` = lim phi(t)/t, `curvature1` = phi''(1).
+    `family` and `parameter` let a kernel recognise a built-in one; leave them out in your own.
+
+    >>> import numpy as np
+    >>> pearson = Divergence(
+    ...     "pearson",
+    ...     phi=lambda x: np.where(x < 0, x.dtype.type(np.inf), (x - 1) ** 2),
+    ...     conj=lambda s: np.maximum(s, -2) * (1 + np.maximum(s, -2) / 4),
+    ...     dconj=lambda s: np.maximum(1 + s / 2, 0),
+    ...     d2conj=lambda s: np.where(s > -2, s.dtype.type(0.5), s.dtype.type(0)),
+    ... )
+    >>> pearson.slope0, pearson.slope1, pearson.recession, pearson.curvature1
+    (-2.0, 0.0, inf, 2.0)
+    """
+
+    name: str
+    phi: Function = field(compare=False, repr=False)
+    conj: Function = field(compare=False, repr=False)
+    dconj: Function = field(compare=False, repr=False)
+    d2conj: Function = field(compare=False, repr=False)
+    slope0: float = nan
+    slope1: float = nan
+    recession: float = nan
+    curvature1: float = nan
+    family: str | None = field(default=None, repr=False)
+    parameter: float | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"name is {self.name!r}; expected a string")
+        for function in ("phi", "conj", "dconj", "d2conj"):
+            if not callable(getattr(self, function)):
+                raise TypeError(f"{function} is {getattr(self, function)!r}; expected a function of an array")
+        constants = ("slope0", "slope1", "recession", "curvature1")
+        if any(isnan(getattr(self, constant)) for constant in constants):
+            derived = derive_constants(self.conj, self.dconj, self.d2conj)
+            for constant, value in zip(constants, derived, strict=True):
+                if isnan(getattr(self, constant)):
+                    object.__setattr__(self, constant, value)
+
+
+def _on_positives(value: Array, x: Array) -> Array:
+    xp = array_namespace(x)
+    return xp.where(x < 0, xp.full_like(x, inf), value)
+
+
+def _filled(x: Array, value: float) -> Array:
+    return array_namespace(x).full_like(x, value)
+
+
+# --- Example 2: x log x - x + 1 -----------------------------------------------------------------
+
+
+def _entropic_phi(x: Array) -> Array:
+    xp = array_namespace(x)
+    safe = xp.where(x > 0, x, xp.ones_like(x))
+    # log(x) is accurate to the last digit near 1, so the error here is that of x - 1.
+    return _on_positives(xp.where(x > 0, safe * xp.log(safe) - (safe - 1), _filled(x, 1.0)), x)
+
+
+def _entropic_conj(s: Array) -> Array:
+    return array_namespace(s).expm1(s)
+
+
+def _exp(s: Array) -> Array:
+    return array_namespace(s).exp(s)
+
+
+ENTROPIC = Divergence(
+    "entropic",
+    phi=_entropic_phi,
+    conj=_entropic_conj,
+    dconj=_exp,
+    d2conj=_exp,
+    slope0=-inf,
+    slope1=0.0,
+    recession=inf,
+    curvature1=1.0,
+    family="entropic",
+)
+
+
+# --- Example 3: (x^2 - 1)/2 ---------------------------------------------------------------------
+
+
+def _positive_part(s: Array) -> Array:
+    return array_namespace(s).where(s > 0, s, _filled(s, 0.0))
+
+
+def _step(s: Array) -> Array:
+    return array_namespace(s).where(s > 0, _filled(s, 1.0), _filled(s, 0.0))
+
+
+def _quadratic_phi(x: Array) -> Array:
+    return _on_positives((x - 1) * (x + 1) / 2, x)
+
+
+def _quadratic_conj(s: Array) -> Array:
+    return _positive_part(s) ** 2 / 2 + 0.5
+
+
+QUADRATIC = Divergence(
+    "quadratic",
+    phi=_quadratic_phi,
+    conj=_quadratic_conj,
+    dconj=_positive_part,
+    d2conj=_step,
+    slope0=0.0,
+    slope1=1.0,
+    recession=inf,
+    curvature1=1.0,
+    family="quadratic",
+)
+
+
+# --- Examples 4 and 5: abs(x - 1) and (x - 1)_+ ---------------------------------------------------
+
+
+def _absolute_phi(x: Array) -> Array:
+    return _on_positives(array_namespace(x).abs(x - 1), x)
+
+
+def _hinge_phi(x: Array) -> Array:
+    return _on_positives(_positive_part(x - 1), x)
+
+
+def _clipped_conj(s: Array, *, slope0: float) -> Array:
+    xp = array_namespace(s)
+    return xp.where(s > 1, _filled(s, inf), xp.where(s > slope0, s, _filled(s, slope0)))
+
+
+def _clipped_dconj(s: Array, *, slope0: float) -> Array:
+    xp = array_namespace(s)
+    return xp.where(s > 1, _filled(s, inf), _step(s - slope0))
+
+
+def _zero(s: Array) -> Array:
+    return array_namespace(s).zeros_like(s)
+
+
+ABSOLUTE = Divergence(
+    "absolute",
+    phi=_absolute_phi,
+    conj=partial(_clipped_conj, slope0=-1.0),
+    dconj=partial(_clipped_dconj, slope0=-1.0),
+    d2conj=_zero,
+    slope0=-1.0,
+    slope1=0.0,
+    recession=1.0,
+    curvature1=inf,
+    family="absolute",
+)
+
+HINGE = Divergence(
+    "hinge",
+    phi=_hinge_phi,
+    conj=partial(_clipped_conj, slope0=0.0),
+    dconj=partial(_clipped_dconj, slope0=0.0),
+    d2conj=_zero,
+    slope0=0.0,
+    slope1=0.0,
+    recession=1.0,
+    curvature1=inf,
+    family="hinge",
+)
+
+
+# --- Example 1: 0 on [0, 1/alpha] -----------------------------------------------------------------
+
+
+def _indicator_phi(x: Array, *, alpha: float) -> Array:
+    xp = array_namespace(x)
+    # A density of 1/alpha must not fall outside by the rounding of gamma/p.
+    edge = (1 / alpha) * (1 + 16 * float(xp.finfo(x.dtype).eps))
+    return xp.where((x >= 0) & (x <= edge), _filled(x, 0.0), _filled(x, inf))
+
+
+def _indicator_conj(s: Array, *, alpha: float) -> Array:
+    return _positive_part(s) / alpha
+
+
+def _indicator_dconj(s: Array, *, alpha: float) -> Array:
+    return _step(s) / alpha
+
+
+def indicator(alpha: float) -> Divergence:
+    """phi = 0 on [0, 1/alpha] and infinite beyond: the risk is AV@R (CVaR) at level alpha.
+
+    Losses tied at the quantile share what is left of the mass; Example 1's printed worst case, which
+    gives them all 1/alpha, has a mass above one (f = (0, 1), alpha = 3/4: 4/3).
+
+    >>> indicator(0.25).parameter
+    0.25
+    """
+    alpha = _number("alpha", alpha)
+    if not 0 < alpha <= 1:
+        raise ValueError(f"alpha is {alpha!r}; expected a number in (0, 1]")
+    return Divergence(
+        f"indicator({alpha:g})",
+        phi=partial(_indicator_phi, alpha=alpha),
+        conj=partial(_indicator_conj, alpha=alpha),
+        dconj=partial(_indicator_dconj, alpha=alpha),
+        d2conj=_zero,
+        slope0=0.0,
+        slope1=0.0,
+        recession=inf,
+        # At alpha = 1 the density is held at one, as by an infinite curvature.
+        curvature1=inf if alpha == 1 else 0.0,
+        family="indicator",
+        parameter=alpha,
+    )
+
+
+# --- The Cressie-Read family ------------------------------------------------------------------------
+
+
+def _expm1_over(k: float, x: Array) -> Array:
+    """(exp(k x) - 1)/k, continued to x at k = 0."""
+    return array_namespace(x).expm1(k * x) / k if k else x
+
+
+def _log_power(s: Array, *, k: float) -> Array:
+    """log of phi*'(s), that is log(1 + (k-1) s)/(k-1), continued to s at k = 1; -inf or inf beyond."""
+    xp = array_namespace(s)
+    y = (k - 1) * s
+    inside = y > -1
+    log_y = xp.log1p(xp.where(inside, y, _filled(s, 0.0))) / (k - 1)
+    return xp.where(inside, log_y, _filled(s, -inf if k > 1 else inf))
+
+
+def _power_phi(x: Array, *, k: float) -> Array:
+    # Fenchel: phi(x) = x phi'(x) - phi*(phi'(x)), two terms that are accurate for k near 0 and 1.
+    xp = array_namespace(x)
+    safe = xp.where(x > 0, x, _filled(x, 1.0))
+    log_x = xp.log(safe)
+    value = safe * _expm1_over(k - 1, log_x) - _expm1_over(k, log_x)
+    value = xp.where(xp.isnan(value), _filled(x, inf), value)  # both terms overflow, as phi does
+    return _on_positives(xp.where(x > 0, value, _filled(x, 1 / k if k > 0 else inf)), x)
+
+
+def _power_conj(s: Array, *, k: float) -> Array:
+    xp = array_namespace(s)
+    log_x = _log_power(s, k=k)
+    # For k < 0 the conjugate is finite at its pole and infinite beyond it.
+    value = _expm1_over(k, log_x)
+    return xp.where((k - 1) * s < -1, _filled(s, inf), value) if k < 1 else value
+
+
+def _power_dconj(s: Array, *, k: float) -> Array:
+    return array_namespace(s).exp(_log_power(s, k=k))
+
+
+def _power_d2conj(s: Array, *, k: float) -> Array:
+    # x / y with y = x^(k-1); zero where the density is truncated, whatever k is.
+    xp = array_namespace(s)
+    log_x = _log_power(s, k=k)
+    inside = xp.isfinite(log_x)
+    value = xp.exp((2 - k) * xp.where(inside, log_x, _filled(s, 0.0)))
+    return xp.where(inside, value, _filled(s, 0.0 if k > 1 else inf))
+
+
+def cressie_read(k: float) -> Divergence:
+    """phi(x) = (x^k - k x + k - 1)/(k (k - 1)), for every real k, with its limits at 0 and 1.
+
+    k = 2 is (x - 1)^2/2, k = 1 is ENTROPIC, k = 0 is Burg's x - 1 - log x, k = 1/2 Hellinger's.
+
+    >>> cressie_read(1) is ENTROPIC
+    True
+    >>> cressie_read(0.5).recession
+    2.0
+    """
+    k = _number("k", k)
+    if k == 1:
+        return ENTROPIC
+    return Divergence(
+        f"cressie_read({k:g})",
+        phi=partial(_power_phi, k=k),
+        conj=partial(_power_conj, k=k),
+        dconj=partial(_power_dconj, k=k),
+        d2conj=partial(_power_d2conj, k=k),
+        slope0=-1 / (k - 1) if k > 1 else -inf,
+        slope1=0.0,
+        recession=1 / (1 - k) if k < 1 else inf,
+        curvature1=1.0,
+        family="cressie_read",
+        parameter=k,
+    )
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
+    if not isfinite(number):
+        raise ValueError(f"{name} is {value!r}; expected a finite number")
+    return number
+
+
+# --- Centring -----------------------------------------------------------------------------------------
+
+
+def centred(d: Divergence) -> Divergence:
+    """phi(x) - slope1 (x - 1): the same risk, with a minimum at 1 and mu larger by eta slope1.
+
+    Every solver works on this form, whose value does not cancel when eta is large.
+    """
+    if d.slope1 == 0:
+        return d
+    if d.family == "quadratic":
+        return cressie_read(2)
+    a = d.slope1
+    return Divergence(
+        f"centred {d.name}",
+        phi=lambda x: d.phi(x) - a * (x - 1),
+        conj=lambda s: d.conj(s + a) - a,
+        dconj=lambda s: d.dconj(s + a),
+        d2conj=lambda s: d.d2conj(s + a),
+        slope0=d.slope0 - a,
+        slope1=0.0,
+        recession=d.recession - a,
+        curvature1=d.curvature1,
+    )
+
+
+def valid_divergence(divergence: Divergence) -> None:
+    """Raise unless `divergence` is one."""
+    if not isinstance(divergence, Divergence):
+        raise TypeError(
+            f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
+            "cressie_read(1.5)"
+        )

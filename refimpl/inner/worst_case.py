@@ -1,0 +1,258 @@
+"""The inner problem: the worst distribution on m points, with a certificate of its optimality.
+
+    R(f) = max over gamma in the simplex of  sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i)
+         = min over mu of  mu + eta sum p_i phi*((f_i - mu)/eta)
+
+This is Eq. (expression:R) of the paper's Section 3, with a reference law p in place of 1/m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+from phiball.backends import Array, array_namespace, detach, quiet
+from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
+from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
+from phiball.refimpl.numerics import add_up, tolerance
+from phiball.refimpl.validation import (
+    broadcasts,
+    same_library,
+    valid_array,
+    valid_eta,
+    valid_finite,
+    valid_losses,
+    valid_p,
+)
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The solution of an inner problem, batched over leading axes.
+
+    - `value` (...): the optimal value R(f).
+    - `mu` (...): the multiplier of the constraint sum gamma = 1.
+    - `weights` (..., m): gamma, the worst-case probabilities.
+    - `gap` (...): dual value at `mu` minus primal value at `weights`. By weak duality R(f) lies
+      between the two, whoever computed them; `dual_value` and `primal_value` recompute both. It is at
+      the rounding of the losses' dtype, and may be negative by that much.
+    """
+
+    value: Array
+    mu: Array
+    weights: Array
+    gap: Array
+
+
+def worst_case(
+    losses: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    p: Array | None = None,
+    check: bool = True,
+) -> WorstCase:
+    """Solve max over gamma of sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i), exactly.
+
+    Arguments:
+    - `losses` (..., m): f, float32 or float64, of any supported library.
+    - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
+    - `divergence`: phi, for example ENTROPIC.
+    - `p`: the reference law, broadcasting to losses.shape; uniform by default. Where p_i = 0,
+      gamma_i = 0. Ties share weight in proportion to p.
+    - `check`: False skips the test for NaN and infinities in the losses.
+
+    As eta falls the value tends to the largest loss, as eta grows to the mean, if phi is finite on (0, inf);
+    Proposition 1 of the paper claims the first for more, and phi = |x - 1| on [1/2, inf) refutes it. The
+    result is exact to rounding for eta from far below to far above the range of the losses,
+    and for losses with a large offset. Where phi is kinked and the maximiser not unique, it is one
+    of them. For the absolute value and the hinge it has the atom at the largest loss that the
+    densities of Examples 4 and 5 lack.
+
+    With torch losses that require a gradient, `value` carries it by Danskin's theorem: its
+    gradient in the losses is `weights`. The other fields carry none, nor do eta and p, and second
+    derivatives are not supported.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> solution = worst_case(np.array([0.0, 0.5, 1.0]), 0.2, QUADRATIC)
+    >>> print(np.round(solution.value, 7), np.round(solution.mu, 7))
+    0.8041667 0.45
+    >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
+    [0.     0.0833 0.9167] True
+
+    """
+    f = detach(losses)
+    eta, p = _problem(f, eta, divergence, p)
+    xp = array_namespace(losses)
+    if check and p is not None:
+        valid_finite("losses", f)
+    value, mu, weights, gap = solve(f, eta, p, divergence)
+    # A loss that is not finite leaves a value that is not, so the losses need not be read twice.
+    if check and not xp.all(xp.isfinite(value)):
+        valid_finite("losses", f)
+        raise ValueError(
+            f"losses, eta and {divergence.name} give a value that is not finite in {f.dtype}; expected "
+            "losses whose range it holds, and a divergence without fault (check_divergence)"
+        )
+    if f is not losses:
+        value = value + xp.sum(weights * (losses - f), axis=-1)  # adds 0, with gradient `weights`
+    return WorstCase(value, mu, weights, gap)
+
+
+def bisection(
+    losses: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    tol: float,
+    p: Array | None = None,
+) -> WorstCase:
+    """Solve the inner problem by Algorithm 2 of the paper, to a certified gap of `tol`.
+
+    It halves a bracket of mu until the dual value at mu minus the primal value at the normalised
+    weights is at most `tol`, and returns those weights and that dual value. The bracket is
+    corrected: the printed one, [min f, max f - eta K], misses mu for the paper's own quadratic phi
+    (f = (0, 0.1), eta = 1: mu = -0.95); [min f - eta g, max f - eta g] holds it for every
+    subgradient g of phi at 1. The stopping rule is the certificate, in place of a number of steps: the
+    printed one can be negative, and its value at the returned weights may miss by far more than epsilon.
+
+    phi must be differentiable with a differentiable conjugate; for a kinked one use `worst_case`,
+    which is also faster and exact for the others. Arguments are those of `worst_case`; the result
+    carries no gradient.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
+    0.75
+    """
+    f = detach(losses)
+    eta, p = _problem(f, eta, divergence, p)
+    valid_finite("losses", f)
+    if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
+        raise ValueError(f"tol is {tol!r}; expected a positive number")
+    if not 0 < divergence.curvature1 < float("inf"):
+        raise ValueError(
+            f"divergence is {divergence.name}, which is kinked: bisection needs a smooth phi with a "
+            "smooth conjugate; use worst_case, which solves it exactly"
+        )
+    xp = array_namespace(f)
+    m = f.shape[-1]
+    p = xp.full_like(f, 1 / m) if p is None else p
+    c = centred(divergence)
+    with quiet():
+        top, g = shifted(f, p)
+        u = g / eta[..., None]
+        # s = (max f - mu)/eta - g, so that the bracket of mu is [0, range/eta] for s.
+        low, high = xp.zeros_like(top), -xp.min(u, axis=-1)
+        if c.recession < xp.inf:
+            high = xp.where(high > c.recession, xp.full_like(high, c.recession), high)
+        while True:
+            s = low + (high - low) / 2
+            x = p * xp.where(p > 0, c.dconj(s[..., None] + u), xp.zeros_like(u))
+            total = xp.sum(x, axis=-1)
+            mu = add_up(add_up(top, -eta * s), -eta * divergence.slope1)
+            weights = x / total[..., None]
+            dual = dual_shifted(f, top, mu, eta, p, divergence)
+            gap = dual - primal_shifted(g, weights, eta, p, c)
+            met = gap <= tol
+            if xp.all(met):
+                return WorstCase(top + dual, mu, weights, gap)
+            stuck = ~met & ((s <= low) | (s >= high))
+            if xp.any(stuck):
+                reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
+                raise ValueError(
+                    f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
+                    "expected a larger tol, and a divergence without fault (check_divergence); worst_case "
+                    "solves the problem to rounding"
+                )
+            # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
+            low = xp.where(met | (total <= 1), s, low)
+            high = xp.where(met | (total > 1), s, high)
+
+
+def dual_value(
+    losses: Array,
+    mu: float | Array,
+    eta: float | Array,
+    divergence: Divergence,
+    p: Array | None = None,
+) -> Array:
+    """mu + eta sum p_i phi*((f_i - mu)/eta): an upper bound on R(f), whatever mu is.
+
+    `mu` is a number or broadcasts to losses.shape[:-1]; the other arguments are those of
+    `worst_case`. Infinite where (f_i - mu)/eta exceeds the recession of phi. Carries no gradient.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
+    0.75
+    """
+    f = detach(losses)
+    eta, p = _problem(f, eta, divergence, p)
+    xp = array_namespace(f)
+    if isinstance(mu, (int, float)):
+        mu = xp.full_like(eta, mu)
+    valid_array("mu", mu)
+    same_library("mu", mu, f)
+    if not broadcasts(mu.shape, eta.shape):
+        raise ValueError(
+            f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
+        )
+    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    mu = xp.broadcast_to(xp.astype(detach(mu), f.dtype, copy=False), eta.shape)
+    with quiet():
+        top, _ = shifted(f, p)
+        return top + dual_shifted(f, top, mu, eta, p, divergence)
+
+
+def primal_value(
+    losses: Array,
+    weights: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    p: Array | None = None,
+) -> Array:
+    """sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i): a lower bound on R(f), for gamma in the simplex.
+
+    `weights` (..., m) is gamma: not negative, summing to one along the last axis; the other
+    arguments are those of `worst_case`. Minus infinity where gamma_i > 0 = p_i. Carries no gradient.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
+    0.75
+    """
+    f = detach(losses)
+    eta, p = _problem(f, eta, divergence, p)
+    xp = array_namespace(f)
+    valid_array("weights", weights)
+    same_library("weights", weights, f)
+    if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
+        raise ValueError(
+            f"weights has shape {tuple(weights.shape)}; expected one that broadcasts to losses.shape = "
+            f"{tuple(f.shape)} and has the same last axis"
+        )
+    weights = xp.broadcast_to(xp.astype(detach(weights), f.dtype, copy=False), f.shape)
+    if not xp.all(weights >= 0):
+        raise ValueError("weights contains a negative number or NaN; expected probabilities")
+    total = xp.sum(weights, axis=-1)
+    if not xp.all(xp.abs(total - 1) <= tolerance(f) ** 0.5):
+        raise ValueError(f"weights sums to {float(xp.min(total))!r} or more; expected 1 a row")
+    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    with quiet():
+        top, g = shifted(f, p)
+        value = top + primal_shifted(g, weights, eta, p, centred(divergence))
+    outside = xp.any((p == 0) & (weights > 0), axis=-1)
+    return xp.where(outside, xp.full_like(value, -xp.inf), value)
+
+
+def _problem(
+    f: Array, eta: float | Array, divergence: Divergence, p: Array | None
+) -> tuple[Array, Array | None]:
+    """eta and p as arrays of the right shape, after the checks that the four functions share."""
+    valid_divergence(divergence)
+    valid_losses(f)
+    p = None if p is None else detach(p)
+    eta = detach(eta)
+    return valid_eta(eta, f), valid_p(p, f)

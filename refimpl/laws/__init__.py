@@ -1,0 +1,1 @@
+"""Reference laws: norm balls and Gaussians, their moments and their tilts."""

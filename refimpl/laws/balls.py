@@ -1,0 +1,354 @@
+"""Balls of a norm: uniform and tilted samples, projections, moments.
+
+The reference law nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
+depend on z here, because the ball is taken in all of R^d; the paper's own definition, a subset of the data's
+domain, loses that property at the domain's border (see `Ball.clip`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, inf, lgamma, log, prod
+from typing import Any
+
+from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile, quiet
+from phiball.refimpl.laws.moments import log_mgf_1, log_mgf_2, log_mgf_inf
+from phiball.refimpl.laws.norms import dual, flat, length, soft_threshold, split, valid_pair
+from phiball.refimpl.laws.tilting import tilted_1, tilted_2, tilted_inf
+from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+
+_HUGE = 1e75  # beyond it the powers that the functions below take would overflow
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The ball of a norm: all b with ||b|| <= radius, where ||b|| = (sum |b_j|^norm)^(1/norm).
+
+    - `norm`: 1, 2, inf, or any number of at least 1.
+    - `radius`: rho, a number that is not negative.
+    - `clip`: None, or (lo, hi) for data that lives in the box [lo, hi]^d. Samples are then drawn in the whole
+      ball and moved to the nearest point of the box, coordinate by coordinate. They stay in the ball, and
+      their law is the image of the uniform law: uniform inside the box, with the mass that would lie
+      outside on its faces. (It is not the uniform law on the intersection.) `sample` and `project` keep to
+      the box; the moments, the volume and `steepest` are those of the whole ball.
+
+    Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
+    images (channels, height, width), 0 for numbers; the axes before them are a batch.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import Ball
+    >>> ball = Ball(2, 0.5)
+    >>> points = ball.sample(np.zeros((3, 4)), 1000, rng(0))
+    >>> points.shape, bool(np.all(ball.contains(points, np.zeros(4))))
+    ((3, 1000, 4), True)
+    """
+
+    norm: float
+    radius: float
+    clip: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise on a norm, a radius or a box that is none."""
+        norm = inf if self.norm == inf else valid_number("norm", self.norm, least=1.0)
+        radius = valid_number("radius", self.radius, least=0.0)
+        if self.clip is not None:
+            box = tuple(self.clip) if isinstance(self.clip, (tuple, list)) else ()
+            if len(box) != 2 or not valid_number("clip", box[0]) <= valid_number("clip", box[1]):
+                raise ValueError(f"clip is {self.clip!r}; expected (lo, hi) with lo <= hi, or None")
+            object.__setattr__(self, "clip", (float(box[0]), float(box[1])))
+        object.__setattr__(self, "norm", norm)
+        object.__setattr__(self, "radius", radius)
+
+    def sample(
+        self,
+        z: Array,
+        n: int,
+        rng: Rng,
+        *,
+        event_ndim: int = 1,
+        antithetic: bool = False,
+        qmc: bool = False,
+    ) -> Array:
+        """Draw `n` points uniformly in the ball around each z; shape batch + (n,) + event.
+
+        - `antithetic`: points come in pairs z + b, z - b, the two beside each other.
+        - `qmc`: the points of each z are a scrambled Sobol set, independent from z to z (needs scipy, and at
+          most 21,200 dimensions). Best with n a power of two.
+
+        Each point has the uniform law in all four cases; what changes is how the n points of one z depend
+        on each other, hence the variance of their mean. The points are g/(sum |g_j|^p + e)^(1/p), where
+        p = norm, the g_j have density proportional to exp(-|g_j|^p) and e is exponential (Barthe, Guedon,
+        Mendelson and Naor, 2005), which is exact in any dimension.
+        """
+        batch, event = split(z, event_ndim, "z")
+        xp = array_namespace(z)
+        n = self._valid_draw(z, n, rng)
+        draws = (n + 1) // 2 if antithetic else n
+        d = prod(event)
+        b = (self._quasi if qmc else self._uniform)((*batch, draws), d, z, rng, xp=xp)
+        if antithetic:
+            b = xp.stack([b, -b], axis=-2)  # batch + (draws, 2, d)
+            b = xp.reshape(b, (*batch, 2 * draws, d))[..., :n, :]
+        b = xp.reshape(self.radius * b, (*batch, n, *event))
+        x = xp.expand_dims(z, axis=len(batch)) + b
+        return x if self.clip is None else xp.clip(x, *self.clip)
+
+    def _valid_draw(self, z: Array, n: int, rng: Rng) -> int:
+        xp = array_namespace(z)
+        n = valid_count("n", n)
+        valid_rng(rng)
+        if not xp.all(xp.isfinite(z)):
+            raise ValueError("z contains NaN or infinity; expected finite numbers")
+        if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
+            raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
+        return n
+
+    def sample_tilted(
+        self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
+    ) -> tuple[Array, Array]:
+        """Draw `n` points z + b around each z, b of density proportional to exp(s.b) on the ball.
+
+        `s` has the shape of z; the norm is 1, 2 or inf. Returns the points, batch + (n,) + event, and
+        log(nu/q), batch + (n,): the log of the uniform density over the tilted one, which is
+        log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q estimates the mean of h(z + b) under
+        the uniform law, without bias. s = 0 gives the uniform law and zeros; a huge s gives `steepest(s)`.
+
+        With `clip` the points are moved to the box as in `sample`, and log(nu/q) stays that of b, which is
+        what weighs the moved points right.
+
+        Exact in any dimension (see refimpl/tilting.py). A sample of norm 1 costs some 2 sqrt(d) candidates,
+        too many for training in hundreds of dimensions. Under a strong tilt few points carry all the weight,
+        and a mean over them converges slowly.
+
+        >>> import numpy as np
+        >>> from phiball.backends import rng
+        >>> from phiball.refimpl import Ball
+        >>> z, s = np.zeros((1, 3)), np.asarray([[2.0, 0.0, -2.0]])
+        >>> points, log_w = Ball(np.inf, 1.0).sample_tilted(z, s, 10_000, rng(0))
+        >>> print(np.round(np.mean(points[0], axis=0), 1))  # coth 2 - 1/2 = 0.54
+        [ 0.5  0.  -0.5]
+        >>> square = np.mean(np.exp(log_w) * points[:, :, 0] ** 2)
+        >>> print(round(float(square), 1))  # 1/3 under the uniform law
+        0.3
+        """
+        draw = {1.0: tilted_1, 2.0: tilted_2, inf: tilted_inf}
+        if self.norm not in draw:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
+        batch, event = split(z, event_ndim, "z")
+        n = self._valid_draw(z, n, rng)
+        s = flat(valid_tilt(s, z), event_ndim, "s")
+        xp = array_namespace(z)
+        with quiet():
+            a = self.radius * s
+            size = self.radius * length(xp.astype(s, xp.float64, copy=False), dual(self.norm))
+        if not (xp.all(xp.isfinite(a)) and xp.all(xp.isfinite(size))):
+            raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
+        b = self.radius * draw[self.norm](a, n, rng)
+        x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
+        return x if self.clip is None else xp.clip(x, *self.clip), log_ratio(self.log_mgf, s, b)
+
+    def _uniform(self, shape: tuple[int, ...], d: int, like: Array, rng: Rng, *, xp: Any) -> Array:
+        """Points of the unit ball, shape + (d,), independent."""
+        if self.norm == inf:
+            return rng.uniform((*shape, d), like=like, low=-1.0)
+        if self.norm == 2:
+            g = rng.normal((*shape, d), like=like)
+            return g / xp.sqrt(xp.sum(g * g, axis=-1) + 2 * rng.exponential(shape, like=like))[..., None]
+        # |g_j|^p has the Gamma(1/p) law, which is Gamma(1 + 1/p) times the p-th power of a uniform number.
+        p = self.norm
+        root = rng.gamma(1 + 1 / p, (*shape, d), like=like) ** (1 / p)
+        return self._scaled(
+            root * rng.uniform((*shape, d), like=like, low=-1.0), rng.exponential(shape, like=like), xp=xp
+        )
+
+    def _quasi(self, shape: tuple[int, ...], d: int, like: Array, rng: Rng, *, xp: Any) -> Array:
+        """Points of the unit ball, shape + (d,), that fill it evenly along the last axis of `shape`."""
+        if self.norm == inf:
+            return 2 * rng.sobol((*shape, d), like=like) - 1
+        p = self.norm
+        double = xp.empty((0,), dtype=xp.float64, device=like.device)
+        u = rng.sobol((*shape, d + 1), like=double)
+        v = 2 * u[..., :d] - 1
+        power = gamma_quantile(1 / p, xp.abs(v))
+        # Where the quantile underflows it is (|v| Gamma(1 + 1/p))^p.
+        root = xp.where(power > 1e-290, power ** (1 / p), xp.abs(v) * exp(lgamma(1 + 1 / p)))
+        b = self._scaled(xp.sign(v) * root, -xp.log1p(-u[..., d]), xp=xp)
+        return xp.astype(b, like.dtype, copy=False)
+
+    def _scaled(self, g: Array, e: Array, *, xp: Any) -> Array:
+        total = xp.sum(xp.abs(g) ** self.norm, axis=-1) + e
+        return g / (total ** (1 / self.norm))[..., None]
+
+    def length(self, v: Array, *, event_ndim: int = 1) -> Array:
+        """||v||, the norm itself, of each v.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(1, 0.5).length(np.asarray([3.0, -4.0])))
+        7.0
+        """
+        return length(flat(v, event_ndim, "v"), self.norm)
+
+    def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """||g||_* = max of g.b over the unit ball: the norm of exponent norm/(norm - 1).
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
+        7.0
+        """
+        return length(flat(g, event_ndim, "g"), dual(self.norm))
+
+    def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
+        """Whether each x lies in the ball around z, up to the rounding of x and z; x broadcasts against z."""
+        valid_pair(x, z, event_ndim)
+        xp = array_namespace(x)
+        eps = float(xp.finfo(x.dtype).eps)
+        size = xp.abs(x) + xp.abs(z)
+        d = prod(x.shape[x.ndim - event_ndim :])
+        # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
+        slack = length(flat(size, event_ndim, "x"), self.norm) + self.radius * (8 + d**0.5)
+        return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
+
+    def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
+        """The nearest point to x, in the Euclidean distance, of the ball around z; norms 1, 2 and inf.
+
+        x broadcasts against z. With `clip` the result is then moved to the nearest point of the box, which
+        keeps it in the ball: for norm inf it is the nearest point of both, for the others a point of both.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(Ball(1, 1.0).project(np.asarray([2.0, 1.5, -0.2]), np.zeros(3)))
+        [0.75 0.25 0.  ]
+        """
+        valid_pair(x, z, event_ndim)
+        xp = array_namespace(x)
+        moved = x - z
+        v = flat(moved, event_ndim, "x")
+        size = length(v, self.norm)[..., None]
+        if self.norm == inf:
+            b = xp.clip(v, -self.radius, self.radius)
+        elif self.norm == 2:
+            b = v * (self.radius / xp.where(size > 0, size, xp.ones_like(size)))
+        elif self.norm == 1:
+            b = soft_threshold(v, self.radius, xp=xp)
+        else:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
+        # What lies inside is returned as it came, not as z + (x - z).
+        inside = xp.reshape(size <= self.radius, (*v.shape[:-1], *([1] * event_ndim)))
+        x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
+        return x if self.clip is None else xp.clip(x, *self.clip)
+
+    def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """The b of the ball around 0 with the largest g.b, which is radius ||g||_*; 0 where g = 0.
+
+        Norm 1 moves one coordinate, the first of the largest ones; norm inf moves all where g is not 0.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(Ball(2, 0.5).steepest(np.asarray([3.0, -4.0])))
+        [ 0.3 -0.4]
+        """
+        v = flat(g, event_ndim, "g")
+        xp = array_namespace(g)
+        if self.norm == inf:
+            b = xp.sign(v)
+        elif self.norm == 1:
+            first = xp.argmax(xp.abs(v), axis=-1, keepdims=True)
+            place = xp.arange(v.shape[-1], dtype=first.dtype, device=v.device)
+            b = xp.where(place == first, xp.sign(v), xp.zeros_like(v))
+        else:
+            top = xp.max(xp.abs(v), axis=-1, keepdims=True)
+            share = xp.abs(v) / xp.where(top > 0, top, xp.ones_like(top))
+            b = xp.sign(v) * share ** (dual(self.norm) - 1)
+            size = length(b, self.norm)[..., None]
+            b = b / xp.where(size > 0, size, xp.ones_like(size))
+        return xp.reshape(self.radius * b, g.shape)
+
+    def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """Var[g.b] for b uniform on the ball around 0: radius^2 E[b_1^2] |g|^2, with |g| Euclidean.
+
+        E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(2, 1.0).variance(np.asarray([3.0, 4.0])))
+        6.25
+        """
+        v = flat(g, event_ndim, "g")
+        xp = array_namespace(g)
+        return (self.radius**2 * self._second_moment(v.shape[-1])) * xp.sum(v * v, axis=-1)
+
+    def _second_moment(self, d: int) -> float:
+        p = self.norm
+        known = {1.0: 2 / ((d + 1) * (d + 2)), 2.0: 1 / (d + 2), inf: 1 / 3}
+        if p in known:
+            return known[p]
+        return exp(lgamma(3 / p) - lgamma(1 / p) + lgamma(d / p + 1) - lgamma((d + 2) / p + 1))
+
+    def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
+        """Log of E exp(s.b) for b uniform on the ball around 0; norms 1, 2 and inf.
+
+        Computed in double precision, to about 1e-13 relative, from tiny to huge s; it can be differentiated
+        twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(round(float(Ball(np.inf, 1.0).log_mgf(np.asarray([1.0]))), 12))
+        0.161439361571
+        """
+        functions = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}
+        if self.norm not in functions:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
+        v = flat(s, event_ndim, "s")
+        xp = array_namespace(s)
+        v = self.radius * xp.astype(v, xp.float64, copy=False)
+        size = length(detach(v), dual(self.norm))
+        rest = xp.zeros_like(size)
+        if xp.any(size > _HUGE):
+            # Nothing but the dual norm is left of the value there.
+            share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
+            rest = (1 - share) * length(v, dual(self.norm))
+            v = v * share[..., None]
+        return xp.astype(functions[self.norm](v) + rest, s.dtype, copy=False)
+
+    def log_volume(self, d: int) -> float:
+        """Log of the volume of the ball in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+
+        >>> import math
+        >>> from phiball.refimpl import Ball
+        >>> abs(Ball(2, 1.0).log_volume(2) - math.log(math.pi)) < 1e-15
+        True
+        """
+        d = valid_count("d", d)
+        if self.radius == 0:
+            return -inf
+        if self.norm == inf:
+            return d * log(2 * self.radius)
+        side = log(2 * self.radius) + lgamma(1 + 1 / self.norm)
+        return d * side - lgamma(1 + d / self.norm)
+
+
+def valid_tilt(s: Array, z: Array) -> Array:
+    """`s` without a gradient, or an error unless it is finite and has the shape and dtype of z."""
+    valid_array("s", s)
+    same_library("s", s, z, other="z")
+    if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
+        raise ValueError(
+            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "
+            f"{tuple(z.shape)} and {z.dtype}"
+        )
+    xp = array_namespace(s)
+    if not xp.all(xp.isfinite(s)):
+        raise ValueError("s contains NaN or infinity; expected finite numbers")
+    return detach(s)
+
+
+def log_ratio(log_mgf: Callable[[Array], Array], s: Array, b: Array) -> Array:
+    """log E_nu exp(s.b) - s.b, the log of nu/q at b (..., n, d) for tilts s (..., d), in double precision."""
+    xp = array_namespace(s)
+    double = xp.astype(s, xp.float64, copy=False)
+    product = xp.sum(xp.astype(b, xp.float64, copy=False) * double[..., None, :], axis=-1)
+    return xp.astype(log_mgf(double)[..., None] - product, s.dtype, copy=False)

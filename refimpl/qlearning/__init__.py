@@ -1,0 +1,1 @@
+"""Section 6.2: robust Q-learning on a table."""

@@ -1,0 +1,1 @@
+"""Risks of a data set: sampled, integrated, constrained, and the worst-case distribution."""

@@ -1,0 +1,1 @@
+"""How perturbed points are drawn and weighted, in bounded memory."""

@@ -1,0 +1,155 @@
+"""Gradient estimators of the regularised risk, as signed weights on perturbed points (Section 3.1).
+
+F^l(theta) is the risk with nu_z replaced by 2^l of its samples, Eq. (F:ell). By Danskin's theorem the
+gradient of its inner value is sum_i gamma_i grad f(z'_i), so an estimator is a set of weights:
+
+    SG:       gamma on 2^L points                                               Eq. (SG:estimator)
+    RT-MLMC:  (gamma - (gamma' + gamma'')/2) / P(l) on 2^l points, l drawn      Eq. (RTMLMC:estimator)
+
+where gamma' and gamma'' solve the two halves. At level 0 there is nothing to subtract: G^0 = g^0, which the
+paper's Eq. (G:ell) leaves undefined. Both have the expectation of level L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from phiball.backends import Array, Rng, array_namespace, to_numpy
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.validation import valid_count
+
+
+@dataclass(frozen=True)
+class Share:
+    """The data points that get one level: their places in the batch, and how their solution counts."""
+
+    level: int
+    members: tuple[int, ...]
+    scale: float
+    telescoping: bool
+
+
+class Estimator(Protocol):
+    """What `RegularizedLoss` asks of an estimator: the level of each data point."""
+
+    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
+        """Levels for n data points."""
+
+
+@dataclass(frozen=True)
+class SG:
+    """The stochastic gradient estimator: 2^level perturbed points for every data point."""
+
+    level: int
+
+    def __post_init__(self) -> None:
+        """Raise on a level that is none."""
+        _valid_level(self.level)
+
+    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
+        """All n data points at the one level."""
+        return [Share(self.level, tuple(range(n)), 1.0, False)]
+
+    @property
+    def evaluations(self) -> float:
+        """Perturbed points a data point: 2^level."""
+        return 2.0**self.level
+
+
+@dataclass(frozen=True)
+class RTMLMC:
+    """The randomised-truncation multilevel estimator: P(l) = 2^-l/(2 - 2^-L), l = 0, ..., L.
+
+    It has the expectation of SG at the same level, at (L+1)/(2 - 2^-L) perturbed points a data point (the
+    paper says L/(2 - 2^-L)): 4.02 instead of 128 for L = 7.
+
+    It is noisy: even a constant loss is estimated with a spread, because only the data points of level 0
+    carry its value.
+
+    - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
+      spreads the levels over the batch by systematic sampling, in random order: each data point has the same
+      law of its level as before, hence the same expectation; the cost of a batch varies half as much, and the
+      number of its data points at level 0 hardly at all.
+    """
+
+    level: int
+    allocation: str = "random"
+
+    def __post_init__(self) -> None:
+        """Raise on a level or an allocation that is none."""
+        _valid_level(self.level)
+        if self.allocation not in ("random", "stratified"):
+            raise ValueError(f"allocation is {self.allocation!r}; expected 'random' or 'stratified'")
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """P(l) for l = 0, ..., level."""
+        total = 2 - 2.0**-self.level
+        return tuple(2.0**-k / total for k in range(self.level + 1))
+
+    @property
+    def evaluations(self) -> float:
+        """Perturbed points a data point, in the mean: (L+1)/(2 - 2^-L)."""
+        return (self.level + 1) / (2 - 2.0**-self.level)
+
+    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
+        """The n data points by level."""
+        xp = array_namespace(like)
+        if self.allocation == "random":
+            u = rng.uniform((n,), like=like)
+        else:
+            ladder = xp.astype(rng.permutation(n, like=like), like.dtype)
+            u = (ladder + rng.uniform((), like=like)) / n
+        p = self.probabilities
+        levels = xp.zeros(u.shape, dtype=xp.int64, device=u.device)
+        for k in range(self.level):
+            levels = levels + xp.astype(u >= sum(p[: k + 1]), xp.int64)
+        members: list[list[int]] = [[] for _ in p]
+        for place, level in enumerate(to_numpy(levels).tolist()):
+            members[level].append(place)
+        return [Share(k, tuple(m), 1 / p[k], True) for k, m in enumerate(members) if m]
+
+
+def signed_weights(
+    losses: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    telescoping: bool,
+    log_p: Array | None = None,
+) -> tuple[Array, Array]:
+    """The value and the weights of one level: of g^l, or of G^l where `telescoping`.
+
+    `losses` (..., 2^l) of the perturbed points of each data point. `log_p`, of that shape, holds the logs of
+    their weights in the reference law up to a constant (None: all equal); the whole and each half are
+    normalised by themselves. Returns the value (...), whose sum over
+    the levels telescopes to the value of the last, and the weights (..., 2^l), which do so for gradients.
+    """
+    xp = array_namespace(losses)
+    whole = worst_case(losses, eta, divergence, p=None if log_p is None else normalised(log_p))
+    n = losses.shape[-1]
+    if not telescoping or n == 1:
+        return whole.value, whole.weights
+    shape = (*losses.shape[:-1], 2, n // 2)
+    part = worst_case(
+        xp.reshape(losses, shape),
+        eta if isinstance(eta, (int, float)) else eta[..., None],
+        divergence,
+        p=None if log_p is None else normalised(xp.reshape(log_p, shape)),
+    )
+    value = whole.value - xp.mean(part.value, axis=-1)
+    return value, whole.weights - xp.reshape(part.weights, losses.shape) / 2
+
+
+def normalised(log_p: Array) -> Array:
+    """The law with weights proportional to exp(log_p) along the last axis."""
+    xp = array_namespace(log_p)
+    p = xp.exp(log_p - xp.max(log_p, axis=-1, keepdims=True))
+    return p / xp.sum(p, axis=-1, keepdims=True)
+
+
+def _valid_level(level: int) -> None:
+    if valid_count("level", level, 0) > 30:
+        raise ValueError(f"level is {level!r}; expected at most 30, which is a billion points")

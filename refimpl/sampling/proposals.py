@@ -1,0 +1,227 @@
+"""How perturbed points are drawn: from the reference law itself, or from its tilt towards larger losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Protocol, TypeAlias
+
+from phiball.backends import (
+    Array,
+    Rng,
+    array_namespace,
+    detach,
+    differentiates,
+    input_gradient,
+    library,
+    quiet,
+)
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.sampling.streaming import Law, Loss, indices, slices, tiled
+from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number
+
+Gradient: TypeAlias = Callable[[Array, Array], Array]
+"""gradient(x, i): the gradients of the losses of points x (k,) + event in x itself, of the shape of x."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A proposal made ready for a batch of data points.
+
+    - `eta`: the weight of the divergence, one number or (N,), one for each data point;
+    - `draw(index, n, rng)`: n points of each data point of `index` (k,), shape (k, n) + event, and the log of
+      the reference density over the density that they were drawn from, (k, n).
+    """
+
+    x: Array
+    eta: float | Array
+    draw: Callable[[Array, int, Rng], tuple[Array, Array]]
+
+    def tiles(self, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
+        """(x', i, log_w): n points of each data point, in pieces of bounded size."""
+        return tiled(self.x, indices(self.x), n, lambda index, m: self.draw(index, m, rng))
+
+
+class Proposal(Protocol):
+    """What `RegularizedLoss` and `robust_risk` ask of a proposal."""
+
+    @property
+    def self_normalised(self) -> bool:
+        """Whether the weights of a data point's points are made to sum to one."""
+
+    def valid_for(self, law: Law, divergence: Divergence) -> None:
+        """Raise unless the points can be drawn for that law, and weighed for that divergence."""
+
+    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
+        """Get ready for the data points x (N,) + event, at most `chunk` of them at a time."""
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Perturbations drawn from the reference law itself, as in the paper.
+
+    - `antithetic`, `qmc`: pairs z + b, z - b, and scrambled Sobol points (see `Ball.sample`). They lower the
+      variance of the estimate and change the objective F^L a little, because the 2^L points of a data point
+      then depend on each other; its limit F is the same. Each half of a level has the law of the level
+      below, so that RT-MLMC still has the expectation of SG.
+    """
+
+    antithetic: bool = False
+    qmc: bool = False
+
+    @property
+    def self_normalised(self) -> bool:
+        """All weights are one."""
+        return False
+
+    def valid_for(self, law: Law, divergence: Divergence) -> None:
+        """Raise on a law that cannot be drawn in this way."""
+        if not isinstance(law, Ball) and self != Uniform():
+            raise ValueError(f"proposal is {self!r}; expected Uniform() for a law that is not a Ball")
+
+    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
+        """Nothing has to be got ready."""
+        how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
+        xp = array_namespace(x)
+
+        def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
+            points = law.sample(xp.take(x, index, axis=0), n, rng, event_ndim=x.ndim - 1, **how)
+            return points, xp.zeros((index.shape[0], n), dtype=x.dtype, device=x.device)
+
+        return Aim(x, eta, draw)
+
+
+@dataclass(frozen=True)
+class Tilted:
+    """Perturbations drawn from the worst-case law of the linearised loss, with exact importance weights.
+
+    With g the gradient of the loss in the data point, points z + b have the density proportional to
+    exp(g.b/eta) on the ball. That is the worst case of the loss g.b for the entropic divergence, so that
+
+        E_nu exp(f/eta) = E_nu exp(g.b/eta) E_q exp((f(z + b) - g.b)/eta)
+
+    leaves only the curvature of f to chance. eta to 0 gives the point of the fast gradient method, eta to
+    infinity the paper's uniform sampling. It costs one gradient in the input more. This is not in the paper.
+
+    The estimate of the entropic risk from n points is low on average, as with uniform points, and less so
+    the more points there are. With one point (SG(0)) it is E_q f - eta KL(q | nu) in the mean. In training
+    the points and their weights are taken as fixed: the gradient is sum_i w_i grad f(z'_i).
+
+    - `kappa`: None keeps eta. A number makes the tilt free of scale, eta_z = rho |g|_* / (kappa d) for each
+      data point, d its dimension (and eta where g is 0). That is another objective: the adversary of a
+      data point with large gradients pays more. Start at 1; 0.1 hardly tilts.
+    - `retilt`: how many times the gradient is taken anew at a point drawn from the tilt before, one
+      evaluation a data point each; the weights stay exact. It helps where the loss rises up to the border of
+      the ball, and harms where it has its maximum inside, which the second tilt overshoots.
+    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for ENTROPIC; other
+      divergences raise, because importance weights ruin them in high dimension. True normalises the weights
+      of the points of each data point instead, for any divergence: that is biased, also in the sign of
+      its error, by much where a few points carry all the weight.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted
+    >>> objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(0), Tilted())
+    >>> loss, slope = lambda x, i: x[:, 0], lambda x, i: np.asarray([[1.0, 0.0, 0.0]]) + 0 * x
+    >>> value = objective(loss, np.zeros((1, 3)), rng=rng(0), input_gradient=slope)
+    >>> print(round(float(value), 4))  # log E exp(b_1), exact from one point as the loss is linear
+    0.0986
+    """
+
+    kappa: float | None = None
+    retilt: int = 0
+    self_normalised: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise on settings that make no proposal."""
+        if self.kappa is not None:
+            valid_number("kappa", self.kappa, above=0.0)
+        valid_count("retilt", self.retilt, 0)
+
+    def valid_for(self, law: Law, divergence: Divergence) -> None:
+        """Raise on a law that cannot be tilted, or a divergence for which the weights are not exact."""
+        if not callable(getattr(law, "sample_tilted", None)):
+            raise TypeError(f"ball is {law!r}; expected a Ball or a Gaussian, which can be tilted")
+        if isinstance(law, Ball) and law.norm not in (1.0, 2.0, float("inf")):
+            raise ValueError(f"ball is {law!r}; expected norm 1, 2 or inf, which can be tilted")
+        if self.kappa is not None and not (isinstance(law, Ball) and law.radius > 0):
+            raise ValueError(f"kappa is {self.kappa!r}; expected None for {law!r}, which has no radius")
+        if divergence.family != "entropic" and not self.self_normalised:
+            raise ValueError(
+                f"divergence is {divergence.name}; expected ENTROPIC, for which tilted points are weighed "
+                "exactly, or Tilted(self_normalised=True), which is biased"
+            )
+
+    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
+        """Take the gradients in the data points, and anew at tilted points as often as `retilt` says."""
+        xp = array_namespace(x)
+        every = indices(x)
+        g = _gradients(gradient, detach(x), every, chunk)
+        if self.kappa is not None and isinstance(law, Ball):
+            eta = self._scale_free(law, self.kappa, g, eta)
+        each = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
+
+        def tilt(g: Array) -> Array:
+            with quiet():
+                s = g / each
+            if not xp.all(xp.isfinite(s)):
+                raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
+            return s
+
+        s = tilt(g)
+
+        def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
+            z, aimed = (xp.take(v, index, axis=0) for v in (x, s))
+            points, log_w = law.sample_tilted(z, aimed, n, rng, event_ndim=x.ndim - 1)  # type: ignore[attr-defined]
+            return points, log_w
+
+        for _ in range(self.retilt):
+            points, _ = draw(every, 1, rng)
+            s = tilt(_gradients(gradient, detach(points[:, 0, ...]), every, chunk))
+        return Aim(x, eta, draw)
+
+    @staticmethod
+    def _scale_free(law: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
+        """rho |g|_* / (kappa d), or eta where that is 0."""
+        xp = array_namespace(g)
+        size = law.radius * law.dual_norm(g, event_ndim=g.ndim - 1)
+        own = size / (kappa * prod(g.shape[1:]))
+        return xp.where(own > 0, own, eta * xp.ones_like(own))
+
+
+def input_gradients(loss: Loss, given: Gradient | None) -> Gradient:
+    """The caller's gradient function, or else the one that the library of x derives from the loss."""
+    if given is None:
+        return partial(_derived, loss)
+    if not callable(given):
+        raise TypeError(f"input_gradient is {given!r}; expected a function gradient(x, i), or None")
+    return given
+
+
+def _derived(loss: Loss, x: Array, i: Array) -> Array:
+    if not differentiates(x):
+        raise TypeError(
+            f"input_gradient is None and x a {library(x)} array, which has no automatic differentiation; "
+            "expected input_gradient=..., a function that gives the gradients of the losses in x"
+        )
+    return input_gradient(loss, x, i)
+
+
+def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
+    """gradient(x, i) in pieces of at most `chunk` points, checked."""
+    xp = array_namespace(x)
+    parts = [gradient(x[rows, ...], i[rows]) for rows in slices(x.shape[0], chunk)]
+    for part in parts:
+        valid_array("input_gradient(x, i)", part)
+        same_library("input_gradient(x, i)", part, x, other="x")
+    g = detach(parts[0] if len(parts) == 1 else xp.concat(parts))
+    if tuple(g.shape) != tuple(x.shape):
+        raise ValueError(
+            f"input_gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(x.shape)}"
+        )
+    if not xp.all(xp.isfinite(g)):
+        raise ValueError("input_gradient(x, i) contains NaN or infinity; expected finite numbers")
+    return xp.astype(g, x.dtype, copy=False)

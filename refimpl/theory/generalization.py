@@ -1,0 +1,312 @@
+"""How far the risk on a sample may lie below that of its source: the generalisation bounds of Section 5.
+
+With probability 1 - delta over n independent data points, for all parameters at once,
+
+    R_adv <= R_adv on the sample + 3 sqrt(log(2/delta)/n)
+             + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
+
+for losses in [0, 1]. N(eps) is the covering number of the losses of perturbed points, in the largest
+difference over the data and the ball. That of the robust losses is not larger, for every phi (I1), as the map
+from one to the other is monotone and commutes with constants; the paper asks for a strictly convex phi,
+needlessly.
+
+The constants are large. A bound of 1 or more says nothing of losses in [0, 1] (`vacuous`): for a class of 33
+classifiers that is so below 2,500 data points.
+
+Only x is perturbed, by a ball of the norm inf, never the label. The paper offers the cross-entropy as a loss
+in [0, 1], which it is not; `ramp_loss` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, isnan, log, log1p, prod, sqrt
+
+from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.sampling.streaming import Law, Loss
+from phiball.refimpl.validation import valid_array, valid_count, valid_number
+
+_TINY = 2.0**-1000  # below it alpha counts as 0
+_NEGLIGIBLE = 60.0  # exp(-60) of an integral over [0, 1] is left out
+
+
+@dataclass(frozen=True)
+class CoveringBound:
+    """The three terms of the bound on R_adv minus its value on the sample, and the alpha that is best.
+
+    - `alpha`: where the infimum is attained; 0 where it is the limit alpha -> 0.
+    - `approximation`: 8 alpha.
+    - `complexity`: (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps.
+    - `confidence`: 3 sqrt(log(2/delta)/n).
+    """
+
+    alpha: float
+    approximation: float
+    complexity: float
+    confidence: float
+
+    @property
+    def total(self) -> float:
+        """The bound itself, the sum of the three terms."""
+        return self.approximation + self.complexity + self.confidence
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the bound says nothing: losses in [0, 1] never differ by more than 1."""
+        return self.total >= 1
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A bound on the population risk R_adv: `value` = `risk` + `bound.total`, at confidence 1 - delta.
+
+    `risk` is that of the sample. The bound takes it as exact: an estimate of it adds its own error.
+    """
+
+    risk: float
+    bound: CoveringBound
+    value: float
+
+    @property
+    def vacuous(self) -> bool:
+        """Whether the certificate says nothing: the risk of a loss in [0, 1] is at most 1 anyway."""
+        return self.value >= 1
+
+
+def covering_bound(n: int, delta: float, log_covering: Callable[[float], float]) -> CoveringBound:
+    """Bound R_adv minus its value on n points, for a class of losses in [0, 1] with given covering numbers.
+
+    Arguments:
+    - `n`: the number of independent data points.
+    - `delta`: the probability with which the bound may fail, in (0, 1).
+    - `log_covering`: eps -> log N(eps) for 0 < eps <= 1, not negative and not increasing; for example
+      `lambda eps: log(33)` for a class of 33, or `linear_covering`.
+
+    This is the paper's Proposition (cover). The bracket is convex in alpha, with its minimum where
+    log N(alpha) falls to n/9; alpha is at most 1, where the bound is 8. The result is vacuous if its total is
+    1 or more, which is the rule for small n.
+
+    >>> from math import log
+    >>> from phiball.refimpl import covering_bound
+    >>> for n in (50, 20_000):
+    ...     bound = covering_bound(n, 0.1, lambda eps: log(33))
+    ...     print(round(bound.total, 3), bound.vacuous)
+    7.081 True
+    0.354 False
+    """
+    valid_count("n", n, 1)
+    _valid_delta(delta)
+    if not callable(log_covering):
+        raise TypeError(f"log_covering is {log_covering!r}; expected a function eps -> log N(eps)")
+
+    def checked(eps: float) -> float:
+        value = float(log_covering(eps))
+        if isnan(value) or value < 0:
+            raise ValueError(f"log_covering({eps!r}) is {value!r}; expected a number that is not negative")
+        return value
+
+    alpha = _best_alpha(n, checked)
+    # In log eps a covering number that is a power of 1/eps has no steep end.
+    start = log(alpha) if alpha > 0 else -_NEGLIGIBLE
+    integral = _integral(lambda u: sqrt(checked(exp(u))) * exp(u), start, 0.0) if start < 0 else 0.0
+    return CoveringBound(alpha, 8 * alpha, 24 / sqrt(n) * integral, _confidence(n, delta))
+
+
+def linear_covering(
+    eps: float, *, K: int, d: int, Lambda: float, Psi: float, rho: float, varrho: float
+) -> float:
+    """Bound log N(eps) for the ramp loss of linear classifiers x -> Wx with |W|_F <= Lambda and |x|_2 <= Psi.
+
+    K classes, d features, linf perturbations of radius `rho`, ramp loss of margin `varrho`:
+    log N <= K d log(1 + 4 Lambda (Psi + sqrt(d) rho)/(varrho eps)), by covering the ball of all W. It has no
+    hidden constant, unlike the paper's form (see `linear_capacity`), and grows with log(1/eps) alone (I5).
+
+    >>> from functools import partial
+    >>> from phiball.refimpl import covering_bound, linear_covering
+    >>> log_covering = partial(linear_covering, K=2, d=2, Lambda=1.0, Psi=1.0, rho=0.1, varrho=1.0)
+    >>> [round(covering_bound(n, 0.1, log_covering).total, 3) for n in (10_000, 100_000, 1_000_000)]
+    [0.819, 0.259, 0.082]
+    """
+    valid_count("K", K, 2)
+    valid_number("eps", eps, above=0.0)
+    # A change of W by r in |.|_F moves a logit by r (Psi + sqrt(d) rho), and the loss by 2/varrho of that.
+    return K * d * log1p(4 * _reach(d, Lambda, Psi, rho) / (valid_number("varrho", varrho, above=0.0) * eps))
+
+
+def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
+    """A = Lambda sqrt(d) (Psi + sqrt(d) rho)/varrho, the capacity of the paper's linear class.
+
+    The paper has log N(eps) = O~(A^2/eps^2) for the ramp loss of margin `varrho` and linear classifiers with
+    |W|_2,2 <= Lambda, |x|_2 <= Psi and linf perturbations of radius `rho`; see `excess_order`. The paper's
+    bound on |W|_1,inf is not used.
+
+    >>> from phiball.refimpl import linear_capacity
+    >>> linear_capacity(d=4, Lambda=2.0, Psi=1.0, rho=0.25, varrho=0.5)
+    12.0
+    """
+    return sqrt(d) * _reach(d, Lambda, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+
+
+def network_capacity(
+    *, d: int, s: Sequence[float], a: Sequence[float], Psi: float, rho: float, varrho: float
+) -> float:
+    """A = L sqrt(d) (Psi + sqrt(d) rho)/varrho prod(s) sqrt(sum a^2/s^2): the capacity of a network class.
+
+    L = len(s) layers with 1-Lipschitz activations; `s` bounds the spectral norms of the weights (of the
+    last layer: the largest norm of a row) and `a` their Frobenius norms. As for `linear_capacity`,
+    log N(eps) = O~(A^2/eps^2); the paper prints 1/eps, a slip (I6): its bound has been computed with 1/eps^2.
+
+    >>> from phiball.refimpl import network_capacity
+    >>> network_capacity(d=1, s=[1.0, 2.0, 1.0], a=[1.0, 4.0, 2.0], Psi=0.5, rho=0.5, varrho=1.0)
+    18.0
+    """
+    if len(s) == 0 or len(s) != len(a):
+        raise ValueError(f"s has {len(s)} entries and a {len(a)}; expected one for each layer")
+    for name, values in (("s", s), ("a", a)):
+        for value in values:
+            valid_number(name, value, above=0.0)
+    layers = len(s) * prod(s) * sqrt(sum((a_l / s_l) ** 2 for a_l, s_l in zip(a, s, strict=True)))
+    return layers * sqrt(d) * _reach(d, 1.0, Psi, rho) / valid_number("varrho", varrho, above=0.0)
+
+
+def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0) -> float:
+    """The order of R_adv minus its value on n points: 3 sqrt(log(2/delta)/n) + 8/n + constant A/sqrt(n).
+
+    This is the form of the paper's two examples, with A = `capacity` from `linear_capacity` or
+    `network_capacity`. It is an order of magnitude and not a bound: the paper hides in O~ a `constant` that
+    it does not give, and logarithms of n and of all parameters. (log N = A^2/eps^2 alone, with alpha = 1/n,
+    makes it 24 log n.) For a bound use `covering_bound` with a covering number that is explicit.
+
+    >>> from phiball.refimpl import excess_order
+    >>> round(excess_order(10_000, 0.1, 2.0), 4)
+    0.0727
+    """
+    valid_count("n", n, 1)
+    _valid_delta(delta)
+    valid_number("constant", constant, above=0.0)
+    return _confidence(n, delta) + 8 / n + constant * valid_number("capacity", capacity, above=0.0) / sqrt(n)
+
+
+def regularized_adversarial_risk(
+    loss: Loss, x: Array, ball: Law, eta: float | Array, divergence: Divergence, *, samples: int, rng: Rng
+) -> Estimate:
+    """Estimate R_adv on the sample x for a loss in [0, 1], as the bounds of this file need it.
+
+    The arguments and the result are those of `robust_risk`: x is perturbed, and the label, which `loss(x, i)`
+    knows by the index i, is not. A loss that leaves [0, 1] raises ValueError; the cross-entropy does, being
+    unbounded. The estimate is low on average: see its `bias`.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import ENTROPIC, Ball, ramp_loss, regularized_adversarial_risk
+    >>> x, y = np.array([[1.0, 0.0], [0.2, 0.0], [0.0, 0.5]]), np.array([0, 0, 1])
+    >>> loss = lambda x, i: ramp_loss(x, y[i], varrho=1.0)
+    >>> ball = Ball(np.inf, 0.1)
+    >>> risk = regularized_adversarial_risk(loss, x, ball, 0.1, ENTROPIC, samples=1000, rng=rng(0))
+    >>> print(np.round(risk.value, 2))  # the mean of the losses without perturbation is 0.43
+    0.47
+    """
+
+    def checked(x: Array, i: Array) -> Array:
+        f = loss(x, i)
+        valid_array("loss(x, i)", f)
+        xp, plain = array_namespace(f), detach(f)
+        if f.ndim and f.shape[0] and not xp.all((plain >= 0) & (plain <= 1)):
+            low, high = float(xp.min(plain)), float(xp.max(plain))
+            raise ValueError(
+                f"loss(x, i) ranges from {low:g} to {high:g}; expected values in [0, 1], such as those of "
+                "ramp_loss (the cross-entropy is unbounded)"
+            )
+        return f
+
+    if not callable(loss):
+        raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
+    return robust_risk(checked, x, ball, eta, divergence, samples=samples, rng=rng)
+
+
+def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certificate:
+    """Bound the population risk R_adv by that of the sample plus what `covering_bound` gives.
+
+    `risk` is a number in [0, 1], for example `value + bias` of `regularized_adversarial_risk`. It is taken as
+    exact: what its sampling error may hide is not in the bound. A value of 1 or more is vacuous: it holds for
+    every classifier.
+
+    >>> from math import log
+    >>> from phiball.refimpl import covering_bound, generalization_bound
+    >>> certificate = generalization_bound(0.25, covering_bound(20_000, 0.1, lambda eps: log(33)))
+    >>> round(certificate.value, 3), certificate.vacuous
+    (0.604, False)
+    """
+    if not isinstance(bound, CoveringBound):
+        raise TypeError(f"bound is {bound!r}; expected what covering_bound returns")
+    if isinstance(risk, (bool, str, bytes, complex)):
+        raise TypeError(f"risk is {risk!r}; expected a number in [0, 1]")
+    number = float(detach(risk))
+    if not 0 <= number <= 1:
+        raise ValueError(f"risk is {number!r}; expected a number in [0, 1], the risk of a loss in [0, 1]")
+    return Certificate(number, bound, number + bound.total)
+
+
+def _best_alpha(n: int, log_covering: Callable[[float], float]) -> float:
+    """The alpha in [0, 1] where 8 - (24/sqrt n) sqrt(log N(alpha)) changes its sign; 0 below _TINY."""
+    if log_covering(1.0) > n / 9:
+        return 1.0
+    low = 1.0
+    while log_covering(low) <= n / 9:  # from above, as log N may overflow far below the answer
+        low /= 2
+        if low < _TINY:
+            return 0.0
+    high = 2 * low
+    while low < (middle := low + (high - low) / 2) < high:
+        low, high = (low, middle) if log_covering(middle) <= n / 9 else (middle, high)
+    return high
+
+
+# Gauss-Legendre of seven points on [-1, 1]: exact up to degree 13.
+_NODES = (0.0, 0.4058451513773972, 0.7415311855993945, 0.9491079123427585)
+_WEIGHTS = (0.4179591836734694, 0.3818300505051189, 0.2797053914892766, 0.1294849661688697)
+
+
+def _gauss(f: Callable[[float], float], a: float, b: float) -> float:
+    middle, half = (a + b) / 2, (b - a) / 2
+    pairs = zip(_NODES[1:], _WEIGHTS[1:], strict=True)
+    ends = sum(w * (f(middle - half * x) + f(middle + half * x)) for x, w in pairs)
+    return half * (_WEIGHTS[0] * f(middle) + ends)
+
+
+def _integral(f: Callable[[float], float], a: float, b: float) -> float:
+    """The integral of f >= 0, by halving [a, b] until a rule and its two halves agree to 1e-12 of it all."""
+    panels = max(1, round(b - a))
+    ends = [a + (b - a) * k / panels for k in range(panels + 1)]
+    todo = [(left, right, _gauss(f, left, right)) for left, right in pairwise(ends)]
+    done, scale = 0.0, sum(value for _, _, value in todo)
+    while todo:
+        left, right, whole = todo.pop()
+        middle = (left + right) / 2
+        halves = _gauss(f, left, middle), _gauss(f, middle, right)
+        # A jump is halved down to a width that does not matter.
+        if abs(sum(halves) - whole) <= 1e-12 * scale or right - left < 1e-12:
+            done += sum(halves)
+        else:
+            todo += [(left, middle, halves[0]), (middle, right, halves[1])]
+    return done
+
+
+def _confidence(n: int, delta: float) -> float:
+    return 3 * sqrt(log(2 / delta) / n)
+
+
+def _reach(d: int, Lambda: float, Psi: float, rho: float) -> float:
+    """Lambda (Psi + sqrt(d) rho): how far a logit goes on the linf ball around |x|_2 <= Psi."""
+    valid_count("d", d, 1)
+    rho = valid_number("rho", rho, least=0.0)
+    return valid_number("Lambda", Lambda, above=0.0) * (valid_number("Psi", Psi, above=0.0) + sqrt(d) * rho)
+
+
+def _valid_delta(delta: float) -> None:
+    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
+        raise ValueError(f"delta is {delta!r}; expected a number in (0, 1), the probability of failure")

@@ -1,0 +1,263 @@
+"""The hyper-parameters of the paper's two tables, with the bounds that are proven for them.
+
+Everywhere L_f is a Lipschitz constant of the loss in theta, B a bound of its values, which lie in [0, B], and
+the inner problems are solved exactly, so that E V = grad F^L.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, exp, expm1, inf, sinh, sqrt
+
+from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
+from phiball.refimpl.sampling.estimators import RTMLMC, SG
+from phiball.refimpl.validation import valid_count, valid_number
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run projected SGD: the estimator with its level, the batch, T, the step, and what follows.
+
+    - `estimator`, and `batch`, the data points drawn for each gradient, independently;
+    - `steps`, T, and `step_size`, as `projected_sgd` takes them;
+    - `bound`: on the mean gap E F(theta) - F* (convex), or on E|gradient mapping|^2 (nonconvex).
+    """
+
+    estimator: SG | RTMLMC
+    batch: int
+    steps: int
+    step_size: float
+    bound: float
+
+    @property
+    def evaluations(self) -> float:
+        """Perturbed points of the whole run, which takes T - 1 gradients, in the mean."""
+        return self.estimator.evaluations * self.batch * (self.steps - 1)
+
+
+def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -> float:
+    """A bound on the second moment E|V|^2 of an estimator, for one data point.
+
+    It is L_f^2 for SG, and for RT-MLMC
+
+        (2 - 2^-L) L_f^2 [1 + sum_(l=1)^L 2^l min(1, C/(2^l - 1))].
+
+    The difference of level l has weights of one sign on each half of its n = 2^l points, so that
+    E|G^l|^2 <= L_f^2 E chi^2/(n - 1), and chi^2 is never above n - 1. The paper's 6 (L+1) L_f^2 C lacks level
+    0, whose gradient does not shrink with C: for a loss that ignores the perturbation C = 0, and
+    E|V|^2 = (2 - 2^-L) L_f^2.
+
+    `lipschitz` is L_f; `chi_square` is C, a bound on m sum (gamma_i - 1/m)^2, which may be infinite; see
+    `chi_square_bound`.
+
+    >>> from phiball.refimpl import RTMLMC, SG, second_moment
+    >>> second_moment(SG(7), 2.0, 1.0), second_moment(RTMLMC(1), 1.0, 1.0)
+    (4.0, 4.5)
+    """
+    lipschitz = _constant("lipschitz", lipschitz)
+    if not isinstance(estimator, (SG, RTMLMC)):
+        raise TypeError(f"estimator is {estimator!r}; expected SG(level) or RTMLMC(level)")
+    if chi_square != inf:
+        chi_square = valid_number("chi_square", chi_square, least=0.0)
+    if isinstance(estimator, SG):
+        return lipschitz**2
+    top = estimator.level
+    series = sum(2.0**k * min(1.0, chi_square / (2.0**k - 1)) for k in range(1, top + 1))
+    return (2 - 2.0**-top) * lipschitz**2 * (1 + series)
+
+
+def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
+    """C with m sum (gamma_i - 1/m)^2 <= C for the solution of every inner problem with losses in [0, B].
+
+    Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, and B/eta - 1 above. Both are the
+    largest (b - 1)(1 - a) for ratios m gamma_i in [a, b], which two losses 0 and B attain. Without a bound B
+    there is no C, for these or any other phi that is finite on (0, inf), against what the paper says: one
+    large loss takes all the weight. The indicator has 1/alpha - 1, whatever the losses are.
+
+    >>> from phiball.refimpl import ENTROPIC, QUADRATIC, chi_square_bound
+    >>> chi_square_bound(QUADRATIC, 1.0, 0.1), round(chi_square_bound(ENTROPIC, 1.0, 0.5), 6)
+    (9.0, 1.381098)
+    """
+    valid_divergence(divergence)
+    ratio = _ratio(valid_number("bound", bound, least=0.0), valid_number("eta", eta, above=0.0))
+    if divergence.family == "entropic":
+        return sinh(_exponent(ratio) / 2) ** 2
+    if centred(divergence) == cressie_read(2):
+        return ratio**2 / 4 if ratio <= 2 else ratio - 1
+    if divergence.family == "indicator" and divergence.parameter is not None:
+        return 1 / divergence.parameter - 1
+    raise ValueError(
+        f"divergence is {divergence.name}, for which no bound is known; expected ENTROPIC, QUADRATIC or "
+        "indicator(alpha) (infinity is a bound for the others)"
+    )
+
+
+def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
+    """A bound on |grad F^L - grad F| for the entropic divergence: L_f r (r - 1)/2^L with r = e^(B/(2 eta)).
+
+    With X = e^(f/eta) in [1, r^2], g = grad f and m = grad F, the mean U of X_i (g_i - m) over the 2^L points
+    has expectation 0, and grad F^L - m = E[U/mean X] = E[U (1/mean X - 1/E X)]. Cauchy and Schwarz, with
+    E|X (g - m)|^2 <= r^2 L_f^2 E X and Var X <= (r^2 - E X)(E X - 1), give the bound. (The paper's
+    L_f e^(2B/eta) 2^(-L/2) is true, and needs levels twice as high.)
+
+    >>> from phiball.refimpl import gradient_bias
+    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point law in (0, 1): 0.0492
+    0.133695
+    """
+    level = valid_count("level", level, 0)
+    lipschitz, bound = _constant("lipschitz", lipschitz), _constant("bound", bound)
+    half = _exponent(_ratio(bound, _constant("eta", eta))) / 2
+    return lipschitz * exp(half) * expm1(half) / 2.0**level
+
+
+def convex_plan(
+    delta: float,
+    *,
+    lipschitz: float,
+    diameter: float,
+    idf: float,
+    chi_square: float = inf,
+    estimator: type[SG] | type[RTMLMC] = RTMLMC,
+) -> Plan:
+    """Plan SGD for a convex loss (Table 1 and Theorem 1, corrected), to a mean gap of at most `delta`.
+
+    - `lipschitz`: L_f, of the loss in theta; `diameter`: D, at least |theta_1 - theta*|;
+    - `idf`: G, a Lipschitz constant of the inverse distribution function of the loss in every ball. It is
+      infinite for a linear loss on a ball with two or more active coordinates: there the bias falls slower;
+    - `chi_square`: C, a bound on the chi-square divergence of the weights (see `chi_square_bound`). SG does
+      not need it; without it RT-MLMC has nothing over SG;
+    - `estimator`: RTMLMC or SG, the class.
+
+    F^L <= F <= F^L + G/(2^L + 1), hence, with M^2 from `second_moment`,
+
+        E F(theta) - F* <= G/(2^L + 1) + D M/sqrt T,   L = ceil(log2(4G/delta)), T from what L leaves of delta
+
+    for the average of the iterates. The paper's table has log(8G/delta) without base or rounding, and needs M
+    and D as its proof does not have them (see `projected_sgd`). Evaluations: O(delta^-3) for SG, and
+    O(delta^-2 log^2(1/delta)) for RT-MLMC with a finite C.
+
+    >>> from phiball.refimpl import RTMLMC, convex_plan
+    >>> plan = convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, chi_square=0.25, estimator=RTMLMC)
+    >>> plan.estimator, plan.batch, plan.steps, plan.bound <= 0.1
+    (RTMLMC(level=7, allocation='random'), 1, 879, True)
+    """
+    delta, diameter = _constant("delta", delta), _constant("diameter", diameter)
+    idf = _constant("idf", idf, zero=True)
+    chosen = _valid_estimator(estimator)(_level(4 * idf / delta, "delta", delta))
+    bias = idf / (2**chosen.level + 1)
+    reach = diameter * sqrt(second_moment(chosen, lipschitz, chi_square))  # D M
+    ratio = reach / (delta - bias)
+    steps = _whole(ratio * ratio, "delta", delta)
+    # D/(M sqrt T), of which D M is at hand.
+    return Plan(chosen, 1, steps, diameter * diameter / (reach * sqrt(steps)), bias + reach / sqrt(steps))
+
+
+def nonconvex_plan(
+    epsilon: float,
+    *,
+    lipschitz: float,
+    smoothness: float,
+    bound: float,
+    eta: float,
+    constrained: bool,
+    estimator: type[SG] | type[RTMLMC] = RTMLMC,
+) -> Plan:
+    """Plan SGD for a smooth loss with values in [0, B] and the entropic divergence (Table 2 and Theorem 2).
+
+    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 at an iterate picked at random (`average=False`);
+    - `lipschitz`: L_f, and `smoothness`: S_f, a Lipschitz constant of the gradient of the loss in theta;
+    - `bound`: B; `eta`: the weight of the divergence; `constrained`: whether Theta is less than R^d;
+    - `estimator`: RTMLMC or SG, the class.
+
+    F and F^L are S-smooth with S = S_f + L_f^2/eta (the paper's constant grows like e^(2B/eta), and has S_f^2
+    for S_f), and fall by at most B. With M^2 from `second_moment` and beta from `gradient_bias`:
+
+    - unconstrained, for V with E V = grad F + b, |b| <= beta, each step has
+      E F(theta_(t+1)) <= F(theta_t) - step <grad F, grad F + b> + S step^2 M^2/2, hence
+
+        E|grad F|^2 <= beta^2 + 2B/(step T) + S step M^2,   step = sqrt(2B/(S T M^2)), batch = 1;
+
+    - constrained, by the paper's Lemma for F^L (Ghadimi, Lan and Zhang, Corollary 3), and because a gradient
+      mapping moves by no more than its gradient,
+
+        E|mapping|^2 <= 2 beta^2 + 2 (8 S B/T + 6 M^2/batch),   step = 1/(2S).
+
+    beta takes at most a quarter of epsilon^2. Evaluations: O(epsilon^-4 log^2(1/epsilon)) for RT-MLMC, as in
+    the paper, and O(epsilon^-5) for SG, of which it says nothing. The constants grow like e^(B/eta).
+
+    >>> from phiball.refimpl import nonconvex_plan
+    >>> plan = nonconvex_plan(0.3, lipschitz=1, smoothness=1, bound=1, eta=1, constrained=False)
+    >>> plan.estimator.level, plan.batch, plan.steps, plan.bound <= 0.09
+    (3, 1, 12777, True)
+    """
+    epsilon, smoothness = _constant("epsilon", epsilon), _constant("smoothness", smoothness)
+    lipschitz, bound = _constant("lipschitz", lipschitz), _constant("bound", bound)
+    eta = _constant("eta", eta)
+    if not isinstance(constrained, bool):
+        raise TypeError(f"constrained is {constrained!r}; expected True or False")
+    S = smoothness + lipschitz**2 / eta
+    counted = 2 if constrained else 1  # times that beta^2 enters the bound
+    at_zero = gradient_bias(0, lipschitz=lipschitz, bound=bound, eta=eta)
+    chosen = _valid_estimator(estimator)(_level(2 * sqrt(counted) * at_zero / epsilon, "epsilon", epsilon))
+    bias = counted * (at_zero / 2**chosen.level) ** 2
+    moment = second_moment(chosen, lipschitz, sinh(bound / (2 * eta)) ** 2)
+    left = epsilon**2 - bias
+    if constrained:
+        batch = _whole(24 * moment / left, "epsilon", epsilon)
+        steps = _whole(32 * S * bound / left, "epsilon", epsilon)
+        rest = 2 * (8 * S * bound / steps + 6 * moment / batch)
+        return Plan(chosen, batch, steps, 1 / (2 * S), bias + rest)
+    steps = _whole(8 * bound * S * moment / left / left, "epsilon", epsilon)
+    step_size = sqrt(2 * bound / (S * steps * moment))
+    return Plan(chosen, 1, steps, step_size, bias + 2 * sqrt(2 * bound * S * moment / steps))
+
+
+def _constant(name: str, value: object, *, zero: bool = False) -> float:
+    """`value` as a float in the range in which no product here overflows or underflows."""
+    number = valid_number(name, value, **({"least": 0.0} if zero else {"above": 0.0}))
+    if not (1e-30 <= number <= 1e30 or (zero and number == 0)):
+        raise ValueError(f"{name} is {value!r}; expected a number from 1e-30 to 1e30, in other units")
+    return number
+
+
+def _ratio(bound: float, eta: float) -> float:
+    ratio = bound / eta
+    if not ratio <= 1e150:
+        raise ValueError(f"eta is {eta!r} with bound = {bound!r}; expected bound/eta of at most 1e150")
+    return ratio
+
+
+def _exponent(ratio: float) -> float:
+    if ratio > 700:
+        raise ValueError(
+            f"eta is too small: bound/eta = {ratio:g}; expected at most 700, where e^(bound/eta) is a number"
+        )
+    return ratio
+
+
+def _level(ratio: float, name: str, value: float) -> int:
+    """The least L with 2^L >= ratio."""
+    for level in range(31):
+        if 2**level >= ratio:
+            return level
+    raise ValueError(
+        f"{name} is {value!r}, which needs 2^L = {ratio:.2g} points a data point; expected at least "
+        f"{value * ratio / 2**30:.2g}, where it is 2^30"
+    )
+
+
+def _whole(x: float, name: str, value: float) -> int:
+    """The least whole number that is certainly not below x, which was rounded a few times."""
+    if not x <= 1e50:
+        raise ValueError(
+            f"{name} is {value!r}, which needs {x:.2g} steps or data points; expected a larger one"
+        )
+    return max(1, ceil(x * (1 + 2.0**-48)))
+
+
+def _valid_estimator(estimator: object) -> type[SG] | type[RTMLMC]:
+    if estimator is SG:
+        return SG
+    if estimator is RTMLMC:
+        return RTMLMC
+    raise TypeError(f"estimator is {estimator!r}; expected the class SG or RTMLMC, whose level is chosen")

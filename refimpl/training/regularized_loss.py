@@ -1,0 +1,346 @@
+"""A loss that makes any model robust: the regularised risk of a batch, with its stochastic gradient.
+
+    F(theta) = E_z R(theta; z),  R(theta; z) = inf over mu of  mu + eta E_nu_z[ phi*((f_theta - mu)/eta) ]
+
+One forward pass over the perturbed points of all data points, whatever their levels; the inner problems are
+solved on the losses; one backward pass gives sum_i w_i grad f(z'_i), which is the estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from phiball.backends import (
+    Array,
+    Rng,
+    array_namespace,
+    backward,
+    detach,
+    is_array_api_obj,
+    without_gradient,
+)
+from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.sampling.estimators import Estimator, Share, signed_weights
+from phiball.refimpl.sampling.proposals import Gradient, Proposal, Uniform, input_gradients
+from phiball.refimpl.sampling.streaming import CHUNK, Law, Loss, evaluate, valid_data
+from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+
+# Perturbed points are drawn in blocks of about this many, so that the draws of one seed do not depend on the
+# memory that the caller grants.
+_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class SignedPoints:
+    """An estimate of the risk of a batch, as weights on perturbed points.
+
+    - `points` (M,) + event, and `index` (M,), the data point that each comes from;
+    - `losses` (M,) at the points, and `weights` (M,): the gradient is sum_i weights_i grad f(points_i);
+    - `log_weights` (M,): the log of the reference density over that which the points were drawn from;
+    - `value`: the estimate of the risk, which has the same expectation as F^L.
+    """
+
+    points: Array
+    index: Array
+    losses: Array
+    weights: Array
+    log_weights: Array
+    value: Array
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some data points of one share: their perturbed points (k, n) + event, log-weights (k, n) and eta."""
+
+    share: Share
+    members: tuple[int, ...]
+    points: Array
+    log_weights: Array
+    eta: float | Array
+
+    @property
+    def evaluations(self) -> int:
+        return len(self.members) << self.share.level
+
+    def part(self, rows: slice) -> _Piece:
+        """Some of the data points."""
+        return _Piece(
+            self.share,
+            self.members[rows],
+            self.points[rows, ...],
+            self.log_weights[rows, :],
+            self.eta if isinstance(self.eta, (int, float)) else self.eta[rows],
+        )
+
+
+@dataclass(frozen=True)
+class RegularizedLoss:
+    """The regularised adversarial risk of a batch: what a model is trained with.
+
+    - `ball`: the reference law, for example Ball(2, 0.45);
+    - `eta`: the weight of the divergence; `divergence`: phi, for example ENTROPIC;
+    - `estimator`: RTMLMC(level) or SG(level);
+    - `proposal`: how perturbations are drawn, Uniform() or Tilted().
+
+    It is called as `objective(loss, x, rng=rng)`, where x has shape (N,) + event and loss(x', i) gives the
+    losses (M,) of perturbed points x' (M,) + event; i (M,) says which data point each comes from, so that
+    labels are y[i]. The result is a scalar, whose value estimates the risk and whose gradient is the
+    estimator:
+
+        objective = RegularizedLoss(Ball(2, 0.45), eta=0.9, divergence=ENTROPIC, estimator=RTMLMC(7))
+        loss = objective(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x, rng=rng)
+        loss.backward()
+
+    Nothing else changes: the model's mode, its parameters and the data are left alone, nothing is clamped.
+    Without torch, `gradient` does the same from a gradient function. A Tilted proposal calls loss once more,
+    at the data points, and differentiates it in them; `input_gradient(x', i)` gives those gradients where the
+    library of x cannot, one for each x' and of its shape.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss
+    >>> objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence=ENTROPIC, estimator=SG(10))
+    >>> z = np.zeros((50, 3))
+    >>> value = objective(lambda x, i: x[:, 0], z, rng=rng(0))  # E exp(b_1) has log 0.0986 on this ball
+    >>> print(round(float(value), 2))
+    0.1
+    """
+
+    ball: Law
+    eta: float
+    divergence: Divergence
+    estimator: Estimator
+    proposal: Proposal = field(default_factory=Uniform)
+
+    def __post_init__(self) -> None:
+        """Raise on what does not make an objective."""
+        valid_divergence(self.divergence)
+        object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
+        for name, kind, verb in [
+            ("ball", "a reference law such as Ball(2, 0.45)", "sample"),
+            ("estimator", "SG(level) or RTMLMC(level)", "shares"),
+            ("proposal", "Uniform() or Tilted()", "aim"),
+        ]:
+            given = getattr(self, name)
+            if isinstance(given, type) or not callable(getattr(given, verb, None)):
+                raise TypeError(f"{name} is {getattr(self, name)!r}; expected {kind}")
+        self.proposal.valid_for(self.ball, self.divergence)
+
+    def __call__(self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None) -> Array:
+        """Estimate the risk of the batch x: a scalar that carries the estimator as its gradient."""
+        n = _batch(x, rng)
+        xp = array_namespace(x)
+        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
+        _, _, losses = _evaluate(loss, pieces, x, xp=xp)
+        value, weights = self._solve(detach(losses), pieces, xp=xp)
+        linear = xp.sum(weights * losses) / n
+        return value / n + (linear - detach(linear))  # adds 0, with the gradient of the estimator
+
+    def points(
+        self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None
+    ) -> SignedPoints:
+        """The same estimate, laid open: the perturbed points with their losses and signed weights."""
+        n = _batch(x, rng)
+        xp = array_namespace(x)
+        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
+        points, index, losses = _evaluate(loss, pieces, x, xp=xp)
+        losses = detach(losses)
+        value, weights = self._solve(losses, pieces, xp=xp)
+        log_weights = xp.concat([xp.reshape(piece.log_weights, (-1,)) for piece in pieces])
+        return SignedPoints(points, index, losses, weights / n, log_weights, value / n)
+
+    def gradient(
+        self,
+        theta: Array,
+        loss: Callable[[Array, Array, Array], Array],
+        gradient: Callable[[Array, Array, Array], Array],
+        x: Array,
+        *,
+        rng: Rng,
+        input_gradient: Callable[[Array, Array, Array], Array] | None = None,
+    ) -> Array:
+        """V(theta), the estimator of the gradient, from functions instead of automatic differentiation.
+
+        loss(theta, x', i) gives (M,) losses and gradient(theta, x', i) their gradients in theta, (M,) +
+        theta.shape; a Tilted proposal needs input_gradient(theta, x', i) too, those in x', of its shape. Data
+        points are taken in blocks, so that only the gradients of one are in memory.
+        """
+        n = _batch(x, rng)
+        valid_array("theta", theta)
+        same_library("theta", theta, x, other="x")
+        xp = array_namespace(x)
+        total = xp.zeros_like(theta)
+
+        def at_theta(a: Array, i: Array) -> Array:
+            return loss(theta, a, i)
+
+        slope = None if input_gradient is None else partial(input_gradient, theta)
+        for piece in self._pieces(x, rng, input_gradients(at_theta, slope)):
+            points, index, losses = _evaluate(at_theta, [piece], x, xp=xp)
+            _, weights = self._solve(detach(losses), [piece], xp=xp)
+            each = gradient(theta, points, index)
+            if tuple(each.shape) != (points.shape[0], *theta.shape):
+                raise ValueError(
+                    f"gradient gave shape {tuple(each.shape)}; expected "
+                    f"{(points.shape[0], *theta.shape)}: one gradient in theta a perturbed point"
+                )
+            weights = xp.reshape(weights, (-1, *([1] * theta.ndim)))
+            total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * each, axis=0)
+        return total / n
+
+    def backward(
+        self,
+        loss: Loss,
+        x: Array,
+        *,
+        rng: Rng,
+        chunk: int,
+        scale: float | Array = 1.0,
+        input_gradient: Gradient | None = None,
+    ) -> Array:
+        """Accumulate the gradient of objective(loss, x, rng=rng) in memory for `chunk` perturbed points.
+
+        Data points are taken whole, as many as fit in a chunk, each chunk with one forward and one backward
+        pass (so dropout and batch statistics see one pass). A data point with more than `chunk` perturbed
+        points of its own is evaluated twice: without a graph to solve its inner problem, and with one,
+        piece by piece. `scale` multiplies the gradient, for accumulation over batches or a gradient
+        scaler. Returns the value, which carries no gradient. The draws are those of the plain call.
+        """
+        chunk = valid_count("chunk", chunk)
+        if not is_array_api_obj(scale):
+            scale = valid_number("scale", scale)
+        n = _batch(x, rng)
+        xp = array_namespace(x)
+        if detach(x) is not x:
+            raise ValueError(
+                "x requires a gradient, whose graph serves one backward pass; expected the plain call, "
+                "objective(...).backward(), or x.detach()"
+            )
+        total = xp.zeros((), dtype=x.dtype, device=x.device)
+        slope = input_gradients(loss, input_gradient)
+        for pieces in _packs(self._pieces(x, rng, slope, chunk), chunk):
+            if sum(piece.evaluations for piece in pieces) <= chunk:
+                _, _, losses = _evaluate(loss, pieces, x, xp=xp)
+                value, weights = self._solve(detach(losses), pieces, xp=xp)
+                backward(xp.sum(weights * losses) * (scale / n))
+            else:
+                value = self._backward_twice(loss, pieces[0], x, chunk, scale / n, xp=xp)
+            total = total + xp.astype(value, x.dtype, copy=False) / n
+        return total
+
+    def _backward_twice(
+        self, loss: Loss, piece: _Piece, x: Array, chunk: int, scale: float | Array, *, xp: Any
+    ) -> Array:
+        points = xp.reshape(piece.points, (piece.evaluations, *x.shape[1:]))
+        index = _index([piece], x, xp=xp)
+        cuts = [slice(a, a + chunk) for a in range(0, piece.evaluations, chunk)]
+        with without_gradient():
+            losses = xp.concat([_losses(loss, points[cut, ...], index[cut], xp=xp) for cut in cuts])
+        value, weights = self._solve(losses, [piece], xp=xp)
+        for cut in cuts:
+            backward(xp.sum(weights[cut] * _losses(loss, points[cut, ...], index[cut], xp=xp)) * scale)
+        return value
+
+    def _pieces(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[_Piece]:
+        """The perturbed points of all data points, in blocks that depend on nothing but the batch."""
+        xp = array_namespace(x)
+        shares = self.estimator.shares(x.shape[0], rng, like=x)
+        aim = self.proposal.aim(self.ball, x, self.eta, slope, rng, chunk)
+        for share in shares:
+            step = max(1, _BLOCK >> share.level)
+            for start in range(0, len(share.members), step):
+                members = share.members[start : start + step]
+                index = xp.asarray(members, dtype=xp.int64, device=x.device)
+                points, log_weights = aim.draw(index, 1 << share.level, rng)
+                eta = aim.eta if isinstance(aim.eta, (int, float)) else xp.take(aim.eta, index)
+                yield _Piece(share, members, points, log_weights, eta)
+
+    def _solve(self, losses: Array, pieces: list[_Piece], *, xp: Any) -> tuple[Array, Array]:
+        """The sum over the data points of their values, and the weights (M,) of all perturbed points."""
+        value, weights, start = xp.zeros((), dtype=losses.dtype, device=losses.device), [], 0
+        while start < losses.shape[0]:
+            share = pieces[0].share
+            same = [piece for piece in pieces if piece.share is share]
+            pieces = pieces[len(same) :]
+            stop = start + sum(piece.evaluations for piece in same)
+            rows = xp.reshape(losses[start:stop], (-1, 1 << share.level))
+            log_w = xp.astype(_joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
+            eta = same[0].eta
+            if not isinstance(eta, (int, float)):
+                eta = xp.astype(_joined([piece.eta for piece in same]), rows.dtype, copy=False)
+            if not self.proposal.self_normalised:
+                rows = rows + (eta if isinstance(eta, (int, float)) else eta[:, None]) * log_w
+            values, signed = signed_weights(
+                rows,
+                eta,
+                self.divergence,
+                telescoping=share.telescoping,
+                log_p=log_w if self.proposal.self_normalised else None,
+            )
+            value = value + share.scale * xp.sum(values)
+            weights.append(share.scale * xp.reshape(signed, (-1,)))
+            start = stop
+        return value, xp.concat(weights)
+
+
+def _packs(pieces: Iterable[_Piece], chunk: int) -> Iterator[list[_Piece]]:
+    """Whole data points, gathered until a chunk is full; one that does not fit into a chunk stands alone."""
+    pack: list[_Piece] = []
+    room = chunk
+    for piece in pieces:
+        n, start = 1 << piece.share.level, 0
+        while start < len(piece.members):
+            take = min(room // n, len(piece.members) - start)
+            if take == 0 and pack:
+                yield pack
+                pack, room = [], chunk
+                continue
+            stop = start + max(1, take)
+            pack.append(piece.part(slice(start, stop)))
+            room -= (stop - start) * n
+            start = stop
+            if room <= 0:
+                yield pack
+                pack, room = [], chunk
+    if pack:
+        yield pack
+
+
+def _evaluate(loss: Loss, pieces: list[_Piece], x: Array, *, xp: Any) -> tuple[Array, Array, Array]:
+    """All perturbed points in a row, the data point of each, and their losses."""
+    points = _joined([xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces])
+    index = _index(pieces, x, xp=xp)
+    return points, index, _losses(loss, points, index, xp=xp)
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
+
+
+def _index(pieces: list[_Piece], x: Array, *, xp: Any) -> Array:
+    owners = [k for piece in pieces for k in piece.members for _ in range(1 << piece.share.level)]
+    return xp.asarray(owners, dtype=xp.int64, device=x.device)
+
+
+def _losses(loss: Loss, points: Array, index: Array, *, xp: Any) -> Array:
+    """loss(points, index), in single precision where it came in half: that cannot hold the weights."""
+
+    def single(x: Array, i: Array) -> Array:
+        f = loss(x, i)
+        if is_array_api_obj(f):
+            same_library("loss(x, i)", f, x, other="x")
+            half = f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating")
+            f = xp.astype(f, xp.float32) if half else f
+        return f
+
+    return evaluate(single if callable(loss) else loss, points, index)
+
+
+def _batch(x: Array, rng: Rng) -> int:
+    """The number of data points, after the checks of x and rng."""
+    valid_data(x, name="x")
+    valid_rng(rng)
+    return int(x.shape[0])

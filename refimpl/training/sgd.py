@@ -1,0 +1,295 @@
+"""Projected stochastic gradient descent (Algorithm 1), its mirror form, and what it stops at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf, isnan
+
+from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
+from phiball.refimpl.inner.divergences import QUADRATIC
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.validation import (
+    broadcasts,
+    same_library,
+    valid_array,
+    valid_count,
+    valid_number,
+    valid_rng,
+)
+
+Map = Callable[[Array], Array]
+Step = Callable[[Array, Array, float], Array]
+
+
+@dataclass(frozen=True)
+class Iterates:
+    """Where a run of descent ended: `theta`, its answer, and `last`, the iterate to go on from."""
+
+    theta: Array
+    last: Array
+
+
+def _everywhere(theta: Array) -> Array:
+    """The projection onto the whole space."""
+    return theta
+
+
+def projected_sgd(
+    gradient: Map,
+    theta0: Array,
+    *,
+    step_size: float | Callable[[int], float],
+    steps: int,
+    project: Map = _everywhere,
+    average: bool = True,
+    rng: Rng | None = None,
+) -> Iterates:
+    """Minimise F over Theta by theta_(t+1) = Proj(theta_t - step V(theta_t)), from noisy gradients V.
+
+    - `gradient(theta)`: V, an estimate of the gradient, of the shape of theta;
+    - `theta0`: where to start, of any shape; theta_1 = Proj(theta0);
+    - `step_size`: a positive number, or a function of t = 1, 2, ... that gives one;
+    - `steps`: T, the number of iterates theta_1, ..., theta_T, hence T - 1 gradients, as in the paper;
+    - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default;
+    - `average`: theta is the mean of the T iterates, as for a convex F; False picks one of them at random
+      with equal probabilities (`rng`), as the theory of a nonconvex F asks.
+
+    Many runs go at once, stacked along leading axes of theta0, where `gradient` and `project` act on each.
+
+    For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|, the mean gap of the
+    average is at most D M/sqrt T. (The paper's Lemma has F(theta_1) - F* in the place of D, and the proof
+    of Theorem 1 M^2 in that of M; both fail on F = 0.01 |theta|.) `convex_plan` and `nonconvex_plan` choose
+    the steps.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import onto_box, projected_sgd
+    >>> run = projected_sgd(np.sign, np.array([1.0]), step_size=0.1, steps=101, project=onto_box(-1.0, 1.0))
+    >>> abs(float(run.theta[0])) < 0.1
+    True
+    """
+    _valid_function("project", project)
+
+    def step(theta: Array, v: Array, size: float) -> Array:
+        return _same(project(theta - size * v), theta, "project(theta)")
+
+    theta = _own(theta0)
+    theta = _same(project(theta), theta, "project(theta)")
+    return _descend(gradient, theta, step, step_size, steps, average, rng)
+
+
+def mirror_descent(
+    gradient: Map,
+    theta0: Array,
+    *,
+    step_size: float | Callable[[int], float],
+    steps: int,
+    average: bool = True,
+    rng: Rng | None = None,
+) -> Iterates:
+    """Minimise F over the simplex by theta_(t+1) proportional to theta_t exp(-step V(theta_t)).
+
+    This is the paper's footnote with the entropy as the mirror map. theta0 (..., d) lies in the simplex along
+    the last axis, with all entries positive; the other arguments and the result are those of `projected_sgd`.
+
+    For a convex F, E max_j V_j^2 <= M^2, theta0 = 1/d and a step of sqrt(2 log(d)/T)/M, the mean gap of the
+    average is at most M sqrt(2 log(d)/T): the Euclidean length of V, which projection has to bound, may be
+    sqrt(d) times its largest entry. `convex_plan` gives these steps for a diameter of sqrt(2 log d).
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import mirror_descent
+    >>> cost = np.array([1.0, 0.0, 2.0])
+    >>> run = mirror_descent(lambda theta: cost, np.full(3, 1 / 3), step_size=1.0, steps=50)
+    >>> int(np.argmax(run.last)), bool(run.last[1] > 0.999)
+    (1, True)
+    """
+    theta = _own(theta0)
+    xp = array_namespace(theta)
+    if theta.ndim == 0 or theta.shape[-1] == 0:
+        raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry a row")
+    total = xp.sum(theta, axis=-1, keepdims=True)
+    # A law that was computed in single precision is taken, and rescaled; anything else is not.
+    loose = 1e-6 if theta.dtype == xp.float64 else 1e-4
+    if not (xp.all(theta > 0) and xp.all(xp.abs(total - 1) <= loose)):
+        raise ValueError(
+            "theta0 leaves the open simplex; expected positive entries that sum to 1 along the last axis"
+        )
+
+    def step(theta: Array, v: Array, size: float) -> Array:
+        log_theta = xp.log(theta) - size * v
+        new = xp.exp(log_theta - xp.max(log_theta, axis=-1, keepdims=True))
+        # An entry that underflows could never come back: a tiny normal number stands for it.
+        tiny = theta.shape[-1] * float(xp.finfo(new.dtype).smallest_normal)
+        new = xp.maximum(new, xp.full_like(new, tiny))
+        return new / xp.sum(new, axis=-1, keepdims=True)
+
+    return _descend(gradient, theta / total, step, step_size, steps, average, rng)
+
+
+def _descend(
+    gradient: Map,
+    theta: Array,
+    step: Step,
+    step_size: float | Callable[[int], float],
+    steps: int,
+    average: bool,
+    rng: Rng | None,
+) -> Iterates:
+    xp = array_namespace(theta)
+    _valid_function("gradient", gradient)
+    steps = valid_count("steps", steps)
+    if not isinstance(average, bool):
+        raise TypeError(f"average is {average!r}; expected True or False")
+    if not callable(step_size):
+        valid_number("step_size", step_size, above=0.0)
+    pick = 1 if average else 1 + int(valid_rng(rng).integers(steps, (), like=theta))
+    chosen = theta
+    total = xp.astype(theta, xp.float64)  # single precision would lose small moves in a long sum
+    for t in range(1, steps):
+        size = valid_number("step_size(t)", step_size(t), above=0.0) if callable(step_size) else step_size
+        # A copy of its own, which it may write to, or mark as requiring a gradient.
+        v = _same(detach(gradient(xp.asarray(theta, copy=True))), theta, "gradient(theta)")
+        if not xp.all(xp.isfinite(v)):
+            raise ValueError(
+                f"gradient(theta) contains NaN or infinity at t = {t}; expected finite ones, and a smaller "
+                "step_size if the iterates diverge"
+            )
+        theta = step(theta, v, size)
+        total = total + xp.astype(theta, xp.float64)
+        chosen = theta if t + 1 == pick else chosen
+    if not xp.all(xp.isfinite(theta)):
+        raise ValueError(f"step_size is {step_size!r}, and the iterates diverge; expected a smaller one")
+    return Iterates(xp.astype(total / steps, theta.dtype) if average else chosen, theta)
+
+
+def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project: Map = _everywhere) -> Array:
+    """(theta - Proj(theta - step grad F(theta)))/step: the paper's measure of stationarity.
+
+    `gradient` is grad F(theta), of the shape of theta, as the result is. Where nothing is projected it is the
+    gradient itself. (The paper's definition prints delta in the place of the step in front of the gradient.)
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import gradient_mapping, onto_box
+    >>> print(gradient_mapping(np.array([-3.0, 2.0]), np.ones(2), step_size=0.5, project=onto_box(0.0, 1.0)))
+    [0. 2.]
+    """
+    valid_array("theta", theta)
+    step_size = valid_number("step_size", step_size, above=0.0)
+    _valid_function("project", project)
+    v = _same(gradient, theta, "gradient")
+    return (theta - _same(project(theta - step_size * v), theta, "project(theta)")) / step_size
+
+
+def onto_box(low: float | Array, high: float | Array) -> Map:
+    """The projection onto low <= theta <= high, coordinate by coordinate.
+
+    The bounds are numbers, infinite ones too, or arrays that broadcast to theta.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import onto_box
+    >>> print(onto_box(0.0, 1.0)(np.array([-0.5, 0.25, 3.0])))
+    [0.   0.25 1.  ]
+    """
+    low, high = _valid_bound("low", low), _valid_bound("high", high)
+    ordered = low <= high
+    if not (ordered if isinstance(ordered, bool) else array_namespace(ordered).all(ordered)):
+        raise ValueError(f"low is {low!r} and high {high!r}; expected low <= high")
+
+    def project(theta: Array) -> Array:
+        valid_array("theta", theta)
+        xp = array_namespace(theta)
+        for name, bound in (("low", low), ("high", high)):
+            if not isinstance(bound, float):
+                same_library(name, bound, theta, other="theta")
+                if not broadcasts(bound.shape, theta.shape):
+                    raise ValueError(
+                        f"{name} has shape {tuple(bound.shape)}; expected one that broadcasts to that of "
+                        f"theta, {tuple(theta.shape)}"
+                    )
+        where = {"dtype": theta.dtype, "device": device(theta)}
+        return xp.minimum(xp.maximum(theta, xp.asarray(low, **where)), xp.asarray(high, **where))
+
+    return project
+
+
+def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -> Map:
+    """The projection onto a ball of norm 1, 2 or inf around `centre`, 0 by default.
+
+    `event_ndim` trailing axes of theta are one point: 1 for a vector, 2 for a matrix in a Frobenius ball.
+    `centre` broadcasts against theta.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import Ball, onto_ball
+    >>> print(onto_ball(Ball(2, 1.0))(np.array([3.0, 4.0])))
+    [0.6 0.8]
+    """
+    if not isinstance(ball, Ball):
+        raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 1.0)")
+    if ball.norm not in (1, 2, inf) or ball.clip is not None:
+        raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, and no clip")
+    if centre is not None:
+        valid_array("centre", centre)
+
+    def project(theta: Array) -> Array:
+        valid_array("theta", theta)
+        z = array_namespace(theta).zeros_like(theta) if centre is None else centre
+        return ball.project(theta, z, event_ndim=event_ndim)
+
+    return project
+
+
+def onto_simplex(theta: Array) -> Array:
+    """The nearest probability vector to theta, along the last axis.
+
+    It is an inner problem: the maximiser of theta.gamma - |gamma|^2/2, the quadratic divergence at eta = 1/m.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import onto_simplex
+    >>> print(onto_simplex(np.array([0.5, 1.0, -2.0])))
+    [0.25 0.75 0.  ]
+    """
+    valid_array("theta", theta)
+    theta = detach(theta)
+    if theta.ndim == 0 or theta.shape[-1] == 0:
+        raise ValueError(f"theta has shape {tuple(theta.shape)}; expected at least one entry a row")
+    if not array_namespace(theta).all(array_namespace(theta).isfinite(theta)):
+        raise ValueError("theta contains NaN or infinity; expected finite numbers")
+    return worst_case(theta, 1 / theta.shape[-1], QUADRATIC).weights
+
+
+def _own(theta0: Array) -> Array:
+    """A copy of theta0 without a gradient, or an error unless it is an array of finite numbers."""
+    valid_array("theta0", theta0)
+    xp = array_namespace(theta0)
+    if not xp.all(xp.isfinite(theta0)):
+        raise ValueError("theta0 contains NaN or infinity; expected finite numbers")
+    return xp.asarray(detach(theta0), copy=True)
+
+
+def _same(x: Array, theta: Array, name: str) -> Array:
+    """`x` in the precision of theta, or an error unless it is an array of the same library and shape."""
+    valid_array(name, x)
+    same_library(name, x, theta, other="theta")
+    if tuple(x.shape) != tuple(theta.shape):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected that of theta, {tuple(theta.shape)}")
+    return array_namespace(theta).astype(x, theta.dtype, copy=False)
+
+
+def _valid_function(name: str, f: object) -> None:
+    if not callable(f):
+        raise TypeError(f"{name} is {f!r}; expected a function of theta")
+
+
+def _valid_bound(name: str, bound: float | Array) -> float | Array:
+    if is_array_api_obj(bound):
+        valid_array(name, bound)
+        missing = bool(array_namespace(bound).any(array_namespace(bound).isnan(bound)))
+    elif isinstance(bound, (int, float)) and not isinstance(bound, bool):
+        bound = float(bound)
+        missing = isnan(bound)
+    else:
+        raise TypeError(f"{name} is {bound!r}; expected a number or an array")
+    if missing:
+        raise ValueError(f"{name} is {bound!r}; expected numbers, not NaN")
+    return bound

@@ -1,0 +1,309 @@
+"""The compiled kernels: equal to the reference, in threads, in a forked child, and compiled once."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import current_thread
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phiball.backends import use
+from phiball.backends.numba import kernels as numba_kernels
+from phiball.backends.numba import primitives as numba_parts
+from phiball.backends.numba import solve as numba_solve
+from phiball.backends.numba import threads
+from phiball.refimpl import (
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+from phiball.refimpl.inner.solvers import solve
+
+COMPILED = [
+    ENTROPIC,
+    QUADRATIC,
+    cressie_read(1.5),
+    cressie_read(2),
+    indicator(0.25),
+    indicator(0.3),
+    indicator(1),
+]
+names = pytest.mark.parametrize("d", COMPILED, ids=lambda d: d.name)
+
+
+@pytest.fixture(autouse=True)
+def _numba() -> Any:
+    with use("numba"):
+        yield
+
+
+def assert_same(f: Any, eta: Any, d: Divergence) -> None:
+    """The kernel takes the problem, and its result is the reference's to rounding."""
+    etas = np.broadcast_to(np.asarray(eta, dtype=f.dtype), f.shape[:-1])
+    fast = numba_solve.solve(f, etas, None, d)
+    assert fast is not NotImplemented
+    value, _, weights, gap = (np.asarray(x, dtype=np.float64) for x in fast)
+    slow = solve.reference(f, etas, None, d)
+    spread = np.ptp(f, axis=-1).astype(np.float64) + np.abs(np.asarray(slow.value, dtype=np.float64))
+    eps = np.finfo(f.dtype).eps
+    assert np.all(np.abs(value - slow.value) <= 16 * eps * spread)
+    # 256: float32 sums of 5000 terms in the reference.
+    assert np.all(np.abs(weights - slow.weights) <= 256 * eps * np.max(slow.weights, axis=-1, keepdims=True))
+    assert np.all(np.abs(gap) <= 32 * eps * spread)
+    # mu need not be unique: it is as good as the reference's if the certificate holds at it.
+    recomputed = dual_value(f, fast[1], etas, d) - primal_value(f, fast[2], etas, d)
+    assert np.all(np.abs(recomputed - gap) <= 32 * eps * spread)
+
+
+@names
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("m", [1, 2, 7, 8, 16, 17, 33, 128, 1000, 5000])
+@pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 1e6])
+def test_kernel_equals_reference(d: Divergence, dtype: Any, m: int, scale: float) -> None:
+    rng = np.random.default_rng([m, int(1e6 * scale)])
+    f = rng.exponential(size=(5, m)).astype(dtype)
+    f[1] = np.round(2 * f[1])  # ties
+    f[2] = f[2, 0]  # constant
+    f[3] += 1000
+    assert_same(f, scale, d)
+
+
+@names
+def test_rows_have_their_own_eta(d: Divergence) -> None:
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(3, 70, 9))
+    assert_same(f, 10.0 ** rng.uniform(-3, 3, size=(3, 70)), d)
+
+
+@names
+def test_input_of_any_layout(d: Divergence) -> None:
+    rng = np.random.default_rng(1)
+    f = rng.normal(size=(40, 30))
+    expected = worst_case(f, 0.5, d).weights
+    frozen = f.copy()
+    frozen.flags.writeable = False
+    strided = np.empty((40, 60))
+    strided[:, ::2] = f
+    for other in (frozen, np.asfortranarray(f), strided[:, ::2]):
+        before = other.copy()
+        np.testing.assert_array_equal(worst_case(other, 0.5, d).weights, expected)
+        np.testing.assert_array_equal(other, before)
+
+
+def test_declines_what_it_does_not_cover() -> None:
+    f, eta = np.zeros((2, 3)), np.ones(2)
+    p = np.full((2, 3), 1 / 3)
+    assert numba_solve.solve(f, eta, p, ENTROPIC) is NotImplemented
+    assert numba_solve.solve(f, eta, None, HINGE) is NotImplemented
+    assert numba_solve.solve(f, eta, None, cressie_read(1.7)) is NotImplemented
+    own = Divergence("own", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
+    assert numba_solve.solve(f, eta, None, own) is NotImplemented
+
+
+@names
+@pytest.mark.parametrize("eta", [1e-305, 1e-200, 1e-10])
+def test_losses_over_eta_that_overflow_are_left_to_the_reference(d: Divergence, eta: float) -> None:
+    f = np.array([[0.0, 1e200, 3e200] * 10])
+    out = worst_case(f, eta, d)
+    if d.family == "indicator":
+        expected = solve.reference(f, np.array([eta]), None, d).weights
+    else:
+        expected = np.where(f == 3e200, 0.1, 0.0)
+    np.testing.assert_allclose(out.weights, expected, rtol=1e-12)
+    assert np.isfinite(out.value)
+
+
+def test_torch_tensors_take_the_kernels() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.linspace(0, 1, 50, dtype=torch.float64).reshape(5, 10)
+    fast = numba_solve.solve(f, torch.ones(5, dtype=torch.float64), None, QUADRATIC)
+    assert all(isinstance(x, torch.Tensor) for x in fast)
+    expected = worst_case(f.numpy(), 1.0, QUADRATIC)
+    np.testing.assert_array_equal(fast[2].numpy(), expected.weights)
+
+
+def test_exponential() -> None:
+    """exp and expm1 are within 4 ulp of the exact value, from tiny to huge arguments."""
+    import mpmath as mp
+
+    rng = np.random.default_rng(2)
+    points = [0.0, -5e-324, -1e-300, *(-(10.0 ** rng.uniform(-20, 2.84, size=2000))), -707.9, -708.0]
+    for x in points:
+        with mp.workdps(40):
+            exact, exact1 = mp.exp(x), mp.expm1(x)
+        assert abs(numba_parts.exp_nonpositive(x) - exact) <= 4 * 1.2e-16 * exact
+        assert abs(numba_parts.expm1_nonpositive(x) - exact1) <= 4 * 1.2e-16 * abs(exact1)
+    assert numba_parts.exp_nonpositive(-709.0) == 0.0
+    assert numba_parts.exp_nonpositive(-1e308) == 0.0
+    assert numba_parts.expm1_nonpositive(-1e308) == -1.0
+
+
+def assert_selects(a: Any, rank: int) -> None:
+    q = np.sort(a)[-rank]
+    assert numba_kernels.select(a, rank) == (q, np.sum(a > q), np.sum(a >= q))
+
+
+@given(
+    st.integers(1, 400).flatmap(
+        lambda n: st.tuples(
+            st.lists(
+                st.sampled_from([-1.0, 0.0, 0.5, 2.0, 3.0]) | st.floats(-10, 10), min_size=n, max_size=n
+            ),
+            st.integers(1, n),
+        )
+    )
+)
+@settings(max_examples=150, derandomize=True, deadline=None)
+def test_select_is_the_order_statistic(problem: tuple[list[float], int]) -> None:
+    values, rank = problem
+    assert_selects(np.array(values), rank)
+    assert_selects(np.array(values, dtype=np.float32), rank)
+
+
+@pytest.mark.parametrize("shape", ["even", "two values", "one outlier", "all scales", "heavy tail"])
+def test_select_where_interpolation_misleads(shape: str) -> None:
+    n = 10_000
+    a = {
+        "even": np.arange(n, dtype=float),
+        "two values": (np.arange(n) % 3 == 0).astype(float),
+        "one outlier": np.r_[1e300, np.linspace(0, 1, n - 1)],
+        "all scales": np.r_[
+            -(10.0 ** np.linspace(-300, 300, n // 2)), 10.0 ** np.linspace(-300, 300, n // 2)
+        ],
+        "heavy tail": np.random.default_rng(0).standard_cauchy(n) ** 5,
+    }[shape]
+    for rank in (1, 2, 17, n // 4, n // 2, n - 1, n):
+        assert_selects(a, rank)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("m", [8, 40, 300])
+@names
+def test_a_loss_that_is_not_finite_is_seen(d: Divergence, m: int, bad: float) -> None:
+    f = np.random.default_rng(3).normal(size=(70, m))
+    for place in ((0, 0), (69, m - 1), (30, m // 2)):
+        g = f.copy()
+        g[place] = bad
+        with pytest.raises(ValueError, match=f"losses contains {bad}"):
+            worst_case(g, 0.3, d)
+        worst_case(g, 0.3, d, check=False)  # returns, whatever it is
+
+
+BATCH = np.random.default_rng(4).exponential(size=(600, 200))
+
+
+def _solve_batch(_: int = 0) -> Any:
+    return worst_case(BATCH, 0.1, QUADRATIC).weights
+
+
+def test_threads_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHIBALL_THREADS", "1")
+    alone = _solve_batch()
+    for n in ("2", "3", "7"):
+        monkeypatch.setenv("PHIBALL_THREADS", n)
+        np.testing.assert_array_equal(_solve_batch(), alone)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_number_of_threads_is_checked(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PHIBALL_THREADS", text)
+    with pytest.raises(ValueError, match=f"PHIBALL_THREADS is '{text}'"):
+        threads()
+
+
+def test_concurrent_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHIBALL_THREADS", "2")
+    expected = _solve_batch()
+    with ThreadPoolExecutor(4) as pool:
+        for weights in pool.map(_solve_batch, range(40)):
+            np.testing.assert_array_equal(weights, expected)
+
+
+def _child(queue: Any) -> None:
+    queue.put(_solve_batch())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child of a process whose pool is in use has no threads of its own yet; it makes them."""
+    monkeypatch.setenv("PHIBALL_THREADS", "2")
+    expected = _solve_batch()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_child, args=(queue,))
+    child.start()
+    try:
+        np.testing.assert_array_equal(queue.get(timeout=60), expected)
+    finally:
+        child.join(timeout=60)
+    assert child.exitcode == 0
+
+
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    from phiball.backends.numba.threads import over_rows
+
+    monkeypatch.setenv("PHIBALL_THREADS", "2")
+
+    caller = current_thread()
+
+    def work(bell: Any, queue: Any) -> None:
+        numba_parts.ring(bell)
+        if current_thread() is not caller:
+            raise RuntimeError("from a worker")
+
+    with pytest.raises(RuntimeError, match="from a worker"):
+        over_rows(work, 10, 1 << 20)
+
+
+def test_second_process_loads_from_disk(tmp_path: Path) -> None:
+    """The kernel's cache files are written by the first process and hit by the second."""
+    code = (
+        "import numpy as np\n"
+        "from phiball.refimpl import QUADRATIC, worst_case\n"
+        "from phiball.backends.numba import kernels as numba_kernels\n"
+        "worst_case(np.ones((2, 100)), 0.1, QUADRATIC)\n"
+        "stats = numba_kernels.quadratic.stats\n"
+        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
+    )
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PHIBALL_BACKEND": "numba"}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
+
+
+def test_long_compilation_is_announced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slow(*_: Any) -> None:
+        time.sleep(1.2)
+
+    f, eta = np.ones((1, 3)), np.ones(1)
+    with caplog.at_level(logging.WARNING, logger="phiball"):
+        numba_solve._first_call(lambda *_: None, f, eta, 0.0, 0.0, ("quick", "f8"))
+        assert not caplog.records
+        numba_solve._first_call(slow, f, eta, 0.0, 0.0, ("slow", "f8"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "preparing the Numba kernel 'slow': it is compiled once, and later loaded from a cache"
+    ]

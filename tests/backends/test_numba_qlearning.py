@@ -1,0 +1,140 @@
+"""The compiled loop of Q-learning equals the reference, and declines what it does not cover."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import rng, use
+from phiball.backends.numba import qlearning as numba_qlearning
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    DecisionProcess,
+    Divergence,
+    ExactNeighbours,
+    Maximum,
+    Neighbourhood,
+    SampledNeighbours,
+    q_learning,
+    robust_value,
+)
+from phiball.refimpl.qlearning.run import q_run
+from tests.support.qlearning_problems import numpy_arrays, places, problem
+
+
+@places
+@pytest.mark.parametrize("eta", [1e-3, 0.5, 1e6])
+def test_kernel_equals_reference(maximum: Maximum, eta: float) -> None:
+    mdp, law = problem(5, numpy_arrays())
+    runs = []
+    for backend in ("numpy", "numba"):
+        with use(backend):
+            runs.append(
+                q_learning(mdp, law, eta, ENTROPIC, steps=400, rng=rng(2), epsilon=0.4, maximum=maximum)
+            )
+    slow, fast = runs
+    np.testing.assert_array_equal(fast.visits, slow.visits)
+    np.testing.assert_array_equal(fast.rewards, slow.rewards)
+    np.testing.assert_array_equal(fast.ended, slow.ended)
+    np.testing.assert_allclose(fast.Q, slow.Q, atol=1e-13)
+
+
+@places
+def test_compiled_value(maximum: Maximum) -> None:
+    draw = np.random.default_rng(6)
+    inside = maximum is Maximum.INSIDE
+    for eta in (1e-8, 1e-2, 1.0, 1e3, 1e12):
+        Q = draw.normal(size=(9, 3)) * 10 ** draw.uniform(-2, 2) + 1000 * draw.integers(0, 2)
+        index, weight = draw.integers(0, 9, size=(4, 5)), draw.dirichlet(np.ones(5), size=4)
+        index[0, :3], weight[0] = [0, 1, 2], [0, 1e-12, 1 - 1e-12, 0, 0]
+        Q[1] = Q[2] - 1  # the smallest has next to no weight, and decides if eta is small
+        law = Neighbourhood(index, weight)
+        with use("numpy"):
+            expected = robust_value(Q, law, eta, ENTROPIC, maximum=maximum)
+        found = [
+            numba_qlearning.landing_value(Q, i, w, eta, inside)
+            for i, w in zip(index, law.weight, strict=True)
+        ]
+        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)
+
+
+def arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
+    mdp, law = problem(5, numpy_arrays())
+    mdp = DecisionProcess(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
+    laws = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
+    numbers = np.random.default_rng(0).random((30, 4)).astype(dtype)
+    schedules = np.full(30, 0.5, dtype), np.full(30, 0.5, dtype)
+    neighbours = ExactNeighbours() if neighbours is None else neighbours
+    Q = np.zeros((6, 2), dtype)
+    return [Q, mdp, laws, numbers, schedules, law, 0.5, d, Maximum.OUTSIDE, neighbours, rng(0)]
+
+
+def test_kernel_declines_what_it_does_not_cover() -> None:
+    assert numba_qlearning.q_run(*arguments()) is not NotImplemented
+    for other in (
+        arguments(d=QUADRATIC),
+        arguments(neighbours=SampledNeighbours(1)),
+        arguments(dtype=np.float32),
+    ):
+        assert numba_qlearning.q_run(*other) is NotImplemented
+        with use("numba"):
+            assert q_run(*other)[1].sum() == 30
+
+
+def test_kernel_is_consulted_and_leaves_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments()
+    given[0] = given[0] + 1.0
+    before = given[0].copy()
+    with use("numba"):
+        fast = q_run(*given)
+    np.testing.assert_array_equal(given[0], before)
+    np.testing.assert_allclose(fast[0], q_run.reference(*given)[0], atol=1e-14)  # type: ignore[attr-defined]
+    assert np.any(fast[0] != before)
+    called = []
+    monkeypatch.setattr(numba_qlearning, "_run", lambda *args: called.append(args))
+    monkeypatch.setattr(numba_qlearning, "_ready", {"q_run"})
+    with use("numba"):
+        q_run(*given)
+    assert len(called) == 1
+
+
+def test_long_compilation_is_announced(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="phiball"):
+        numba_qlearning._first_call(lambda: None, ())
+        assert not caplog.records
+        numba_qlearning._first_call(lambda: time.sleep(1.2), ())
+    assert [record.getMessage() for record in caplog.records] == [
+        "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
+    ]
+
+
+def test_kernel_takes_torch_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    from tests.conftest import Arrays
+
+    here = Arrays("torch", torch, torch.float64, 2.2e-16)
+    mdp, law = problem(5, here)
+    runs = []
+    for backend in ("numba", "torch"):
+        with use(backend):
+            runs.append(q_learning(mdp, law, 0.5, ENTROPIC, steps=50, rng=rng(2)))
+    for name in ("Q", "visits", "rewards", "ended"):
+        fast, slow = (getattr(run, name) for run in runs)
+        assert isinstance(fast, torch.Tensor)
+        assert fast.dtype == slow.dtype
+        np.testing.assert_allclose(fast.numpy(), slow.numpy(), atol=1e-14)
+
+
+def test_kernel_is_cached_and_free_of_the_lock() -> None:
+    loop: Any = numba_qlearning._run
+    numba_qlearning.q_run(*arguments())
+    assert loop.targetoptions["nogil"]
+    # Compiled here or by an earlier process, it is on the disk now.
+    assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) == 1
+    assert list(Path(loop.stats.cache_path).glob("*numba_qlearning._run*.nbc"))

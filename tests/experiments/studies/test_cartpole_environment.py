@@ -1,0 +1,161 @@
+"""The cart and pole: the dynamics are gymnasium's, and the compiled learner is the plain one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.experiments.studies.cartpole.environment import (
+    EDGE,
+    LEAN,
+    START,
+    Backup,
+    Physics,
+    learn,
+    move,
+    plain_learn,
+    plain_move,
+    plain_play,
+    play,
+)
+from phiball.refimpl import Grid, Maximum
+
+PHYSICS = {
+    "original": Physics(),
+    "heavy": Physics(mass=0.2),
+    "short": Physics(length=0.25),
+    "strong g": Physics(gravity=49.0),
+}
+ROUNDING = 4 * float(np.finfo(float).eps)
+REACH = (2.4, 3.0, 0.2094, 3.5)
+COARSE = Grid(tuple(-r for r in REACH), REACH, (1, 1, 6, 12))
+FINE = Grid(tuple(-r for r in REACH), REACH, (4, 3, 6, 5))
+everywhere = pytest.mark.parametrize("physics", PHYSICS.values(), ids=PHYSICS)
+
+
+def gymnasium_like(physics: Physics) -> Any:
+    """Gymnasium's problem with other physics; what it derives from them it does not derive again."""
+    env = pytest.importorskip("gymnasium").make("CartPole-v1").unwrapped
+    env.gravity, env.masspole, env.length = physics.gravity, physics.mass, physics.length
+    env.total_mass = env.masspole + env.masscart
+    env.polemass_length = env.masspole * env.length
+    return env
+
+
+def numbers_of(seed: int, episodes: int, cap: int) -> tuple[Any, Any]:
+    draw = np.random.default_rng(seed)
+    return draw.uniform(-START, START, (episodes, 4)), draw.random((episodes, cap, 2))
+
+
+@everywhere
+def test_every_step_is_that_of_gymnasium(physics: Physics) -> None:
+    env, draw = gymnasium_like(physics), np.random.default_rng(0)
+    ends, theirs, ours, plain = [], [], [], []
+    for episode in range(100):
+        env.reset(seed=episode)
+        aim = draw.choice([-0.1, 0.1])  # a pole that leans drives the cart over the edge
+        for _ in range(250):
+            state = np.array(env.state)
+            steered = int(state[2] + 0.3 * state[3] > aim)
+            a = steered if episode % 2 else int(draw.integers(2))
+            ended = env.step(a)[2]
+            again = state.copy()
+            over = move(again, a, physics.numbers())
+            after, plain_over = plain_move(state.tolist(), a, physics)
+            assert over == plain_over == ended
+            theirs.append(env.state)
+            ours.append(again)
+            plain.append(after)
+            if ended:
+                ends.append(abs(again[0]) > EDGE)
+                break
+    np.testing.assert_allclose(ours, theirs, rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_allclose(plain, theirs, rtol=ROUNDING, atol=ROUNDING)
+    assert len(ends) - sum(ends) > 5  # the pole fell
+    assert sum(ends) > 5 or physics.gravity > 10  # the cart left
+
+
+def test_the_ends_of_an_episode() -> None:
+    for place, edge in ((0, EDGE), (2, LEAN)):
+        for sign in (-1.0, 1.0):
+            inside, outside = np.zeros(4), np.zeros(4)
+            inside[place], outside[place] = sign * edge, sign * np.nextafter(edge, 9)
+            assert not move(inside, 1, PHYSICS["original"].numbers())  # no speed: x and the angle stay
+            assert move(outside, 1, PHYSICS["original"].numbers())
+
+
+def test_regular_learning_is_that_of_a_loop_over_gymnasium() -> None:
+    """The textbook's Q-learning, with a dictionary for a table."""
+    physics, cap, discount = PHYSICS["original"], 60, 0.9
+    starts, numbers = numbers_of(1, 40, cap)
+    Q: dict[Any, list[float]] = {}
+    edges = [np.linspace(-r, r, n + 1)[1:-1] for r, n in zip(REACH, COARSE.bins, strict=True)]
+
+    def values(state: Any) -> list[float]:
+        key = tuple(int(np.digitize(x, e)) for x, e in zip(state, edges, strict=True))
+        return Q.setdefault(key, [2.0, 2.0])
+
+    env, lengths = gymnasium_like(physics), []
+    for start, drawn in zip(starts, numbers, strict=True):
+        env.reset()
+        env.state = start.copy()
+        for t in range(cap):
+            here = values(env.state)
+            a = int(drawn[t, 1] >= 0.5) if drawn[t, 0] < 0.3 else here.index(max(here))
+            _, reward, ended, _, _ = env.step(a)
+            here[a] += 0.2 * (reward + (0 if ended else discount * max(values(env.state))) - here[a])
+            if ended:
+                break
+        lengths.append(t + 1)
+    table = np.full((COARSE.states, 2), 2.0)
+    schedules = np.full(40, 0.2), np.full(40, 0.3)
+    took = learn(table, COARSE, Backup(), discount, schedules, starts, numbers, physics)
+    assert took.tolist() == lengths
+    ours, theirs = table[np.any(table != 2.0, axis=1)], [q for q in Q.values() if q != [2.0, 2.0]]
+    np.testing.assert_allclose(sorted(ours.tolist()), sorted(theirs), rtol=1e-12)
+    assert len(theirs) > 15
+
+
+@pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
+@pytest.mark.parametrize(
+    ("grid", "rho", "eta"), [(COARSE, 0.25, 1.0), (FINE, 0.5, 0.1), (FINE, 1.3, 30.0), (FINE, 0.0, 1.0)]
+)
+def test_compiled_learning_is_the_plain_one(grid: Grid, rho: float, eta: float, maximum: Maximum) -> None:
+    starts, numbers = numbers_of(2, 8, 30)
+    draw = np.random.default_rng(3)
+    Q = draw.normal(10, 3, (grid.states, 2))
+    before = Q.copy()
+    schedules = draw.uniform(0.1, 1, 8), draw.uniform(0, 1, 8)
+    backup = Backup(tuple(rho * h for h in grid.width), eta, maximum)
+    for physics in (PHYSICS["original"], PHYSICS["short"]):
+        plain, lengths = plain_learn(Q, grid, backup, 0.95, schedules, starts, numbers, physics)
+        took = learn(Q, grid, backup, 0.95, schedules, starts, numbers, physics)
+        assert took.tolist() == lengths
+        np.testing.assert_allclose(Q, plain, rtol=1e-12)
+    assert np.max(np.abs(Q - before)) > 0.5
+
+
+@everywhere
+def test_compiled_play_is_the_plain_one(physics: Physics) -> None:
+    starts, _ = numbers_of(4, 12, 1)
+    number = np.arange(COARSE.states)
+    angle, spin = number // 12 % 6 - 2.5, number % 12 - 5.5
+    Q = np.stack([0 * angle, angle + 2 * spin + 0.3], axis=1)  # balances, but not for ever
+    took = play(Q, COARSE, starts, 300, physics)
+    assert took.tolist() == plain_play(Q, COARSE, starts, 300, physics)
+    assert took.max() > 40
+
+
+def test_an_episode_that_is_cut_off_is_worth_as_if_it_went_on() -> None:
+    def after(start: list[float]) -> float:
+        Q = np.full((COARSE.states, 2), 5.0)
+        one = np.ones(1)
+        learn(
+            Q, COARSE, Backup(), 0.9, (0.5 * one, one), np.array([start]), np.full((1, 1, 2), 0.7), Physics()
+        )
+        return float(Q[Q != 5.0][0]) if np.any(Q != 5.0) else 5.0
+
+    assert after([0.0, 0.0, 0.0, 0.0]) == pytest.approx(0.5 * 5 + 0.5 * (1 + 0.9 * 5))
+    assert after([0.0, 0.0, 0.2, 3.0]) == pytest.approx(0.5 * 5 + 0.5 * 1)  # the pole falls

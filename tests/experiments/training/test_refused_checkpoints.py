@@ -1,0 +1,149 @@
+"""Checkpoints that are refused: of another training, damaged, of something else, or made to run code."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phiball.backends import rng
+from phiball.experiments.training.loop import Plan, read, train
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+from tests.support.stopped_training import ABOUT, PLAN, Training, images, model, plain, weights  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def refused(file: Path, match: str, **changed: Any) -> None:
+    """See that training with this file raises, and leaves the file and the model as they are."""
+    before, fresh = file.read_bytes(), model()
+    x, y = changed.get("data", images())
+    with pytest.raises(ValueError, match=match) as error:
+        train(
+            fresh,
+            plain,
+            x,
+            y,
+            changed.get("plan", PLAN),
+            rng(11),
+            about=changed.get("about", ABOUT),
+            keep=file,
+        )
+    assert str(file) in str(error.value)
+    assert "delete it, and training begins anew" in str(error.value)
+    assert file.read_bytes() == before
+    assert weights(fresh) == weights(model())
+
+
+OTHER = [
+    ("setting", "FGM l2 0.45", "another training: setting is 'ERM', not 'FGM l2 0.45'; delete"),
+    ("trial", 1, "trial is 0, not 1;"),
+    ("seed", 8, "seed is 7, not 8;"),
+    ("data", "d2", "data is 'd1', not 'd2';"),
+    ("width", 16, "width is 8, not 16;"),
+    ("objective", {"rho": 0.3}, "objective is {'rho': 0.45}, not {'rho': 0.3};"),
+    ("more", 1, "more is None, not 1;"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "match"), OTHER, ids=[name for name, *_ in OTHER])
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_checkpoint_of_another_cell_is_refused(
+    name: str, value: Any, match: str, finished: bool, tmp_path: Path
+) -> None:
+    it = Training("plain", tmp_path / "network.pt")
+    it.go() if finished else it.until(4)
+    refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
+
+
+def test_a_checkpoint_of_another_plan_or_other_images_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "network.pt"
+    Training("plain", file).until(4)
+    for plan in (Plan(3, 8, 0.01), Plan(2, 9, 0.01), Plan(2, 8, 0.02)):
+        match = f"plan is .*'epochs': 2, 'batch': 8, 'rate': 0.01.*, not .*'epochs': {plan.epochs}, "
+        refused(file, match + f"'batch': {plan.batch}, 'rate': {plan.rate}", plan=plan)
+    x, y = images()
+    refused(file, r"images is \[22, 1, 4, 4\], not \[21, 1, 4, 4\];", data=(x[:21], y[:21]))
+    refused(file, r"images is \[22, 1, 4, 4\], not \[22, 1, 2, 8\];", data=(x.reshape(22, 1, 2, 8), y))
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    Training("RT-MLMC random", tmp_path / "network.pt").until(4)
+    return tmp_path / "network.pt"
+
+
+def test_damaged_files_are_refused(good: Path) -> None:
+    whole = good.read_bytes()
+    place = random.Random(0)
+    cut = [whole[: place.randrange(len(whole))] for _ in range(40)]
+    strange = [bytes(place.randrange(256) for _ in range(place.randrange(60))) for _ in range(60)]
+    for content in (
+        *cut,
+        *strange,
+        whole[:-1],
+        b"",
+        b"a text\n",
+        b'{"about": 1}',
+        b"\x80\x02.",
+        b"PK\x03\x04",
+    ):
+        good.write_bytes(content)
+        refused(good, "is damaged, or no checkpoint")
+
+
+def test_a_weight_that_has_changed_on_the_disk_is_noticed(good: Path) -> None:
+    content = bytearray(good.read_bytes())
+    kept = read(good)
+    for tensor in (*kept["model"].values(), kept["optimizer"]["state"][1]["exp_avg"]):
+        at = bytes(content).index(tensor.numpy().tobytes())
+        wrong = copy.copy(content)
+        wrong[at + 1] ^= 1
+        good.write_bytes(wrong)
+        refused(good, "is damaged, or no checkpoint")
+
+
+def test_files_of_something_else_are_refused(good: Path) -> None:
+    kept = read(good)
+    without = [{k: v for k, v in kept.items() if k != name} for name in ("about", "model", "step", "curve")]
+    for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *without):
+        torch.save(content, good)
+        refused(good, "is not a checkpoint of this program")
+    with pytest.raises(FileNotFoundError):
+        read(good.with_name("none.pt"))
+
+
+class Evil:
+    """What makes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.mark,)
+
+
+def test_reading_runs_nothing(good: Path) -> None:
+    mark = good.with_name("mark")
+    pickle.loads(pickle.dumps(Evil(mark)))
+    assert mark.exists()  # so it would
+    kept = read(good)
+    for hide in (
+        lambda evil: evil,
+        lambda evil: {**kept, "model": evil},
+        lambda evil: {**kept, "seen": [evil]},
+    ):
+        for save in (torch.save, pickle.dump):
+            mark.unlink(missing_ok=True)
+            with good.open("wb") as stream:
+                save(hide(Evil(mark)), stream)
+            refused(good, "is damaged, or no checkpoint")
+            assert not mark.exists()
+    torch.save({**kept, "seen": [Evil(mark)]}, good)
+    torch.load(good, weights_only=False)
+    assert mark.exists()  # the file did hold it

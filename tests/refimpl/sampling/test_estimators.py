@@ -1,0 +1,358 @@
+"""SG and RT-MLMC have the expectation of their level: by enumeration of every draw, not by sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log, sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import Rng, rng
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    Gaussian,
+    RegularizedLoss,
+    Uniform,
+    cressie_read,
+    indicator,
+    signed_weights,
+)
+from phiball.refimpl.sampling.estimators import Share
+from phiball.verification.oracles import inner as oracles
+from tests.conftest import Arrays
+
+EVERY = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), cressie_read(1.5), cressie_read(0.5)]
+EXACT = 1e-12
+
+
+@dataclass(frozen=True)
+class Told:
+    """A law that draws what it is told, so that every draw can be enumerated."""
+
+    values: tuple[float, ...]
+
+    def sample(self, z: Any, n: int, rng: Rng, *, event_ndim: int = 1) -> Any:
+        assert n == len(self.values)
+        return z[:, None, :] + np.array(self.values)[None, :, None]
+
+
+@dataclass(frozen=True)
+class Level:
+    """An estimator that gives one level of RT-MLMC, or all of SG."""
+
+    level: int
+    scale: float
+    telescoping: bool
+
+    def shares(self, n: int, rng: Rng, *, like: Any) -> list[Share]:
+        return [Share(self.level, tuple(range(n)), self.scale, self.telescoping)]
+
+
+def loss(theta: Any, x: Any, i: Any) -> Any:
+    """Not linear in theta or x, with a gradient that differs from point to point."""
+    return np.sin(3 * x[:, 0] + theta[0]) + theta[1] * x[:, 0] ** 2
+
+
+def gradient(theta: Any, x: Any, i: Any) -> Any:
+    return np.stack([np.cos(3 * x[:, 0] + theta[0]), x[:, 0] ** 2], axis=1)
+
+
+THETA = np.array([0.4, -0.7])
+Z = np.array([[0.1]])
+LAWS = {
+    "two points": ([-0.6, 0.5], [0.3, 0.7], 3),
+    "three points": ([-0.6, 0.2, 0.5], [0.2, 0.5, 0.3], 2),
+}
+
+
+def draws(law: str, level: int) -> Iterator[tuple[tuple[float, ...], float]]:
+    """Every sample of 2^level points, with its probability."""
+    places, p, _ = LAWS[law]
+    for k in product(range(len(places)), repeat=2**level):
+        yield tuple(places[j] for j in k), float(np.prod([p[j] for j in k]))
+
+
+def mean(law: str, level: int, d: Divergence, scale: float, telescoping: bool, eta: float) -> Any:
+    """The exact expectation of (value, gradient) of one level, over all draws."""
+    total = np.zeros(3)
+    for values, probability in draws(law, level):
+        objective = RegularizedLoss(Told(values), eta, d, Level(level, scale, telescoping))
+        signed = objective.points(lambda x, i: loss(THETA, x, i), Z, rng=rng(0))
+        V = objective.gradient(THETA, loss, gradient, Z, rng=rng(0))
+        total += probability * np.array([float(signed.value), *V])
+    return total
+
+
+def oracle(law: str, level: int, d: Divergence, eta: float) -> Any:
+    """F^level and its gradient by Danskin's theorem, from the exact solver that shares no code."""
+    total = np.zeros(3)
+    cache: dict[tuple[float, ...], Any] = {}
+    for values, probability in draws(law, level):
+        key = tuple(sorted(values))
+        if key not in cache:
+            x = Z[0, 0] + np.array(key)[:, None]
+            f = loss(THETA, x, None)
+            answer = oracles.inner(f, eta, d.family or "", d.parameter)
+            weights = np.array([float(w) for w in answer.weights])
+            cache[key] = np.array([float(answer.value), *(weights @ gradient(THETA, x, None))])
+        total += probability * cache[key]
+    return total
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+def test_both_estimators_have_the_expectation_of_their_level(d: Divergence, law: str) -> None:
+    top = LAWS[law][2]
+    estimator = RTMLMC(top)
+    eta = 0.4
+    random = sum(p * mean(law, level, d, 1 / p, True, eta) for level, p in enumerate(estimator.probabilities))
+    single = mean(law, top, d, 1.0, False, eta)
+    assert np.abs(random - single).max() < EXACT
+    assert np.abs(single - oracle(law, top, d, eta)).max() < EXACT
+    # The levels differ, so that the agreement says something.
+    assert np.abs(single - mean(law, top - 1, d, 1.0, False, eta)).max() > 1e-3
+
+
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+def test_a_level_that_is_dropped_or_mixed_up_is_seen(d: Divergence) -> None:
+    """What the literature's implementations got wrong: level 0 without its constant, halves not halved."""
+    p = RTMLMC(2).probabilities
+    whole = [mean("two points", level, d, 1 / p[level], True, 0.4) for level in range(3)]
+    right = sum(p[level] * whole[level] for level in range(3))
+    exact = mean("two points", 2, d, 1.0, False, 0.4)
+    assert np.abs(right - exact).max() < EXACT
+    assert np.abs(right - p[0] * whole[0] - exact).max() > 0.1
+    flat = mean("two points", 1, d, 1.0, False, 0.4)  # level 1 without the subtraction
+    assert np.abs(p[0] * whole[0] + flat + p[2] * whole[2] - exact).max() > 0.1
+
+
+def test_the_table_of_two_points() -> None:
+    """The losses 0 and 1 with probability 1/2, gradients -1 and 1, entropic, eta = 1: level by level."""
+    F = [0.5, 0.560057253479, 0.591383679797, 0.606236651790]
+    dF = [0.0, 0.231058578630, 0.356361490895, 0.412917594232]
+    square = [1.0, 0.106776133517, 0.039395335114, 0.010323164056]
+    for level in range(4):
+        sums = np.zeros(3)
+        for bits in product([0.0, 1.0], repeat=2**level):
+            f = np.array(bits)
+            value, weights = signed_weights(f, 1.0, ENTROPIC, telescoping=False)
+            _, change = signed_weights(f, 1.0, ENTROPIC, telescoping=True)
+            g = 2 * f - 1
+            sums += np.array([float(value), weights @ g, (change @ g) ** 2]) / 2 ** (2**level)
+        assert np.abs(sums - [F[level], dF[level], square[level]]).max() < 1e-10
+    assert abs(log((1 + exp(1)) / 2) - 0.620114506958) < 1e-10
+
+
+def test_log_sum_exp_differences_are_the_general_construction(arrays: Arrays) -> None:
+    """The paper's second construction, Eq. (expression:G), for the entropic divergence."""
+    f = np.random.default_rng(0).normal(size=(5, 8)) * 3
+    value, weights = signed_weights(arrays.asarray(f), 0.7, ENTROPIC, telescoping=True)
+
+    def u(v: Any) -> Any:
+        top = v.max(axis=-1, keepdims=True)
+        return (top + 0.7 * np.log(np.exp((v - top) / 0.7).mean(axis=-1, keepdims=True)))[..., 0]
+
+    assert np.allclose(arrays.numpy(value), u(f) - (u(f[:, :4]) + u(f[:, 4:])) / 2, atol=60 * arrays.eps)
+
+    def softmax(v: Any) -> Any:
+        e = np.exp((v - v.max(axis=-1, keepdims=True)) / 0.7)
+        return e / e.sum(axis=-1, keepdims=True)
+
+    expected = softmax(f) - np.concatenate([softmax(f[:, :4]), softmax(f[:, 4:])], axis=1) / 2
+    assert np.allclose(arrays.numpy(weights), expected, atol=60 * arrays.eps)
+    assert value.dtype == weights.dtype == arrays.dtype
+
+
+def test_level_probabilities_and_cost() -> None:
+    for level in range(11):
+        estimator = RTMLMC(level)
+        p = estimator.probabilities
+        assert abs(sum(p) - 1) < 1e-15
+        assert all(abs(p[k] - 2.0**-k / (2 - 2.0**-level)) < 1e-15 for k in range(level + 1))
+        assert abs(sum(q * 2**k for k, q in enumerate(p)) - estimator.evaluations) < 1e-12
+        assert SG(level).evaluations == 2**level
+    assert abs(RTMLMC(7).evaluations - 1024 / 255) < 1e-12
+
+
+@pytest.mark.parametrize("allocation", ["random", "stratified"])
+def test_every_data_point_has_the_same_law_of_its_level(allocation: str) -> None:
+    """At an error level of one in a million: the counts of each level at each place of a batch of seven."""
+    estimator, n, runs = RTMLMC(3, allocation=allocation), 7, 4000
+    counts = np.zeros((n, 4))
+    source = rng(0)
+    like = np.zeros(1)
+    for _ in range(runs):
+        for share in estimator.shares(n, source, like=like):
+            assert share.telescoping
+            assert share.scale == 1 / estimator.probabilities[share.level]
+            for place in share.members:
+                counts[place, share.level] += 1
+    assert np.array_equal(counts.sum(axis=1), np.full(n, runs))
+    p = np.array(estimator.probabilities)
+    z = (counts / runs - p) / np.sqrt(p * (1 - p) / runs)
+    assert np.abs(z).max() < 5.5  # 28 comparisons
+
+
+def test_systematic_levels_hardly_vary() -> None:
+    """The number of data points at a level is n P(l), rounded up or down."""
+    estimator, source = RTMLMC(7, allocation="stratified"), rng(1)
+    for n in (1, 5, 64, 255):
+        for _ in range(20):
+            shares = estimator.shares(n, source, like=np.zeros(1))
+            assert sorted(k for share in shares for k in share.members) == list(range(n))
+            sizes = {share.level: len(share.members) for share in shares}
+            for level, p in enumerate(estimator.probabilities):
+                assert abs(sizes.get(level, 0) - n * p) < 1 + 1e-9
+
+
+@pytest.mark.parametrize("how", [Uniform(), Uniform(antithetic=True), Uniform(qmc=True)])
+def test_half_of_a_level_has_the_law_of_the_level_below(how: Uniform) -> None:
+    """Value and gradient of RT-MLMC agree with SG in the mean; error level one in a million."""
+    z = np.zeros((3000, 2))
+    means, errors = [], []
+    for estimator in (SG(3), RTMLMC(3, allocation="stratified")):
+        objective = RegularizedLoss(Ball(2, 1.0), 0.3, ENTROPIC, estimator, how)
+        signed = objective.points(lambda x, i: x[:, 0] + x[:, 1] ** 2, z, rng=rng(4))
+        each = np.zeros((3000, 2))
+        np.add.at(each[:, 0], signed.index, 3000 * signed.weights * signed.losses)
+        np.add.at(each[:, 1], signed.index, 3000 * signed.weights * signed.points[:, 1])
+        means.append(each.mean(axis=0))
+        errors.append(each.std(axis=0) / sqrt(3000))
+    assert np.all(np.abs(means[0] - means[1]) < 4.9 * np.hypot(*errors))
+
+
+def test_proposals_draw_what_they_say() -> None:
+    z = np.zeros((3, 2))
+    for how in ({}, {"antithetic": True}, {"qmc": True}, {"antithetic": True, "qmc": True}):
+        objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(3), Uniform(**how))
+        points = objective.points(lambda x, i: x[:, 0], z, rng=rng(2)).points
+        assert np.array_equal(points.reshape(3, 8, 2), Ball(2, 1.0).sample(z, 8, rng(2), **how))
+
+
+def test_the_gradient_is_the_sum_over_the_signed_points() -> None:
+    x = np.random.default_rng(1).normal(size=(300, 1))
+    for estimator in (SG(2), RTMLMC(5)):
+        objective = RegularizedLoss(Ball(2, 0.5), 0.5, QUADRATIC, estimator)
+        signed = objective.points(lambda x, i: loss(THETA, x, i), x, rng=rng(3))
+        expected = signed.weights @ gradient(THETA, signed.points, signed.index)
+        assert np.allclose(objective.gradient(THETA, loss, gradient, x, rng=rng(3)), expected, atol=1e-14)
+        assert np.array_equal(signed.losses, loss(THETA, signed.points, signed.index))
+        # Each perturbed point belongs to the data point that its index names.
+        assert np.all(np.abs(signed.points - x[signed.index]) <= 0.5)
+
+
+def test_the_objective_on_every_backend(arrays: Arrays) -> None:
+    x = arrays.asarray(np.random.default_rng(0).normal(size=(12, 3)))
+    xp = arrays.xp
+    for estimator in (SG(2), RTMLMC(4), RTMLMC(4, allocation="stratified")):
+        for law in (Ball(2, 0.5), Ball(float("inf"), 0.5), Gaussian(0.2)):
+            for d in (ENTROPIC, QUADRATIC):
+                objective = RegularizedLoss(law, 0.5, d, estimator)
+                signed = objective.points(lambda x, i: xp.sum(x * x, axis=-1), x, rng=rng(1))
+                value = objective(lambda x, i: xp.sum(x * x, axis=-1), x, rng=rng(1))
+                assert value.dtype == signed.value.dtype == arrays.dtype
+                assert tuple(value.shape) == ()
+                assert np.isfinite(arrays.numpy(value))
+                # The same seed gives the same points, and the same estimate.
+                assert abs(float(value) - float(signed.value)) <= 100 * arrays.eps
+                # For SG the weights of a data point are a law.
+                w = np.zeros(12)
+                np.add.at(w, arrays.numpy(signed.index), arrays.numpy(signed.weights).astype(float))
+                if isinstance(estimator, SG):
+                    assert np.allclose(w, 1 / 12, rtol=50 * arrays.eps)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: SG(-1), ValueError, "level is -1"),
+        (lambda: SG(2.0), ValueError, "level is 2.0"),
+        (lambda: RTMLMC(31), ValueError, "level is 31"),
+        (lambda: RTMLMC(3, allocation="even"), ValueError, "allocation is 'even'"),
+        (lambda: RegularizedLoss(Ball(2, 1.0), 0.0, ENTROPIC, SG(1)), ValueError, "eta is 0.0"),
+        (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, "kl", SG(1)), TypeError, "divergence is 'kl'"),
+        (lambda: RegularizedLoss(2.0, 1.0, ENTROPIC, SG(1)), TypeError, "ball is 2.0"),
+        (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, 7), TypeError, "estimator is 7"),
+        (lambda: RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG), TypeError, "expected SG\\(level\\)"),
+        (
+            lambda: RegularizedLoss(Gaussian(1.0), 1.0, ENTROPIC, SG(1), Uniform(qmc=True)),
+            ValueError,
+            "expected Uniform\\(\\) for a law",
+        ),
+    ],
+)
+def test_what_makes_no_objective(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("loss", "x", "error", "says"),
+    [
+        (lambda x, i: x.mean(), np.zeros((4, 2)), ValueError, "reduction='none'"),
+        (lambda x, i: x, np.zeros((4, 2)), ValueError, "one loss for each x"),
+        (lambda x, i: x[:, 0] * np.nan, np.zeros((4, 2)), ValueError, "losses contains nan"),
+        (lambda x, i: x[:, 0], np.zeros((4, 2), dtype=int), TypeError, "x has dtype int64"),
+        (lambda x, i: x[:, 0], np.zeros((0, 2)), ValueError, "at least one data point"),
+        (None, np.zeros((4, 2)), TypeError, "loss is None"),
+    ],
+)
+def test_what_cannot_be_estimated(loss: Any, x: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))(loss, x, rng=rng(0))
+
+
+@pytest.mark.parametrize("source", [None, 0, np.random.default_rng(0)])
+def test_a_source_of_random_numbers_is_asked_for(source: Any) -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(TypeError, match=r"expected what phiball.backends.rng\(seed\) makes"):
+        objective(lambda x, i: x[:, 0], np.zeros((2, 1)), rng=source)
+
+
+def test_a_list_is_no_batch() -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(TypeError, match=r"x is \[\[1.0, 2.0\]\]"):
+        objective(lambda x, i: x[:, 0], [[1.0, 2.0]], rng=rng(0))
+
+
+def test_what_torch_cannot_do_is_told() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    x = torch.zeros((2, 1), requires_grad=True)
+    with pytest.raises(ValueError, match="x requires a gradient"):
+        objective.backward(lambda x, i: x[:, 0], x, rng=rng(0), chunk=8)
+    with pytest.raises(TypeError, match="loss\\(x, i\\) is a numpy array and x a torch array"):
+        objective(lambda x, i: np.zeros(4), x.detach(), rng=rng(0))
+    with pytest.raises(TypeError, match="scale is 'a'"):
+        objective.backward(lambda x, i: x[:, 0], x.detach(), rng=rng(0), chunk=8, scale="a")
+
+
+def test_a_gradient_of_the_wrong_shape_is_told() -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(ValueError, match=r"gradient gave shape \(2,\); expected \(2, 2\)"):
+        objective.gradient(THETA, loss, lambda t, x, i: x[:, 0], Z, rng=rng(0))
+
+
+def test_backward_without_torch_says_what_to_use() -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(1))
+    with pytest.raises(TypeError, match="no automatic differentiation"):
+        objective.backward(lambda x, i: x[:, 0], np.zeros((2, 1)), rng=rng(0), chunk=8)
+
+
+@pytest.mark.parametrize("eta", [np.float32(0.5), np.asarray(0.5), 0.5], ids=["float32", "array", "float"])
+def test_eta_may_be_any_number(eta: Any) -> None:
+    objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, SG(2))
+    plain = RegularizedLoss(Ball(2, 1.0), 0.5, ENTROPIC, SG(2))
+    value, same = (one(lambda x, i: x[:, 0], np.zeros((3, 2)), rng=rng(0)) for one in (objective, plain))
+    assert value == same

@@ -1,0 +1,131 @@
+"""Two processes of DistributedDataParallel train as one process does with the same samples."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from phiball.backends import rng
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+from tests.support import ddp_worker as worker  # noqa: E402
+from tests.support.training_models import Recorder, close, gradients  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="torch: built without gloo",
+)
+LIMIT = 240  # seconds; it takes some fifteen on two free cores
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the two ranks wrote."""
+    folder = tmp_path_factory.mktemp("ddp")
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    with subprocess.Popen(
+        [*program, worker.__file__, str(folder)],
+        env={**os.environ, **local, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as started:
+        try:
+            output, _ = started.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            pytest.fail(f"the two processes did not end within {LIMIT} s")
+    assert started.returncode == 0, output
+    return [
+        {**torch.load(folder / f"rank{rank}.pt"), "unequal": torch.load(folder / f"unequal{rank}.pt")}
+        for rank in (0, 1)
+    ]
+
+
+def one_process(objective: Any) -> list[list[Any]]:
+    """The gradients of each step, the mean of those of two ranks, computed one after the other."""
+    model = worker.network()
+    sources = rng(worker.SEED).spawn(2)
+    steps = []
+    for step in range(worker.STEPS):
+        parts = []
+        for rank, source in enumerate(sources):
+            x, y = worker.batch(step, rank)
+            objective(worker.loss_of(model, y), x, rng=source).backward()
+            parts.append(gradients(model))
+        steps.append([(a + b) / 2 for a, b in zip(*parts, strict=True)])
+        with torch.no_grad():
+            for p, g in zip(model.parameters(), steps[-1], strict=True):
+                p -= 0.1 * g
+    return steps
+
+
+def chunks(objective: Any) -> list[list[int]]:
+    """How many chunks each rank has, step by step."""
+    model, counts = worker.network(), []
+    for rank, source in enumerate(rng(worker.SEED).spawn(2)):
+        counts.append([])
+        for step in range(worker.STEPS):
+            x, y = worker.batch(step, rank)
+            loss = Recorder(worker.loss_of(model, y))
+            objective.backward(loss, x, rng=source, chunk=worker.CHUNK)
+            counts[-1].append(len(loss.points))
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("name", "objective"),
+    [
+        ("plain random", worker.RANDOM),
+        ("plain stratified", worker.STRATIFIED),
+        ("plain fixed", worker.FIXED),
+        ("chunks fixed", worker.FIXED),
+        ("once random", worker.RANDOM),
+        ("once fixed", worker.FIXED),
+    ],
+)
+def test_the_gradients_of_one_process(name: str, objective: Any, ranks: list[dict[str, Any]]) -> None:
+    expected = one_process(objective)
+    for rank in ranks:
+        assert len(rank[name]) == worker.STEPS
+        for found, wanted in zip(rank[name], expected, strict=True):
+            assert close(found, wanted)
+
+
+def test_the_ranks_draw_their_own_perturbations() -> None:
+    x = worker.batch(0, 0)[0]
+    sources = [*rng(worker.SEED).spawn(2), *rng(worker.SEED).spawn(2)]
+    drawn = [worker.FIXED.points(lambda x, i: x[:, 0], x, rng=source).points for source in sources]
+    assert not torch.any(drawn[0] == drawn[1])
+    assert torch.equal(drawn[0], drawn[2])
+    assert torch.equal(drawn[1], drawn[3])
+
+
+def test_unequal_numbers_of_chunks_need_the_recipe(ranks: list[dict[str, Any]]) -> None:
+    """DDP averages at every backward pass: a rank with fewer chunks meets the other's with its next step's.
+
+    The gradients are then wrong without a word, and in the end one rank waits for nobody. So `backward` goes
+    under model.no_sync(), and the gradients are averaged once: "once random" above.
+    """
+    first, second = chunks(worker.RANDOM)
+    assert sum(first) != sum(second)
+    expected = one_process(worker.RANDOM)
+    for rank in ranks:
+        seen = rank["unequal"]
+        right = not isinstance(seen, str) and all(close(a, b) for a, b in zip(seen, expected, strict=True))
+        assert not right
+
+
+def test_a_fixed_level_has_equal_numbers_of_chunks_and_stratified_levels_do_not() -> None:
+    first, second = chunks(worker.FIXED)
+    assert first == second
+    first, second = chunks(worker.STRATIFIED)
+    assert len({*first, *second}) > 1  # from batch to batch, and so from rank to rank

@@ -1,0 +1,80 @@
+"""Made-up results for the tests of the report: every verdict, everything that a claim can carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+from phiball.verification.framework.claim import Claim, Result, claim, unchecked
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+
+CURVE = Curve(
+    "bias <of> the estimate",
+    "n",
+    "F - F^l",
+    "the paper's bound G 2^-l",
+    (1.0, 2.0, 4.0, 8.0, 16.0),
+    (0.5, 0.26, 0.12, 0.063, 0.03),
+    (2.0, 1.0, 0.5, 0.25, 0.125),
+)
+
+
+def made_up() -> list[Claim]:
+    """Claims of every kind; the last two do not reach their recorded verdicts."""
+
+    @claim(
+        "Proposition 9 (I)",
+        id="D1",
+        section=3,
+        verdict=Verdict.HOLDS,
+        formula=r"\left\|\nabla F\right\| \le \frac{1}{n}\sum_{i=1}^n \max(0, f_i)",
+        assumptions="f is L_f-Lipschitz & bounded",
+        error_level=1e-6,
+    )
+    def rate() -> Iterator[Evidence | Curve]:
+        """The bias falls like 2^-l <= 1."""
+        yield CURVE
+        yield CURVE.at_most(-1, 0.05)
+
+    @claim(
+        "Proposition 9 (II)",
+        id="D2",
+        section=3,
+        verdict=Verdict.CORRECTED,
+        formula=r"\phi\ge 0",
+        quote="phi* is <strictly> convex",
+        correction="phi* is convex; mu* need not be unique",
+        corrected=r"\{\mu : \phi^*(\mu) < \infty\}",
+    )
+    def corrected() -> Evidence:
+        """phi* is convex."""
+        return Evidence(-0.25, 0.0, "phi*(0) + phi*(1)")
+
+    corrected.counterexample(margin=0.5)(lambda: Evidence(1.0, 0.0, "f = (0, 1): 1 | not 0"))
+
+    @claim("Lemma 9", id="G1", section=4, verdict=Verdict.REFUTED, correction="nothing", formula=r"\frac{1")
+    def refuted() -> Evidence:
+        """Is false."""
+        return Evidence(inf, 0.0, "f = (0, 1)")
+
+    refuted.counterexample(margin=0.5)(lambda: Evidence(inf, 0.0))
+
+    @claim("Lemma 10", id="G2-sharp", section=7, verdict=Verdict.HOLDS)
+    def differs() -> Evidence:
+        """Is said to hold."""
+        return Evidence(1.0, 0.5)
+
+    @claim("Lemma 11", id="G3-sharp", section=7, verdict=Verdict.HOLDS)
+    def breaks() -> Evidence:
+        """Breaks."""
+        raise ZeroDivisionError("by <nought>")
+
+    silent = unchecked(
+        "Figure 9", id="S9", section=6, statement="It is best.", reason="no data", correction="it is good"
+    )
+    return [rate, corrected, refuted, silent, differs, breaks]
+
+
+def results() -> list[Result]:
+    """What running them gives."""
+    return [one.run() for one in made_up()]

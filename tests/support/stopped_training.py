@@ -1,0 +1,100 @@
+"""A small training that can be stopped and begun again, with every kind of objective: for tests of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import Rng, input_gradient, rng
+from phiball.experiments.training.loop import Plan, train
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, fgm
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+PLAN = Plan(epochs=2, batch=8, rate=0.01)  # of 22 images: three steps an epoch, the last one of six
+STEPS = 6
+ABOUT = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "objective": {"rho": 0.45}}
+
+
+def plain(loss: Any, x: Any, source: Rng) -> Any:
+    return loss(x, torch.arange(len(x))).mean()
+
+
+def random_start(loss: Any, x: Any, source: Rng) -> Any:
+    def gradient(at: Any, i: Any) -> Any:
+        return input_gradient(loss, at, i)
+
+    return plain(loss, fgm(gradient, x, Ball(inf, 0.2), rng=source), source)
+
+
+def sampled(*how: Any) -> Any:
+    return lambda loss, x, source: RegularizedLoss(*how)(loss, x, rng=source)
+
+
+OBJECTIVES = {
+    "plain": plain,
+    "random-start FGM": random_start,
+    "RT-MLMC stratified": sampled(Ball(inf, 0.45), 0.9, ENTROPIC, RTMLMC(3, "stratified")),
+    "RT-MLMC random": sampled(Ball(2, 2.0), 0.9, ENTROPIC, RTMLMC(3, "random")),
+    "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
+    "tilted l2": sampled(Ball(2, 2.0), 1.0, ENTROPIC, SG(0), Tilted(kappa=1.0)),
+}
+
+
+def model() -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        nn = torch.nn
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ELU(), nn.Linear(8, 3))
+
+
+def images() -> tuple[Any, Any]:
+    draws = np.random.default_rng(0)
+    x = draws.random((22, 1, 4, 4), dtype=np.float32)
+    return torch.from_numpy(x), torch.from_numpy(draws.integers(0, 3, 22))
+
+
+class Training:
+    """One training that may be stopped and begun again, as processes would do it; and what it leaves."""
+
+    def __init__(self, name: str, keep: Path | None, plan: Plan = PLAN) -> None:
+        self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan
+        self.source: Rng | None = None  # the last that the objective was given
+
+    def go(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
+        self.model = model()  # a new process begins with the initial weights
+        x, y = images()
+
+        def objective(loss: Any, x: Any, source: Rng) -> Any:
+            self.source = source
+            return self.objective(loss, x, source)
+
+        self.curve = train(
+            self.model, objective, x, y, self.plan, rng(11),
+            about=ABOUT, keep=self.keep, every=0, on_step=on_step,
+        )  # fmt: skip
+        return self
+
+    def until(self, step: int) -> None:
+        """Go on, and be stopped at the end of this step, before its checkpoint."""
+
+        def stop(done: int, total: int, loss: float) -> None:
+            if done >= step:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            self.go(stop)
+
+    def left(self) -> tuple[Any, ...]:
+        assert self.source is not None
+        later = self.source.uniform((3,), like=torch.zeros(0)), self.source.uniform((2,), like=np.empty(0))
+        return self.curve, weights(self.model), [draw.tolist() for draw in later]
+
+
+def weights(model: Any) -> list[Any]:
+    return [value.tolist() for value in model.state_dict().values()]

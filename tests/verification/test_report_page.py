@@ -1,0 +1,107 @@
+"""The page of the report in a real browser: nothing is cut off, empty or complained of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phiball.verification.framework.claim import Result
+from phiball.verification.framework.runner import all_claims
+from phiball.verification.report.files import record
+from phiball.verification.report.html import page
+from tests.support.browser import Browser, find_browser
+from tests.support.reports import results
+
+# Sizes of what must be seen, and all that sticks out of the page and is not scrolled inside it.
+MEASURE = """(() => {
+  const box = e => e.getBoundingClientRect();
+  const sizes = s => [...document.querySelectorAll(s)].map(e => [box(e).width, box(e).height]);
+  const wide = document.documentElement.clientWidth;
+  const scrolls = e => e && (getComputedStyle(e).overflowX === 'auto' || scrolls(e.parentElement));
+  return {
+    wide,
+    scroll: document.documentElement.scrollWidth,
+    out: [...document.querySelectorAll('main *, nav *, footer *')]
+      .filter(e => box(e).right > wide + 1 && !scrolls(e)).map(e => e.outerHTML.slice(0, 200)),
+    formulas: sizes('.formula'), inside: sizes('.formula > :not(wbr)'), plots: sizes('svg.plot'),
+    badges: sizes('.badge'), articles: document.querySelectorAll('article').length,
+    paint: [...document.querySelectorAll('.badge')].map(
+      e => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]),
+    ground: getComputedStyle(document.body).backgroundColor,
+  };
+})()"""
+
+
+def drawn() -> list[Result]:
+    """Made-up results, and all claims as they would look if their runs were lost: texts and formulas."""
+    return [*results(), *(one.failed("not run") for one in all_claims())]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("chromium: not installed")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "claims.html"
+    found = drawn()
+    path.write_text(page(found, record(found, seed=0, deep=False, seconds=1.0)), encoding="utf-8")
+    return path
+
+
+def luminance(colour: str) -> float:
+    """Of a colour such as rgb(1, 2, 3), as WCAG defines it."""
+    parts = [float(v) / 255 for v in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    r, g, b = (v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_page_looks_as_it_should(browser: Browser, written: Path, width: int, dark: bool) -> None:
+    browser.complaints.clear()
+    browser.show(written, width=width, dark=dark)
+    seen: dict[str, Any] = browser.evaluate(MEASURE)
+    assert browser.complaints == []
+    assert seen["scroll"] <= seen["wide"] <= width
+    assert seen["out"] == []
+    assert seen["articles"] == len(drawn())
+    assert len(seen["badges"]) >= seen["articles"]
+    assert len(seen["plots"]) == 1
+    assert len(seen["inside"]) >= len(seen["formulas"]) > 100
+    for kind in ("formulas", "inside", "plots", "badges"):
+        assert min(min(size) for size in seen[kind]) > 4, kind
+    assert (luminance(seen["ground"]) < 0.1) == dark
+    # 4.5 is what accessible small text needs.
+    assert min(contrast(*pair) for pair in seen["paint"]) >= 4.5
+
+
+def test_verdicts_choose_what_is_shown(browser: Browser, written: Path) -> None:
+    browser.show(written, width=1280)
+    shown = "[...document.querySelectorAll('article')].filter(e => e.offsetParent).map(e => e.className)"
+    browser.evaluate("document.querySelector('label.refuted').click()")
+    assert {name.split()[1] for name in browser.evaluate(shown)} == {"refuted"}
+    browser.evaluate("document.querySelector('label.all').click()")
+    assert len(browser.evaluate(shown)) == len(drawn())
+
+
+def test_what_the_page_complains_of_is_heard(browser: Browser, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text("<body><div style='width:3000px'>x</div><script>console.error('oh'); nosuch()</script>")
+    browser.complaints.clear()
+    browser.show(bad, width=390)
+    assert len(browser.complaints) == 2
+    assert browser.evaluate("document.documentElement.scrollWidth") > 390

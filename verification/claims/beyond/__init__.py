@@ -1,0 +1,1 @@
+"""Our own statements, beyond the paper."""

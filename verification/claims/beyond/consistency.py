@@ -1,0 +1,178 @@
+"""Beyond the paper: the limit of the risk for every phi, and how fast it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from math import inf, isfinite, log
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, worst_case
+from phiball.verification.claims.section2.duality import ROUNDING, Solver, exact_law, solved, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.restricted import absolute_on, square_on
+from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
+from phiball.verification.oracles import uniform as oracles_uniform
+
+# --- The limit for every phi ----------------------------------------------------------------------
+
+Limit: TypeAlias = Callable[[Problem, float, float], Fraction]
+
+
+def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
+    """a E f + (1 - a) AV@R of level (1 - a)/(b - a), which is the maximum for b = infinity."""
+    rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_law(problem), strict=True) if q]
+    mean = sum((q * v for v, q in rows), Fraction(0))
+    top = max(v for v, _ in rows)
+    low = Fraction(a)
+    if isfinite(b):
+        alpha = (1 - low) / (Fraction(b) - low)
+        # The infimum over mu is at one of the losses.
+        top = min(mu + sum(q * max(v - mu, Fraction(0)) for v, q in rows) / alpha for mu, _ in rows)
+    return low * mean + (1 - low) * top
+
+
+@claim(
+    "The limit of the risk for every domain of phi",
+    id="B2",
+    section=7,
+    verdict=Verdict.HOLDS,
+    formula=r"\overline{\text{dom}}\,\phi=[a,b]:\quad \lim_{\eta\to 0}R_\eta = a\,\mathbb{E}[f]"
+    r" + (1-a)\,\text{AV@R}_{(1-a)/(b-a)}(f),\qquad"
+    r" 0\le\lim R-R_\eta\le\eta\,\mathbb{E}[\phi(\zeta^*)]",
+    assumptions="f bounded; AV@R of level 0 is the essential supremum. So R is consistent for every bounded "
+    "f if and only if (0, infinity) is in the domain of phi",
+    examples=150,
+    problem=problems(),
+    phi=st.sampled_from([absolute_on, square_on]),
+    a=st.sampled_from([0.5, 0.0, 0.9, 0.25]),
+    b=st.sampled_from([2.0, inf, 1.5, 5.0]),
+    ratio=powers_of_ten(-12.0, 0.0),
+)
+def limit_for_every_domain(
+    problem: Problem,
+    phi: Callable[[float, float], Divergence],
+    a: float,
+    b: float,
+    ratio: float,
+    limit: Limit = limit_of_risk,
+    solve: Solver = worst_case,
+) -> Iterator[Evidence]:
+    """As eta falls the risk tends to a mixture of the mean and an AV@R that the domain of phi decides."""
+    small = replace(problem, eta=ratio * (problem.spread or 1.0))
+    got, end = float(solved(solve, small, phi(a, b)).value), float(limit(small, a, b))
+    tolerance = 2 * value_tolerance(small)
+    yield Evidence(got - end, tolerance, f"R = {got:.6g} is at most the limit {end:.6g}")
+    # The extremal density lies in [a, min(b, 1/nu(max))], on which the convex phi is largest at an end.
+    least = min(q for q in small.probabilities if q)
+    highest = min(b, 1 / least)
+    cost = max(abs(x - 1) if phi is absolute_on else (x - 1) ** 2 / 2 for x in (a, highest))
+    slack = tolerance + ROUNDING * small.eta * cost
+    yield Evidence(end - got - small.eta * cost, slack, f"the limit {end:.6g} is at most R + eta max phi")
+
+
+@limit_for_every_domain.mutant("expects the maximum, as the paper does", replaces="limit")
+def _(problem: Problem, a: float, b: float) -> Fraction:
+    return Fraction(max(problem.charged))
+
+
+@limit_for_every_domain.mutant("takes AV@R of level 1/b", replaces="limit")
+def _(problem: Problem, a: float, b: float) -> Fraction:
+    return limit_of_risk(problem, 0.0, b)
+
+
+@limit_for_every_domain.mutant("forgets the lower end of the domain", replaces="solve")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, ABSOLUTE, p=p)
+
+
+# --- Rates ----------------------------------------------------------------------------------------
+
+X = (1e2, 1e3, 1e4, 1e5, 1e6)  # 1/eta
+_LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
+    # The next term of each is at most 3 % of the first at eta = 0.01; the logarithm adds 1/log x.
+    "entropic": ("eta log(1/eta)", lambda x: log(x) / x, -1.0, 1 / log(X[0])),
+    "quadratic": ("(4/3) sqrt(eta/2)", lambda x: 4 / 3 * (2 * x) ** -0.5, -0.5, 0.02),
+    "absolute": ("2 eta", lambda x: 2 / x, -1.0, 0.02),
+    "hinge": ("eta", lambda x: 1 / x, -1.0, 0.02),
+}
+
+
+@claim(
+    "Rates of consistency, uniform losses",
+    id="B5",
+    section=7,
+    verdict=Verdict.HOLDS,
+    formula=r"f\sim U[0,1]:\quad \max f-R_\eta = \eta\log\frac{1}{\eta}-\eta\log(1-e^{-1/\eta}),\quad"
+    r" \frac{4}{3}\sqrt{\frac{\eta}{2}}-\frac{\eta}{2},\quad 2\eta-2\eta^2,\quad \eta-\frac{\eta^2}{2}",
+    assumptions="entropic; quadratic and absolute value with eta <= 1/2; hinge with eta <= 1",
+)
+def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
+    """For uniform losses the gap falls like eta log(1/eta), sqrt(eta), eta and eta for the four phi."""
+    for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
+        gaps = []
+        for x in (2.0, 5.0, *X):
+            eta = 1 / x
+            # Where the worst case has a kink.
+            breaks = {
+                QUADRATIC: oracles_uniform.multiplier(eta, "quadratic"),
+                ABSOLUTE: 1 - 2 * eta,
+                HINGE: 1 - eta,
+            }
+            nodes, p = oracles_uniform.graded((breaks.get(d, 0.0),))
+            got = float(solve(array(nodes.tolist()), eta, d, p=array(p.tolist())).value)
+            exact = oracles_uniform.value(eta, d.name)
+            yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: {1 - got:.6g} missing")
+            gaps.append(1 - got)
+        label, bound, exponent, slack = _LEADING[d.name]
+        curve = Curve(
+            f"max f - R, {d.name} phi", "1/eta", "max f - R", label, X, tuple(gaps[2:]), tuple(map(bound, X))
+        )
+        yield curve
+        # The values are exact to rounding, and the gap is 1e-6 at least.
+        yield curve.below_bound(1e6 * ROUNDING)
+        yield curve.exactly(exponent, slack)
+
+
+@claim(
+    "Rates of consistency, an atom at the maximum",
+    id="B5-atom",
+    section=7,
+    verdict=Verdict.HOLDS,
+    formula=r"P(f=1)=q,\ P(f=0)=1-q:\quad \max f-R_\eta = -\eta\log\left(q+(1-q)e^{-1/\eta}\right),\quad"
+    r" \frac{\eta}{2}\left(\frac{1}{q}-1\right),\quad 2\eta(1-q),\quad \eta(1-q)",
+    assumptions="entropic; quadratic with eta <= q; absolute value with eta <= 1/2; hinge with eta <= 1",
+    q=st.one_of(st.sampled_from([0.5, 0.25, 1.0]), powers_of_ten(-4.0, 0.0)),
+    share=powers_of_ten(-9.0, 0.0),
+    d=st.sampled_from([QUADRATIC, ENTROPIC, ABSOLUTE, HINGE]),
+)
+def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = worst_case) -> Evidence:
+    """With an atom at the maximum every phi has a gap that is linear in eta."""
+    eta = share * min(q, 0.5)
+    got = float(solved(solve, Problem((0.0, 1.0), eta, (1 - q, q)), d).value)
+    missing = oracles_uniform.missing_with_atom(eta, q, d.name)
+    return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: {1 - got:.6g} missing")
+
+
+@rates_for_uniform_losses.mutant("drops the factor 1/2 of the quadratic")
+@rates_with_an_atom.mutant("drops the factor 1/2 of the quadratic")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
+
+
+@rates_for_uniform_losses.mutant("counts only one side of the absolute value")
+@rates_with_an_atom.mutant("counts only one side of the absolute value")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, HINGE if d is ABSOLUTE else d, p=p)
+
+
+@rates_for_uniform_losses.mutant("takes the largest loss")
+@rates_with_an_atom.mutant("takes the largest loss")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))

@@ -1,0 +1,198 @@
+"""Section 2 of the paper, Proposition 1: what the risk tends to as eta falls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import log, sqrt
+
+import mpmath as mp
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    QUADRATIC,
+    Divergence,
+    WorstCase,
+    cressie_read,
+    primal_value,
+    worst_case,
+)
+from phiball.verification.claims.section2.duality import ROUNDING, Solver, solved, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.restricted import absolute_on
+from phiball.verification.instances.strategies import NAMED, Problem, powers_of_ten, problems
+from phiball.verification.oracles import definitions
+
+CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
+BURG = cressie_read(0.0)
+
+
+def missing_at_most(problem: Problem, d: Divergence) -> float:
+    """A bound on max f - R that goes to 0 with eta: what one fixed density leaves.
+
+    It gives every point below the maximum the density ratio e and the maximum the rest: e = 0 if phi(0)
+    is finite, else e = eta/range.
+    """
+    top = max(problem.charged)
+    rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
+    q = sum(p for v, p in rows if v == top)
+    if q >= 1 or not problem.spread:
+        return 0.0
+    infinite = definitions.phi(mp.mpf(0), d.family or "", d.parameter) == mp.inf
+    e = min(problem.eta / problem.spread, 0.5) if infinite else 0.0
+    at_top = (1 - e * (1 - q)) / q
+    cost = q * definitions.phi(mp.mpf(at_top), d.family or "", d.parameter)
+    cost += (1 - q) * definitions.phi(mp.mpf(e), d.family or "", d.parameter)
+    return e * sum(p * (top - v) for v, p in rows) + problem.eta * float(cost)
+
+
+@claim(
+    "Proposition 1",
+    id="B1",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
+    r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
+    r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
+    quote="Assume either one of the following conditions hold: lim phi(t)/t < infinity; ...",
+    correction="condition (I) is not enough: phi must be finite on (0, infinity), whatever lim phi(t)/t is; "
+    "the proof drops eta E phi*, which does not vanish if densities near 0 are forbidden",
+    corrected=r"(0,\infty)\subseteq\text{dom}\,\phi \;\Rightarrow\; 0\le \max f-R_\eta \le"
+    r" e\,\mathbb{E}[\max f-f]+\eta\,\mathbb{E}[\phi(\zeta_e)]\to 0,\quad"
+    r" \zeta_e=e\ \text{off the maximum},\ e=0\ \text{or}\ \frac{\eta}{\text{range}}",
+    examples=150,
+    problem=problems(),
+    d=st.sampled_from(CONSISTENT),
+    ratio=powers_of_ten(-12.0, 0.0),
+)
+def consistency(
+    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The risk tends to the largest loss as eta falls, if phi is finite on (0, infinity)."""
+    small = replace(problem, eta=ratio * (problem.spread or 1.0))
+    got, top = float(solved(solve, small, d).value), max(small.charged)
+    yield Evidence(got - top, value_tolerance(small), "R is at most the maximum")
+    bound = missing_at_most(small, d)
+    note = f"eta = {small.eta:.4g}: {top - got:.4g} are missing, at most {bound:.4g}"
+    yield Evidence(top - got - bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
+
+
+@consistency.counterexample(margin=0.25)
+def _no_density_below_a_half() -> Evidence:
+    d = absolute_on(0.5)
+    values = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]
+    shown = ", ".join(f"{v:.5g}" for v in values)
+    return Evidence(
+        1 - max(values),
+        0.0,
+        f"phi = abs(x - 1) on [1/2, inf), f = (0, 1): R = {shown} at eta = 0.1, 0.01, 1e-4, never above 3/4",
+    )
+
+
+@consistency.mutant("forbids densities below a half")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, absolute_on(0.5) if d is ABSOLUTE else d, p=p)
+
+
+@consistency.mutant("keeps eta above a tenth of the range")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp = array_namespace(losses)
+    return worst_case(losses, max(eta, 0.1 * float(xp.max(losses) - xp.min(losses))), d, p=p)
+
+
+@consistency.mutant("gives the multiplier for the value")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=s.mu)
+
+
+# --- An infinite phi(0) ---------------------------------------------------------------------------
+
+X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
+
+
+@claim(
+    "Proposition 1, popping phi with phi(0) infinite",
+    id="B3",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\phi(x)=x-1-\log x,\quad f\in\{0,1\}\ \text{equally likely}:\quad"
+    r" \max f-R_\eta = \frac{e}{2}-\frac{\eta}{2}\log\left(e(2-e)\right),\quad e=1+\eta-\sqrt{1+\eta^2}",
+    assumptions="phi is finite on (0, infinity), and infinite at 0",
+)
+def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
+    """Burg's phi, which is infinite at 0, is consistent: the gap is about eta log(1/eta)/2 for two losses."""
+    gaps, problem = [], Problem((0.0, 1.0), 1.0)
+    for x in X:
+        eta = 1 / x
+        gap = 1 - float(solved(solve, replace(problem, eta=eta), BURG).value)
+        e = 2 * eta / (1 + eta + sqrt(1 + eta**2))
+        exact = e / 2 - eta / 2 * log(e * (2 - e))
+        gaps.append(gap)
+        yield Evidence(abs(gap - exact), ROUNDING, f"eta = {eta:.0e}: the gap is {gap:.6g}")
+    curve = Curve(
+        "max f - R, Burg's phi", "1/eta", "max f - R", "(eta/2)(1 + log(1/eta))", X, tuple(gaps),
+        tuple((1 + log(x)) / (2 * x) for x in X),
+    )  # fmt: skip
+    yield curve
+    yield curve.below_bound()
+    # x^-1 log x has the local exponent -1 + 1/log x.
+    yield curve.at_most(-1.0, 1 / log(X[0]))
+
+
+@burg_is_consistent.mutant("keeps densities above a tenth")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    weights = s.weights + 0.05
+    return replace(s, value=primal_value(losses, weights / array_namespace(losses).sum(weights), eta, d, p=p))
+
+
+@burg_is_consistent.mutant("takes the entropic phi")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, ENTROPIC, p=p)
+
+
+# --- The proof's multiplier -----------------------------------------------------------------------
+
+
+@claim(
+    "Proof of Proposition 1, case (II)",
+    id="B4",
+    section=2,
+    verdict=Verdict.REFUTED,
+    formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
+    assumptions="phi superlinear and finite on [0, infinity)",
+    quote="which is a contradiction. Therefore, mu* >= ess-sup f",
+    correction="mu* is at most ess-sup f for every phi >= 0, and for the entropic phi below it unless f is "
+    "constant; the Proposition does not need it",
+    corrected=r"\min f\le\mu^*\le\max f\quad\text{for}\ \phi\ge 0,\qquad"
+    r" \mu^*_{\text{entr}} = R_\eta < \max f",
+    problem=problems(),
+    d=st.sampled_from([ENTROPIC, QUADRATIC, cressie_read(2.0), cressie_read(1.5), cressie_read(3.0)]),
+    ratio=powers_of_ten(-3.0, -1.0),
+)
+def multiplier_is_above_the_maximum(
+    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+) -> Evidence:
+    """For small eta the optimal multiplier is at least the largest loss."""
+    small = replace(problem, eta=ratio * (problem.spread or 1.0))
+    below = max(small.charged) - float(solved(solve, small, d).mu)
+    return Evidence(below, value_tolerance(small) + ROUNDING * small.eta, f"mu* is {below:.4g} below")
+
+
+@multiplier_is_above_the_maximum.counterexample(margin=0.069)
+def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
+    problem = Problem((0.0, 1.0), 0.1)
+    for d in (ENTROPIC, QUADRATIC):
+        mu = float(solved(solve, problem, d).mu)
+        yield Evidence(1 - mu, 0.0, f"f = (0, 1), eta = 0.1, {d.name}: mu* = {mu:.4f} < 1")
+
+
+@multiplier_is_above_the_maximum.mutant("gives the largest loss for mu")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, mu=array_namespace(losses).max(losses))

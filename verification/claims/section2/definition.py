@@ -1,0 +1,163 @@
+"""Section 2 of the paper: the conditions on phi, and the primal's constraint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf, isfinite
+
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active, array_namespace
+from phiball.refimpl import QUADRATIC, Divergence, WorstCase, primal_value, worst_case
+from phiball.refimpl.inner.divergences import centred
+from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, array, divergences, problems
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles import inner as oracles
+
+# --- The definition of phi ------------------------------------------------------------------------
+
+GRID = [0.25 * k for k in range(33)]
+
+
+@claim(
+    "Definition (phi-divergence Regularization)",
+    id="A3",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\phi:\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}\ \text{convex},\quad \phi(1)=0,"
+    r"\quad \phi(x)=\infty\ \text{for}\ x<0",
+    quote="Let phi: R -> R_+ cup {infinity} be a convex lower semi-continuous function",
+    correction="Example 3 breaks it, with phi(0) = -1/2; phi(x) - phi'(1)(x - 1), which is (x - 1)^2/2 "
+    "there, keeps it, and leaves every risk as it is with mu larger by eta phi'(1)",
+    corrected=r"\tilde\phi(x) = \phi(x) - g\,(x-1),\ g\in\partial\phi(1):\quad \tilde\phi\ge 0,"
+    r"\quad \tilde R = R,\quad \tilde\mu^* = \mu^* + \eta g",
+    problem=problems(),
+    d=st.one_of(st.just(QUADRATIC), divergences()),
+)
+def centred_phi_keeps_the_definition(
+    problem: Problem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
+) -> Iterator[Evidence]:
+    """Each phi, less its tangent at 1, is convex and non-negative with phi(1) = 0, and has the same risk."""
+    c = repair(d)
+    values = numbers(c.phi(array(GRID)))
+    yield Evidence(-min(values), ROUNDING, f"phi >= 0: the least value is {min(values):.4g}")
+    yield Evidence(abs(numbers(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
+    yield Evidence(0.0 if numbers(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
+    bends = [
+        2 * b - (a + e)
+        for a, b, e in zip(values, values[1:], values[2:], strict=False)
+        if isfinite(b) or isfinite(a + e)
+    ]
+    yield Evidence(max(bends), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
+    exact = oracles.inner(problem.f, problem.eta, d.family or "", d.parameter, problem.p).value
+    found = solved(worst_case, problem, c)
+    error = abs(definitions.difference(float(found.value), exact))
+    yield Evidence(error, value_tolerance(problem), "the risk")
+    before = definitions.dual(
+        problem.f,
+        float(found.mu) - problem.eta * d.slope1,
+        problem.eta,
+        d.family or "",
+        d.parameter,
+        problem.p,
+    )
+    # mu - eta is rounded at the size of eta, where the dual is flat.
+    slack = value_tolerance(problem) + ROUNDING * problem.eta
+    yield Evidence(abs(definitions.difference(before, exact)), slack, "the multiplier")
+
+
+@centred_phi_keeps_the_definition.counterexample(margin=0.5)
+def _negative_phi() -> Evidence:
+    xp = active().namespace
+    least = float(QUADRATIC.phi(xp.zeros(1, dtype=xp.float64))[0])
+    return Evidence(-least, 0.0, f"phi(x) = (x^2 - 1)/2 of Example 3: phi(0) = {least}")
+
+
+@centred_phi_keeps_the_definition.mutant("leaves phi as printed")
+def _(d: Divergence) -> Divergence:
+    return d
+
+
+@centred_phi_keeps_the_definition.mutant("raises phi until it is non-negative")
+def _(d: Divergence) -> Divergence:
+    if d is not QUADRATIC:
+        return d
+    return replace(d, phi=lambda x: d.phi(x) + 0.5, conj=lambda s: d.conj(s) - 0.5, family=None)
+
+
+@centred_phi_keeps_the_definition.mutant("squares without the factor 1/2")
+def _(d: Divergence) -> Divergence:
+    if d is not QUADRATIC:
+        return centred(d)
+
+    def conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        t = xp.where(s > -2, s, xp.full_like(s, -2.0))
+        return t + t * t / 4
+
+    return Divergence(
+        "(x - 1)^2",
+        phi=lambda x: 2 * centred(QUADRATIC).phi(x),
+        conj=conj,
+        dconj=lambda s: centred(QUADRATIC).dconj(s / 2),
+        d2conj=lambda s: centred(QUADRATIC).d2conj(s / 2) / 2,
+    )
+
+
+# --- The constraint of the primal -----------------------------------------------------------------
+
+
+@claim(
+    "Eq. (primal:WDRO:phi:reg)",
+    id="A6",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"D_\phi(\gamma,\gamma_0)<\infty \;\Rightarrow\; \gamma\ll\gamma_0"
+    r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
+    assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in the Definition",
+    examples=50,
+    problem=problems(laws=False),
+    d=divergences(),
+    outside=st.lists(st.sampled_from([10.0, 1e6, -1.0]), min_size=1, max_size=3),
+)
+def constraint_is_redundant(
+    problem: Problem,
+    d: Divergence,
+    outside: list[float],
+    solve: Solver = worst_case,
+    primal: Callable[..., Array] = primal_value,
+) -> Iterator[Evidence]:
+    """Points out of reach take no weight and leave the value as it is, whatever their loss, unconstrained."""
+    m, k = len(problem.f), len(outside)
+    width = max(problem.spread, problem.eta)
+    far = tuple(max(problem.f) + v * width for v in outside)
+    wide = Problem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
+    solution = solved(solve, wide, d)
+    yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight out of reach")
+    exact = oracles.inner(problem.f, problem.eta, d.family or "", d.parameter).value
+    error = abs(definitions.difference(float(solution.value), exact))
+    yield Evidence(error, value_tolerance(problem), "the value")
+    gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
+    reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.law))
+    yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")
+
+
+@constraint_is_redundant.mutant("ignores the reference law", replaces="solve")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, d)
+
+
+@constraint_is_redundant.mutant("mixes a little of the uniform law into the reference", replaces="solve")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array) -> WorstCase:
+    return worst_case(losses, eta, d, p=(1 - 1e-9) * p + 1e-9 / losses.shape[-1])
+
+
+@constraint_is_redundant.mutant("counts only points of positive reference", replaces="primal")
+def _(losses: Array, gamma: Array, eta: float, d: Divergence, *, p: Array) -> Array:
+    xp = array_namespace(losses)
+    kept = xp.where(p > 0, gamma, xp.zeros_like(gamma))
+    return primal_value(losses, kept / xp.sum(kept), eta, d, p=p)

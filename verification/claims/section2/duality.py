@@ -1,0 +1,253 @@
+"""Section 2 of the paper: strong duality, and the worst cases of Examples 1 to 5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from math import inf
+from typing import TypeAlias
+
+import mpmath as mp
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace, to_numpy
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, indicator, worst_case
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, divergences, problems
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles import inner as oracles
+
+Solver: TypeAlias = Callable[..., WorstCase]
+
+ROUNDING = 2.0**-44
+"""What a value may lose to rounding, relative to max abs f: 256 units, a dozen sums of a dozen terms."""
+
+
+def value_tolerance(problem: Problem) -> float:
+    """Rounding of a value: first order in f, and second order in the weights, at which phi is flat."""
+    return ROUNDING * problem.size + ROUNDING**2 * problem.eta
+
+
+def primal_tolerance(problem: Problem, d: Divergence) -> float:
+    """The same for the primal at given weights; a kinked phi is not flat, and their rounding costs eta."""
+    return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
+
+
+def numbers(x: Array) -> list[float]:
+    """The entries of an array as Python floats."""
+    entries: list[float] = np.ravel(to_numpy(x)).tolist()
+    return entries
+
+
+def exact_law(problem: Problem) -> list[Fraction]:
+    """p as fractions that sum to one."""
+    law = [Fraction(q) for q in problem.probabilities]
+    return [q / sum(law) for q in law]
+
+
+def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
+    """The solution that `solve` gives, on arrays of the active backend."""
+    return solve(problem.losses, problem.eta, d, p=problem.law)
+
+
+def solution_is(
+    solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: Problem
+) -> Iterator[Evidence]:
+    """The solver's value and weights against exact ones, given as density ratios zeta = gamma/p."""
+    scale = value_tolerance(problem)
+    error = definitions.difference(float(solution.value), value)
+    yield Evidence(abs(error), scale, "the value")
+    exact = [q * z for q, z in zip(exact_law(problem), ratios, strict=True)]
+    errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
+    yield Evidence(max(errors), ROUNDING, "the weights")
+
+
+# --- Theorem 1 (I) --------------------------------------------------------------------------------
+
+
+@claim(
+    "Theorem 1 (I)",
+    id="A1",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
+    r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
+    r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
+    assumptions="eta > 0; expectations under the reference law around one z, over which the risk is a mean",
+    quote="Then for any eta > 0, it holds that (Primal) = (Dual)",
+    correction="phi must be finite around 1, or f bounded above",
+    corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
+    r" \;\Rightarrow\; \text{primal} = \text{dual}",
+    examples=100,
+    problem=problems(),
+    d=divergences(),
+)
+def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """The optimal values of the primal and of the dual problem are equal."""
+    instance = (problem.eta, d.family or "", d.parameter, problem.p)
+    tolerance = value_tolerance(problem)
+    primal = oracles.inner(problem.f, *instance).value
+    dual = definitions.dual_minimum(problem.f, *instance)
+    # The search for the dual ends at 2e-19 of an interval that is a few eta wide at least.
+    apart = abs(definitions.difference(primal, dual))
+    yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual")
+
+    solution = solved(solve, problem, d)
+    mass = sum(Fraction(w) for w in numbers(solution.weights))
+    yield Evidence(abs(float(mass - 1)), ROUNDING, "the mass of the weights")
+    reached = definitions.primal(problem.f, numbers(solution.weights), *instance)
+    short = abs(definitions.difference(primal, reached))
+    yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
+    bound = definitions.dual(problem.f, float(solution.mu), *instance)
+    yield Evidence(abs(definitions.difference(bound, primal)), tolerance, "the dual at mu")
+    yield Evidence(abs(definitions.difference(float(solution.value), primal)), tolerance, "the value")
+
+
+@strong_duality.counterexample(margin=1.0)
+def _no_interior() -> Evidence:
+    # phi = x - 1 on [1, inf) has phi* = s up to s = 1, and infinity beyond; f = -log|z| is Exp(1).
+    eta = 1.0
+    primal = mp.quad(lambda z: -mp.log(z), [0, 1])  # zeta >= 1 of mean 1 is 1, at no cost
+    beyond = [mp.exp(-max(mu + eta, 0)) for mu in range(-50, 1000)]  # P(f > mu + eta)
+    dual = inf if min(beyond) > 0 else -inf
+    return Evidence(
+        dual - float(primal),
+        0.0,
+        f"phi = x - 1 on [1, inf), f = -log abs(z) on U[-1, 1]: primal {float(primal):.6g}, dual {dual}",
+    )
+
+
+@strong_duality.mutant("drops the atom at the maximum")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+    kept = xp.where(s.weights > law, law, s.weights)
+    return replace(s, weights=kept) if d in (ABSOLUTE, HINGE) else s
+
+
+@strong_duality.mutant("forgets eta in front of the divergence")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    linear = array_namespace(losses).sum(s.weights * losses)
+    return replace(s, value=linear - (linear - s.value) / eta)
+
+
+@strong_duality.mutant("gives the multiplier of the centred phi")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, mu=s.mu + eta * d.slope1)
+
+
+@strong_duality.mutant("ignores the reference law")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, d)
+
+
+@claim(
+    "Theorem 1 (I)",
+    id="A1-conic",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\max_{\gamma\in\Delta_m}\left\{\sum_i\gamma_i f_i-\eta\sum_i p_i\,"
+    r"\phi\left(\frac{\gamma_i}{p_i}\right)\right\} ="
+    r" \min_\mu\left\{\mu+\eta\sum_i p_i\,\phi^*\left(\frac{f_i-\mu}{\eta}\right)\right\}",
+    assumptions="finite support; the phi of Examples 1 to 5",
+)
+def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
+    """The dual optimal value is what a conic solver finds for the primal, for the paper's five phi."""
+    rng = np.random.default_rng(1)
+    for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3)):
+        for _ in range(40):
+            m = int(rng.integers(1, 12))
+            eta = float(rng.choice([0.05, 0.3, 1.0, 4.0]))
+            problem = Problem(
+                tuple(rng.normal(size=m).tolist()), eta, tuple(rng.dirichlet(np.ones(m)).tolist())
+            )
+            primal = definitions.conic(problem.f, eta, d.family or "", d.parameter, problem.p)
+            dual = float(solved(solve, problem, d).value)
+            # 1e-6 is what the conic solver promises, at its default settings.
+            yield Evidence(abs(primal - dual) / max(1, problem.size), 1e-6, f"{d.name}, {problem}")
+
+
+@strong_duality_by_cones.mutant("drops the divergence from the value")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).sum(s.weights * losses))
+
+
+@strong_duality_by_cones.mutant("gives all the mass to the maximum")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))
+
+
+# --- Example 1 ------------------------------------------------------------------------------------
+
+
+def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> float:
+    """The left-side (1 - alpha)-quantile: the least t with P(f <= t) >= 1 - alpha."""
+    pairs = list(zip(f, law, strict=True))
+    return min(t for t, q in pairs if q and sum(r for v, r in pairs if v <= t) >= 1 - Fraction(alpha))
+
+
+@claim(
+    "Example 1",
+    id="E1",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"R = \text{AV@R}_\alpha(f) = \inf_\mu\left\{\mu+\frac{1}{\alpha}\mathbb{E}[f-\mu]_+\right\},"
+    r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
+    assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",
+    quote="define zeta*(omega) = alpha^{-1} 1{f(omega) >= mu*}",
+    correction="an atom at the quantile q has density (alpha - P(f > q)) / (alpha P(f = q)), not 1/alpha",
+    corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
+    r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
+    problem=problems(),
+    alpha=st.one_of(st.sampled_from([0.5, 0.75, 0.25, 1.0, 0.1]), st.floats(0.05, 1.0)),
+)
+def average_value_at_risk(problem: Problem, alpha: float, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """Indicator: the value is AV@R, and the worst case has density 1/alpha above V@R."""
+    law, a = exact_law(problem), Fraction(alpha)
+    f = [Fraction(v) for v in problem.f]
+    # mu + E(f - mu)_+ / alpha is convex and piecewise linear: it is least at one of the losses.
+    avar = min(
+        mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, law, strict=True)) / a
+        for mu, r in zip(f, law, strict=True)
+        if r
+    )
+    quantile = _value_at_risk(problem.f, law, alpha)
+    above = sum((q for v, q in zip(f, law, strict=True) if v > quantile), Fraction(0))
+    at = sum((q for v, q in zip(f, law, strict=True) if v == quantile), Fraction(0))
+    share = (a - above) / at
+    zeta = [(1 if v > quantile else share if v == quantile else Fraction(0)) / a for v in f]
+    value = sum(q * z * v for q, z, v in zip(law, zeta, f, strict=True))
+    yield Evidence(abs(float(value - avar)), 0.0, "the corrected worst case and AV@R, in exact arithmetic")
+    yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
+
+
+@average_value_at_risk.counterexample(margin=0.33)
+def _mass_of_an_atom() -> Evidence:
+    f, law, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
+    quantile = _value_at_risk(f, law, alpha)
+    zeta = [1 / alpha if v >= quantile else 0.0 for v in f]
+    mass = sum(q * z for q, z in zip(law, zeta, strict=True))
+    return Evidence(mass - 1, 0.0, f"f = {f}, alpha = {alpha}: printed density of mass {float(mass):.4g}")
+
+
+@average_value_at_risk.mutant("does not split the atom at the quantile")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+    kept = xp.where(s.weights > 0, law, xp.zeros_like(law))
+    return replace(s, weights=kept / xp.sum(kept))
+
+
+@average_value_at_risk.mutant("gives the value at risk itself")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=s.mu)

@@ -1,0 +1,247 @@
+"""Section 2.2 of the paper: what its plots of worst cases show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, log, sqrt
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace, to_numpy
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, indicator, worst_case
+from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
+from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import uniform as oracles_uniform
+
+# --- Finding 1: the indicator ---------------------------------------------------------------------
+
+
+@claim(
+    "Section 2.2, finding 1",
+    id="E6-indicator",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\zeta^*_{\alpha,\eta} = \zeta^*_{\alpha,\eta'},\qquad \zeta^*_{1,\eta}=1,\qquad"
+    r" \alpha\le\alpha' \;\Rightarrow\; \mathbb{E}[f\zeta^*_\alpha]\ge\mathbb{E}[f\zeta^*_{\alpha'}]",
+    examples=100,
+    problem=problems(),
+    factor=powers_of_ten(-3.0, 3.0),
+    alphas=st.tuples(st.floats(0.05, 1.0), st.floats(0.05, 1.0)),
+)
+def indicator_ignores_eta(
+    problem: Problem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """Indicator: the worst case depends on alpha alone, is uniform at alpha = 1, climbs as alpha falls."""
+    law = problem.probabilities
+    even = numbers(solved(solve, problem, indicator(1.0)).weights)
+    off = max(abs(w - q) for w, q in zip(even, law, strict=True))
+    yield Evidence(off, ROUNDING, "uniform at alpha = 1")
+    low, high = sorted(alphas)
+    here = numbers(solved(solve, problem, indicator(low)).weights)
+    there = numbers(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
+    off = max(abs(a - b) for a, b in zip(here, there, strict=True))
+    yield Evidence(off, ROUNDING, f"eta {problem.eta:.4g} and {factor * problem.eta:.4g}")
+    wide = numbers(solved(solve, problem, indicator(high)).weights)
+    climb = sum((a - b) * v for a, b, v in zip(wide, here, problem.f, strict=True))
+    yield Evidence(climb, value_tolerance(problem), f"alpha from {high:.4g} to {low:.4g}")
+
+
+@indicator_ignores_eta.mutant("takes alpha for 1 - alpha")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    assert d.parameter is not None
+    return worst_case(losses, eta, indicator(max(0.01, 1 - d.parameter)), p=p)
+
+
+@indicator_ignores_eta.mutant("smooths the indicator by eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s, smooth = worst_case(losses, eta, d, p=p), worst_case(losses, eta, QUADRATIC, p=p)
+    if d.parameter == 1:
+        return s
+    return replace(s, weights=(s.weights + smooth.weights) / 2)
+
+
+# --- Finding 2: the entropy -----------------------------------------------------------------------
+
+
+@claim(
+    "Section 2.2, finding 2",
+    id="E6-entropic",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"e^{-r/\eta} \le \zeta^* \le e^{r/\eta},\qquad"
+    r" P_*(f\le\max f-t) \le \frac{e^{-t/\eta}}{\nu(f=\max f)},\qquad"
+    r" \frac{\zeta^*(\omega)}{\zeta^*(\omega')} = e^{(f(\omega)-f(\omega'))/\eta}",
+    assumptions="r is the range of f; the limits of large and of small eta follow",
+    examples=100,
+    problem=problems(),
+    share=st.floats(0, 1),
+)
+def entropy_from_uniform_to_peak(
+    problem: Problem, share: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """Entropic: uniform for large eta, at the largest losses for small eta, unequal weights between."""
+    w = numbers(solved(solve, problem, ENTROPIC).weights)
+    rows = [(v, q, x / q) for v, q, x in zip(problem.f, problem.probabilities, w, strict=True) if q]
+    top, ratio = max(problem.charged), problem.spread / problem.eta
+    # f/eta is rounded at the size of f, in units of eta, and exp turns that into a relative error.
+    slack = ROUNDING * (1 + problem.size / problem.eta)
+    largest, least = max(z for _, _, z in rows), min(z for _, _, z in rows)
+    if ratio < 700:
+        yield Evidence(largest * exp(-ratio) - 1, slack, "zeta is at most exp(range/eta)")
+        yield Evidence(1 - least * exp(ratio), slack, "zeta is at least exp(-range/eta)")
+    t = share * problem.spread
+    low = sum(q * z for v, q, z in rows if v <= top - t)
+    at_top = sum(q for v, q, _ in rows if v == top)
+    yield Evidence(low - exp(-t / problem.eta) / at_top, slack, f"the mass {t:.4g} below the maximum")
+    for v, _, z in rows:
+        if z > 1e-290:
+            error = abs(log(largest / z) - (top - v) / problem.eta)
+            yield Evidence(error, slack * (1 + abs(log(z))), "the ratio of two densities")
+
+
+@entropy_from_uniform_to_peak.mutant("forgets eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, 1.0, d, p=p)
+
+
+@entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, QUADRATIC, p=p)
+
+
+# --- Finding 3: the quadratic ---------------------------------------------------------------------
+
+ETAS = (0.1, 0.03, 0.01, 0.003, 0.001, 1e-4)
+
+
+def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes of U[0, 1] and the density ratios of the worst case of f(x) = x there."""
+    breaks = (oracles_uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+    x, p = oracles_uniform.graded(breaks)
+    w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
+    return x, w / p
+
+
+@claim(
+    "Section 2.2, finding 3",
+    id="E6-quadratic",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"f\sim U[0,G]:\quad \max\zeta^*_{\text{quad}} = \sqrt{\frac{2G}{\eta}},\quad"
+    r" \max\zeta^*_{\text{entr}} = \frac{G/\eta}{1-e^{-G/\eta}},\quad"
+    r" \nu(\zeta^*_{\text{quad}}>0)=\sqrt{\frac{2\eta}{G}},\quad \zeta^*_{\text{entr}}>0",
+    assumptions="eta <= G/2; G = 1",
+)
+def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
+    """Quadratic: the largest density grows like eta^(-1/2), not 1/eta, and the support shrinks with eta."""
+    tops: dict[str, list[float]] = {"entropic": [], "quadratic": []}
+    support, least = [], []
+    for eta in ETAS:
+        for d in (ENTROPIC, QUADRATIC):
+            x, zeta = _uniform(eta, d, solve)
+            tops[d.name].append(float(zeta[-1]))
+            exact = oracles_uniform.largest_density(eta, d.name)
+            # The last node is within 2^-46 of 1, and zeta has slope at most zeta/eta.
+            note = f"{d.name}, eta = {eta}: largest density {zeta[-1]:.6g}"
+            yield Evidence(abs(zeta[-1] / exact - 1), ROUNDING * (1 + 2 / eta), note)
+            if d is QUADRATIC:
+                support.append(1 - float(np.min(x[zeta > 0])))
+            elif eta >= 0.003:  # exp(-1/eta) is a double
+                least.append(float(zeta.min()))
+    yield Evidence(-min(least), 0.0, "the entropic worst case is positive everywhere")
+    labels = ("eta", "largest density ratio")
+    slower = Curve(
+        "Largest density, quadratic phi", *labels, "the entropic one", ETAS, tuple(tops["quadratic"]),
+        tuple(oracles_uniform.largest_density(eta, "entropic") for eta in ETAS),
+    )  # fmt: skip
+    yield slower
+    yield slower.below_bound()
+    # 1e-9: a pure power. 1e-3: the factor 1 - exp(-1/eta) is within 5e-5 of one from eta = 0.1 on.
+    yield slower.exactly(-0.5, 1e-9)
+    faster = Curve(
+        "Largest density, entropic phi", *labels, "1/eta (1 - exp(-1/eta))", ETAS, tuple(tops["entropic"]),
+        slower.bound,
+    )  # fmt: skip
+    yield faster
+    yield faster.exactly(-1.0, 1e-3)
+    sparse = Curve(
+        "Support, quadratic phi", "eta", "share of the domain", "sqrt(2 eta)", ETAS, tuple(support),
+        tuple(sqrt(2 * eta) for eta in ETAS),
+    )  # fmt: skip
+    yield sparse
+    # The first node above mu is at most 1/200 of the piece that begins there away from it.
+    yield sparse.exactly(0.5, 5e-3)
+    yield sparse.below_bound(ROUNDING)
+
+
+@quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, ENTROPIC, p=p)
+
+
+@quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
+
+
+# --- Finding 4: the absolute value and the hinge --------------------------------------------------
+
+
+@claim(
+    "Section 2.2, finding 4",
+    id="E6-kinked",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\zeta^*(\omega)\in\{0,1\}",
+    quote="histograms with equal weights assigned to different support points",
+    correction="the largest loss carries an atom as well, with the mass of all points that have no weight; "
+    "it is the whole worst case as eta falls, while the equal weights vanish with nu(f >= max f - c)",
+    corrected=r"\zeta^*(\omega) = 1\ \text{where}\ \max f>f(\omega)>\max f-c,\quad"
+    r" P_*(f=\max f) = \nu(f=\max f)+\nu(f\le\max f-c),\quad c = 2\eta\ \text{or}\ \eta",
+    problem=problems(),
+    d=st.sampled_from([ABSOLUTE, HINGE]),
+)
+def one_and_an_atom(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """Absolute value and hinge: equal weights below the maximum, and all the rest of the mass on it."""
+    c = (2 if d is ABSOLUTE else 1) * problem.eta
+    top = max(problem.charged)
+    rows = list(
+        zip(problem.f, problem.probabilities, numbers(solved(solve, problem, d).weights), strict=True)
+    )
+    # Beside max f - c rounding decides on which side a loss is.
+    beside = [abs(v - (top - c)) <= ROUNDING * (problem.size + c) for v, _, _ in rows]
+    for (v, q, w), unsure in zip(rows, beside, strict=True):
+        if v < top and not unsure:
+            yield Evidence(abs(w - (q if v > top - c else 0.0)), ROUNDING, f"the weight at f = {v}")
+    if not any(beside):
+        moved = sum(q for v, q, _ in rows if v <= top - c)
+        at_top = sum(q for v, q, _ in rows if v == top)
+        atom = sum(w for v, _, w in rows if v == top)
+        yield Evidence(abs(atom - at_top - moved), ROUNDING, "the mass of the maximum")
+
+
+@one_and_an_atom.counterexample(margin=0.33)
+def _unequal() -> Evidence:
+    f, eta = (0.0, 0.75, 1.0), 0.2
+    w = oracles.inner(f, eta, "absolute").weights
+    shown = ", ".join(str(v) for v in w)
+    return Evidence(float(w[2] - w[1]), 0.0, f"f = {f}, absolute value, eta = {eta}: the weights are {shown}")
+
+
+@one_and_an_atom.mutant("shares the mass equally over the support")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+    even = xp.where(s.weights > 0, law, xp.zeros_like(law))
+    return replace(s, weights=even / xp.sum(even))
+
+
+@one_and_an_atom.mutant("takes the width of the other phi")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, HINGE if d is ABSOLUTE else ABSOLUTE, p=p)

@@ -1,0 +1,277 @@
+"""The inner problem at its edges: zero probabilities, ties, one point, extreme eta, and the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import mpmath as mp
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import Divergence, WorstCase, indicator, worst_case
+from phiball.verification.claims.section2.duality import (
+    ROUNDING,
+    Solver,
+    exact_law,
+    numbers,
+    primal_tolerance,
+    solved,
+    value_tolerance,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.inner import (
+    LABEL,
+    VALUE,
+    WEIGHTS,
+    dyadic_problems,
+    mean,
+    value_is,
+    weights_are,
+)
+from phiball.verification.instances.strategies import Problem, divergences, problems
+from phiball.verification.oracles import definitions
+
+
+def _law(losses: Array, p: Array | None) -> Array:
+    return array_namespace(losses).full_like(losses, 1 / losses.shape[-1]) if p is None else p
+
+
+# --- Probabilities --------------------------------------------------------------------------------
+
+
+@claim(
+    LABEL,
+    id="E14",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"p_i = 0 \Rightarrow \gamma_i = 0",
+    assumptions="the other points have positive probability",
+    examples=60,
+    problem=dyadic_problems(),
+    extra=st.lists(st.sampled_from([0.0, 1000.0, -1000.0]), min_size=1, max_size=2),
+    d=divergences(),
+)
+def zero_probability(
+    problem: Problem, extra: list[float], d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """A point of zero probability has zero weight, and changes nothing, however large its loss."""
+    wider = Problem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
+    alone, solution = solved(solve, problem, d), solved(solve, wider, d)
+    weights = numbers(solution.weights)
+    m = len(problem.f)
+    yield Evidence(max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability")
+    yield value_is(solution, float(alone.value), problem)
+    kept = replace(alone, weights=solution.weights[:m])
+    yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
+
+
+@zero_probability.mutant("ignores the reference law")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, d)
+
+
+@zero_probability.mutant("replaces a probability of zero by 1e-9")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp, law = array_namespace(losses), _law(losses, p)
+    law = xp.where(law > 0, law, xp.full_like(law, 1e-9))
+    return worst_case(losses, eta, d, p=law / xp.sum(law))
+
+
+@claim(
+    LABEL,
+    id="E15",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"f_i = f_j \Rightarrow \frac{\gamma_i}{p_i} = \frac{\gamma_j}{p_j}",
+    examples=60,
+    problem=problems(),
+    copies=st.integers(2, 3),
+    d=divergences(),
+)
+def ties_share(
+    problem: Problem, copies: int, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """Equal losses share their weight in proportion to their probabilities."""
+    p = None if problem.p is None else tuple(q / copies for q in problem.p) * copies
+    weights = numbers(solved(solve, Problem(problem.f * copies, problem.eta, p), d).weights)
+    m = len(problem.f)
+    for i in range(m):
+        tied = weights[i::m]
+        yield Evidence(max(tied) - min(tied), ROUNDING, f"{WEIGHTS} of equal losses")
+
+
+@ties_share.mutant("gives the weight of equal losses to the first")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    same = losses[:, None] == losses[None, :]
+    earlier = xp.arange(losses.shape[-1])
+    first = xp.sum(xp.astype(same & (earlier[None, :] < earlier[:, None]), xp.int64), axis=1) == 0
+    total = xp.sum(xp.where(same, s.weights[None, :], xp.zeros_like(s.weights)[None, :]), axis=1)
+    return replace(s, weights=xp.where(first, total, xp.zeros_like(total)))
+
+
+@ties_share.mutant("breaks ties by noise")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp = array_namespace(losses)
+    noise = xp.astype(xp.arange(losses.shape[-1]), losses.dtype)
+    return worst_case(losses + 1e-3 * eta * noise, eta, d, p=p)
+
+
+# --- Special cases --------------------------------------------------------------------------------
+
+
+@claim(
+    LABEL,
+    id="E18",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\phi = \iota_{[0, 1]} \Rightarrow \gamma = p, \quad R = \mathbb{E} f",
+    examples=60,
+    problem=problems(),
+)
+def risk_level_one(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """At alpha = 1 the indicator leaves no choice: the weights are p and the value is the mean."""
+    solution = solved(solve, problem, indicator(1.0))
+    off = definitions.difference(float(solution.value), mean(problem))
+    yield Evidence(abs(off), value_tolerance(problem), f"{VALUE} at alpha = 1")
+    errors = [abs(w - q) for w, q in zip(numbers(solution.weights), exact_law(problem), strict=True)]
+    yield Evidence(float(max(errors)), ROUNDING, f"{WEIGHTS} at alpha = 1")
+
+
+@risk_level_one.mutant("takes the largest loss at alpha = 1")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))
+
+
+@risk_level_one.mutant("leaves out the lowest loss")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, indicator(max(1 - 1 / losses.shape[-1], 0.5)), p=p)
+
+
+@claim(
+    LABEL,
+    id="E19",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\max f - \eta D(\gamma_{top}) \le R \le \max f, \quad R \le \mathbb{E} f + "
+    r"\frac{(\max f - \min f)^2}{\eta} \text{ if } \eta \ge 10^9 (\max f - \min f)",
+    examples=60,
+    problem=problems(),
+    ratio=st.sampled_from([1e-9, 1e9, 1e-15, 1e15]),
+    d=divergences(),
+)
+def extreme_eta(
+    problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
+    extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
+    value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
+    pairs = list(zip(problem.f, exact_law(problem), strict=True))
+    top = max(problem.charged)
+    yield Evidence(value - top, tolerance, f"{VALUE}, and the largest loss")
+    if ratio > 1 and d.family != "indicator":
+        above = definitions.difference(value, mean(problem))
+        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, f"{VALUE}, and the mean")
+    elif ratio < 1:
+        # What it costs to move all the mass to the largest loss; infinite for some phi, which say nothing.
+        mass = float(sum(q for v, q in pairs if v == top))
+        cost = mass * definitions.phi(mp.mpf(1) / mass, d.family or "", d.parameter)
+        if mass < 1:
+            cost += (1 - mass) * definitions.phi(mp.mpf(0), d.family or "", d.parameter)
+        if cost < inf:
+            yield Evidence(float(top - extreme.eta * cost - value), tolerance, f"{VALUE} at a tiny eta")
+
+
+@extreme_eta.mutant("adds 1e-6 to eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta + 1e-6, d, p=p)
+
+
+@extreme_eta.mutant("caps the exponent at 700")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp = array_namespace(losses)
+    return worst_case(xp.where(losses > 700 * eta, xp.full_like(losses, 700 * eta), losses), eta, d, p=p)
+
+
+@claim(
+    LABEL,
+    id="E20",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"m = 1 \Rightarrow \gamma = 1, \quad R = f_1",
+    examples=60,
+    problem=problems(max_size=1, laws=False),
+    d=divergences(),
+)
+def one_point(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """One point has all the weight, and its loss is the value."""
+    solution = solved(solve, problem, d)
+    yield value_is(solution, problem.f[0], problem)
+    yield Evidence(abs(numbers(solution.weights)[0] - 1), ROUNDING, WEIGHTS)
+
+
+@one_point.mutant("keeps the penalty phi(0)")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=s.value + eta / 2)
+
+
+@one_point.mutant("divides by m - 1, or by one half")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, weights=s.weights / max(losses.shape[-1] - 1, 0.5))
+
+
+# --- The certificate ------------------------------------------------------------------------------
+
+
+@claim(
+    LABEL,
+    id="E17",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"gap = D(\mu) - P(\gamma), \quad P(\gamma) \le R \le D(\mu)",
+    examples=60,
+    problem=problems(),
+    d=divergences(),
+)
+def certificate(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """The gap is the dual value at mu minus the primal value at the weights, as it says."""
+    solution = solved(solve, problem, d)
+    instance = (problem.eta, d.family or "", d.parameter, problem.p)
+    dual = definitions.dual(problem.f, float(solution.mu), *instance)
+    primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
+    gap, tolerance = definitions.difference(dual, primal), 2 * primal_tolerance(problem, d)
+    yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap")
+    value = float(solution.value)
+    yield Evidence(
+        definitions.difference(primal, value), tolerance, f"{VALUE}, and the primal at the weights"
+    )
+    yield Evidence(definitions.difference(value, dual), tolerance, f"{VALUE}, and the dual at mu")
+
+
+@certificate.mutant("says zero without looking")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, mu=s.mu + eta, gap=0 * s.gap)
+
+
+@certificate.mutant("divides the gap by eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    spread = xp.max(losses) - xp.min(losses)
+    law = _law(losses, p)
+    short = xp.sum((s.weights - law) * losses)
+    return replace(s, weights=law, gap=short / eta if float(spread) > 0 else s.gap)
+
+
+@certificate.mutant("gives the largest loss as the value")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))

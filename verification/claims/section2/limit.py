@@ -1,0 +1,175 @@
+"""Section 2 of the paper, Proposition 1: the limit of the risk, and the indicator, which has another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    Ball,
+    Divergence,
+    WorstCase,
+    indicator,
+    integrated_risk,
+    worst_case,
+)
+from phiball.verification.claims.section2.consistency import CONSISTENT, missing_at_most
+from phiball.verification.claims.section2.duality import ROUNDING, Solver, solved, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
+from phiball.verification.oracles import uniform as oracles_uniform
+
+# --- The indicator --------------------------------------------------------------------------------
+
+ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
+
+
+@claim(
+    "Discussion of Proposition 1: the indicator",
+    id="B6",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"f\sim U[0,1],\ \phi=\iota_{[0,1/\alpha]}:\quad R_\eta = 1-\frac{\alpha}{2}"
+    r"\ \text{for every}\ \eta>0,\ \text{not}\ \to 1",
+)
+def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
+    """The indicator is not consistent: its risk does not depend on eta and stays below the maximum."""
+    for alpha in (1.0, 0.5, 0.3, 0.01):
+        x, p = oracles_uniform.graded((1 - alpha,))
+        gaps = [
+            1 - float(solve(array(x.tolist()), eta, indicator(alpha), p=array(p.tolist())).value)
+            for eta in ETAS
+        ]
+        for eta, gap in zip(ETAS, gaps, strict=True):
+            yield Evidence(abs(gap - alpha / 2), ROUNDING, f"alpha = {alpha}, eta = {eta}: {gap:.4g} missing")
+        if alpha == 0.3:
+            curve = Curve(
+                "max f - R, indicator with alpha = 0.3", "eta", "max f - R", "alpha/2", ETAS, tuple(gaps),
+                (alpha / 2,) * len(ETAS),
+            )  # fmt: skip
+            yield curve
+            yield curve.exactly(0.0, ROUNDING)
+
+
+@indicator_is_inconsistent.mutant("lets alpha fall with eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    assert d.parameter is not None
+    return worst_case(losses, eta, indicator(min(d.parameter, eta)), p=p)
+
+
+@indicator_is_inconsistent.mutant("takes the largest loss")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))
+
+
+# --- What it tends to -----------------------------------------------------------------------------
+
+
+@claim(
+    "Proposition 1, the limit",
+    id="B7",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
+    assumptions="phi is finite on (0, infinity), and f is bounded above",
+    quote="converges to E_{z ~ P}[ max_{z' in B(z)} f(z') ]",
+    correction="the limit is the essential supremum: what f is on a set of measure zero does not matter",
+    corrected=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
+    problem=problems(),
+    d=st.sampled_from(CONSISTENT),
+    ratio=powers_of_ten(-12.0, 0.0),
+)
+def limit_is_the_essential_supremum(
+    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The risk tends to the essential supremum, whatever the loss is on a set of measure zero."""
+    unit = problem.spread or 1.0
+    peak = Problem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
+    got, top = float(solved(solve, peak, d).value), max(problem.charged)
+    yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
+    bound = missing_at_most(peak, d)
+    yield Evidence(top - got - bound, 2 * value_tolerance(peak) + ROUNDING * bound, "and not far below")
+
+
+@limit_is_the_essential_supremum.counterexample(margin=1.0)
+def _one_point() -> Evidence:
+    values = [float(worst_case(array([0.0, 1.0]), eta, ENTROPIC, p=array([1.0, 0.0])).value) for eta in ETAS]
+    return Evidence(
+        1 - max(values),
+        0.0,
+        f"f = 1 at one point of the ball, else 0: R = {max(values)} for every eta, max f = 1",
+    )
+
+
+@limit_is_the_essential_supremum.mutant("counts points of measure zero")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(losses, eta, d)
+
+
+@limit_is_the_essential_supremum.mutant("takes the largest loss")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, value=array_namespace(losses).max(losses))
+
+
+Risk: TypeAlias = Callable[[Array, float, Divergence], float]
+RHO, PANELS = 0.25, 64
+
+
+def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
+    """E_z R of the loss f(x) = x on balls of radius 1/4."""
+    return float(integrated_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, panels=PANELS).value)
+
+
+@claim(
+    "Proof of Proposition 1, case (I)",
+    id="B7-mean",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\lim_{\eta\to 0}\text{Optval} \ge \text{ess.sup}_{\nu_z} f",
+    assumptions="f(x) = x, two data points 0 and 1, rho = 1/4, absolute value and hinge",
+    quote="By taking eta -> 0 both sides, we find Optval >= ess-sup f",
+    correction="the mean over the data is lost: the optimal value tends to E_z of the essential suprema",
+    corrected=r"\lim_{\eta\to 0}\text{Optval} ="
+    r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
+)
+def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
+    """Over several data points the limit is the mean of the essential suprema."""
+    z = array([0.0, 1.0])[:, None]
+    for d in (ABSOLUTE, HINGE):
+        for eta in (0.1, 0.01, 1e-3, 1e-6):
+            missing = 2 * RHO - oracles_uniform.value(eta, d.family or "", G=2 * RHO)
+            # The kink lies in one panel, 2 rho/panels wide; and no rule misses more than there is.
+            tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
+            error = abs(0.5 + RHO - missing - risk(z, eta, d))
+            yield Evidence(error, tolerance, f"{d.name}, eta = {eta}")
+
+
+@limit_is_a_mean_over_data.counterexample(margin=0.49)
+def _two_points() -> Evidence:
+    got = risk_of_data(array([0.0, 1.0])[:, None], 1e-6, ABSOLUTE)
+    return Evidence(
+        1 + RHO - got,
+        0.0,
+        f"data 0 and 1, f(x) = x, rho = 1/4, eta = 1e-6: the optimal value is {got:.4f}, "
+        "and ess-sup f around z = 1 is 1.25",
+    )
+
+
+@limit_is_a_mean_over_data.mutant("takes the largest over the data")
+def _(z: Array, eta: float, d: Divergence) -> float:
+    return risk_of_data(z[1:, :], eta, d)
+
+
+@limit_is_a_mean_over_data.mutant("adds the data up")
+def _(z: Array, eta: float, d: Divergence) -> float:
+    return risk_of_data(z, eta, d) * int(z.shape[0])

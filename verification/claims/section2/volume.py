@@ -1,0 +1,78 @@
+"""Section 2 of the paper: the volume of the ball on which the reference law is uniform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import exp, inf, sqrt
+
+import numpy as np
+
+from phiball.backends import active
+from phiball.refimpl import Ball
+from phiball.verification.claims.section2.duality import ROUNDING
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.oracles import uniform as oracles_uniform
+
+POINTS = 20_000
+Z = 5.5
+"""Both tails of the normal law beyond it hold 4e-8; there are 18 tests."""
+
+
+def volume_in_space(ball: Ball, d: int) -> float:
+    """The library's volume of the ball in R^d."""
+    return exp(ball.log_volume(d))
+
+
+@claim(
+    "Eq. (def:nu:z)",
+    id="A5",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\text{vol}(B_\rho(z)) = V_\rho\ \text{for every}\ z\in Z,\quad"
+    r" B_\rho(z)=\{z'\in Z:\ \|z'-z\|\le\rho\}",
+    quote="the volume of B_rho(z) is independent of the choice of z",
+    correction="only if Z is all of R^d; at the border of a domain a part of the ball is cut off",
+    corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
+    error_level=1e-6,
+)
+def volume_does_not_depend_on_the_centre(
+    volume: Callable[[Ball, int], float] = volume_in_space,
+) -> Iterator[Evidence]:
+    """In R^d the ball has one volume around every z, that of the textbook."""
+    rng = np.random.default_rng(5)
+    xp = active().namespace
+    for norm in (1.0, 2.0, inf):
+        for d in (1, 2, 4):
+            ball = Ball(norm, 0.45)
+            got, exact = volume(ball, d), float(oracles_uniform.volume(norm, 0.45, d))
+            yield Evidence(abs(got - exact), ROUNDING * exact, f"norm {norm}, d = {d}: {got:.6g}")
+            share = got / 0.9**d
+            for centre in (0.0, 10.0):
+                cube = centre + rng.uniform(-0.45, 0.45, size=(POINTS, d))
+                inside = ball.contains(xp.asarray(cube), xp.full((d,), centre, dtype=xp.float64))
+                hits = int(xp.sum(xp.astype(inside, xp.int64)))
+                spread = sqrt(max(share * (1 - share), 0.0) / POINTS)
+                off = abs(hits / POINTS - share)
+                yield Evidence(off, Z * spread + ROUNDING, f"norm {norm}, d = {d}, around {centre}")
+
+
+@volume_does_not_depend_on_the_centre.counterexample(margin=0.19)
+def _interval() -> Evidence:
+    rho = 0.2
+    inside = [min(z + rho, 1.0) - max(z - rho, 0.0) for z in (0.0, 0.5)]
+    return Evidence(
+        inside[1] - inside[0],
+        0.0,
+        f"Z = [0, 1], rho = {rho}: the ball has length {inside[0]:.4g} around 0, {inside[1]:.4g} around 1/2",
+    )
+
+
+@volume_does_not_depend_on_the_centre.mutant("forgets the radius")
+def _(ball: Ball, d: int) -> float:
+    return exp(Ball(ball.norm, 1.0).log_volume(d))
+
+
+@volume_does_not_depend_on_the_centre.mutant("takes the Euclidean ball for every norm")
+def _(ball: Ball, d: int) -> float:
+    return exp(Ball(2, ball.radius).log_volume(d))

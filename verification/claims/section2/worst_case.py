@@ -1,0 +1,290 @@
+"""Section 2 of the paper, Theorem 1 (II): the density of the worst case, and whether there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import mpmath as mp
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, Rng, array_namespace, rng, to_numpy
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Ball,
+    Density,
+    Divergence,
+    WorstCase,
+    cressie_read,
+    worst_case,
+    worst_case_density,
+)
+from phiball.verification.claims.section2.duality import (
+    ROUNDING,
+    Solver,
+    numbers,
+    primal_tolerance,
+    solved,
+    value_tolerance,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, array, divergences, powers_of_ten, problems
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import uniform as oracles_uniform
+
+Densities: TypeAlias = Callable[..., Density]
+
+SUPERLINEAR = (QUADRATIC, ENTROPIC, cressie_read(1.5), cressie_read(3.0))
+NODES = 200
+
+
+class Midpoints(Ball):
+    """An interval whose sample is the midpoints of n equal cells, so that averages over it are exact sums."""
+
+    def sample(
+        self,
+        z: Array,
+        n: int,
+        rng: Rng,
+        *,
+        event_ndim: int = 1,
+        antithetic: bool = False,
+        qmc: bool = False,
+    ) -> Array:
+        """The midpoints around each z (N, 1); shape (N, n, 1)."""
+        xp = array_namespace(z)
+        t = (2 * xp.arange(n, dtype=z.dtype) + 1) / n - 1
+        return z[:, None, :] + self.radius * t[None, :, None]
+
+
+# --- Theorem 1 (II) -------------------------------------------------------------------------------
+
+
+@claim(
+    "Theorem 1 (II)",
+    id="A4",
+    section=2,
+    verdict=Verdict.HOLDS,
+    formula=r"\frac{dP_*(\omega)}{d\omega} = V_\rho^{-1}\,\mathbb{E}_{z\sim\hat P}"
+    r"\left[1\{\omega\in B_\rho(z)\}\,\zeta_z^*(\omega)\right],\quad"
+    r" \zeta_z^*(\omega) = (\eta\phi)^{*\prime}\left(f(\omega)-\mu_z^*\right)",
+    assumptions="phi is strictly convex and superlinear, so that the pair (mu*, zeta*) exists; the ball is "
+    "an interval, and the integrals are sums over its midpoints",
+    examples=40,
+    d=st.sampled_from(SUPERLINEAR),
+    eta=powers_of_ten(-2.0, 2.0),
+    wave=st.integers(0, 9),
+    slope=st.floats(-2, 2),
+    cells=st.integers(0, 300),
+)
+def density_of_the_worst_case(
+    d: Divergence,
+    eta: float,
+    wave: int,
+    slope: float,
+    cells: int,
+    density: Densities = worst_case_density,
+) -> Iterator[Evidence]:
+    """The printed density has mass one, and its expected loss less the divergence is the dual value."""
+    rho = 0.25
+    h = 2 * rho / NODES
+    centres = [0.0, cells * h]  # the two balls are made of the same cells, and may overlap
+    x = -rho + h * (np.arange(NODES + cells) + 0.5)
+
+    def loss(x: Array, i: Array) -> Array:
+        return array_namespace(x).sin(wave * x[:, 0]) + slope * x[:, 0]
+
+    def at(z: list[float]) -> Any:
+        found = density(
+            loss,
+            array(z)[:, None],
+            Midpoints(2, rho),
+            eta,
+            d,
+            at=array(x.tolist())[:, None],
+            samples=NODES,
+            rng=rng(0),
+        )
+        return to_numpy(found.density)
+
+    f = np.sin(wave * x) + slope * x
+    mixed = at(centres)
+    # The rounding of f and mu is magnified by 1/eta in zeta, whose mean is one and which is at most NODES.
+    scale = ROUNDING * (3 + (3 + eta) / eta)
+    yield Evidence(abs(float(np.sum(mixed) * h) - 1), scale, "the mass")
+    cost = value = 0.0
+    each = [at([z]) for z in centres]
+    error = float(np.abs(mixed - (each[0] + each[1]) / 2).max())
+    yield Evidence(error, scale / h, "the mixture over z")
+    for z, alone in zip((0, cells), each, strict=True):
+        zeta = alone[z : z + NODES] * 2 * rho
+        cost += sum(float(definitions.phi(mp.mpf(v), d.family or "", d.parameter)) for v in zeta.tolist())
+        value += float(oracles.inner_extended(f[z : z + NODES], eta, d.family or "", d.parameter)[0])
+    primal = float(np.sum(mixed * f) * h) - eta * cost / (2 * NODES)
+    yield Evidence(abs(primal - value / 2), (3 + eta) * scale, "the primal value and the dual")
+
+
+@density_of_the_worst_case.mutant("forgets the volume of the ball")
+def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
+    found = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(found, density=found.density * 2 * ball.radius)
+
+
+@density_of_the_worst_case.mutant("adds the data points up in place of their mean")
+def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
+    found = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(found, density=found.density * z.shape[0])
+
+
+@density_of_the_worst_case.mutant("solves with half of eta")
+def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
+    return worst_case_density(loss, z, ball, eta / 2, d, **rest)
+
+
+@claim(
+    "Eq. (condition:zeta:mu)",
+    id="A4-kinked",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\mathbb{E}_{\nu_z}[\zeta_z^*]=1,\quad"
+    r" \zeta_z^*(\omega) = (\eta\phi)^{*\prime}\left(f(\omega)-\mu_z^*\right)",
+    assumptions="finite support, any phi",
+    quote="there exists a primal-dual pair (mu*, zeta*) such that ... zeta* = (eta phi)*'[f - mu*]",
+    correction="where phi* has a kink, zeta* lies in its subdifferential; the derivative alone may not have "
+    "mass one for any mu",
+    corrected=r"\zeta_z^*(\omega) \in \partial(\eta\phi)^*\left(f(\omega)-\mu_z^*\right)",
+    problem=problems(),
+    d=divergences(),
+)
+def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+    """The worst case of every phi has mass one and lies in the subdifferential of phi*, point by point."""
+    solution = solved(solve, problem, d)
+    w = numbers(solution.weights)
+    yield Evidence(abs(sum(w) - 1), ROUNDING, "the mass")
+    instance = (problem.eta, d.family or "", d.parameter)
+    eta, mu = mp.mpf(problem.eta), mp.mpf(float(solution.mu))
+    with mp.workdps(definitions.DIGITS):
+        apart = []
+        for v, q, gamma in zip(problem.f, problem.probabilities, w, strict=True):
+            if q:
+                # Fenchel and Young: phi(x) + phi*(s) - s x >= 0, with equality for x in the subdifferential.
+                x, s = mp.mpf(gamma) / mp.mpf(q), (mp.mpf(v) - mu) / eta
+                young = definitions.phi(x, *instance[1:]) + definitions.conjugate(s, *instance[1:]) - s * x
+                apart.append(float(mp.mpf(q) * eta * young))
+    # One Fenchel gap a point: they add up to the duality gap, so that its rounding is theirs.
+    yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
+    exact = oracles.inner(problem.f, *instance, problem.p).value
+    reached = definitions.primal(problem.f, w, *instance, problem.p)
+    short = abs(definitions.difference(exact, reached))
+    yield Evidence(short, primal_tolerance(problem, d), "the primal value")
+
+
+@optimality_condition.counterexample(margin=0.33)
+def _no_multiplier() -> Evidence:
+    # phi* = s_+/alpha has derivative 0 below 0, 1/alpha above, and none at 0.
+    alpha, f = 0.75, (0.0, 1.0)
+    masses = {sum((v > mu) / alpha / 2 for v in f) for mu in (-0.5, 0.5, 1.5)}
+    least = min(abs(mass - 1) for mass in masses)
+    shown = ", ".join(f"{mass:.4g}" for mass in sorted(masses))
+    return Evidence(
+        least, 0.0, f"f = {f}, indicator with alpha = {alpha}: the mass of phi*' is {shown}, never 1"
+    )
+
+
+@optimality_condition.mutant("takes the derivative of phi* and no more")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+    # On the left of a kink; the sum is then divided out, as Algorithm 2 does.
+    x = law * d.dconj((losses - s.mu) / eta - 1e-9)
+    total = xp.sum(x)
+    return replace(s, weights=xp.where(total > 0, x, law) / xp.where(total > 0, total, xp.ones_like(total)))
+
+
+@optimality_condition.mutant("moves mu by a hundredth of eta")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    return replace(s, mu=s.mu + 0.01 * eta)
+
+
+# --- Whether the supremum is reached --------------------------------------------------------------
+
+
+@claim(
+    "Lemma EC (phi:div), existence",
+    id="A7",
+    section=2,
+    verdict=Verdict.CORRECTED,
+    formula=r"\exists\,\zeta^*:\quad \mathbb{E}_\nu[f\zeta^*] - \eta\,\mathbb{E}_\nu[\phi(\zeta^*)] = R",
+    assumptions="f bounded",
+    quote="There exists an optimal solution to this primal problem",
+    correction="true for a superlinear phi and for finite support; for the absolute value and the hinge "
+    "under a law without atoms the supremum is not reached",
+    corrected=r"\exists\,\zeta^*\quad\text{if}\quad \lim_{t\to\infty}\frac{\phi(t)}{t}=\infty"
+    r"\quad\text{or}\quad |\text{supp}\,\nu|<\infty",
+)
+def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
+    """A density reaches R for superlinear phi and f uniform on [0, 1], and weights do for finite support."""
+    for d in (ENTROPIC, QUADRATIC):
+        for eta in (10.0, 1.0, 0.3, 0.05, 1e-3):
+            breaks = (oracles_uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+            x, p = oracles_uniform.graded(breaks)
+            w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
+            zeta = array((w / p).tolist())
+            reached = float(w @ x - eta * (p @ to_numpy(d.phi(zeta))))
+            exact = oracles_uniform.value(eta, d.family or "")
+            note = f"{d.name}, eta = {eta}: {reached:.9f}"
+            yield Evidence(abs(reached - exact), ROUNDING * (1 + eta), note)
+    for d in (ABSOLUTE, HINGE):
+        for m in (1, 2, 10, 100):
+            problem = Problem(tuple((k + 1) / m for k in range(m)), 0.2)
+            w = numbers(solved(solve, problem, d).weights)
+            got = definitions.primal(problem.f, w, 0.2, d.family or "")
+            best = oracles.inner(problem.f, 0.2, d.family or "").value
+            short = abs(definitions.difference(got, best))
+            yield Evidence(short, value_tolerance(problem) + ROUNDING * 0.2, f"{d.name}, {m} points")
+
+
+@supremum_is_reached.counterexample(margin=0.29)
+def _not_reached() -> Evidence:
+    # Of all densities, it is best to move P(f <= 1 - 2 eta) to the top e of [0, 1], and e -> 0.
+    eta, dual = 0.2, oracles_uniform.value(0.2, "absolute")
+    short, shown = [], []
+    for e in (0.1, 0.01, 0.001):
+        moved = 1 - 2 * eta
+        reached = (1 - moved**2) / 2 + moved * (1 - e / 2) - 2 * eta * moved
+        short.append((dual - reached) / e)
+        shown.append(f"{reached:.6g}")
+    note = f"f on U[0, 1], absolute value, eta = {eta}: mass 3/5 moved to the top e = 0.1, 0.01, 0.001"
+    return Evidence(
+        min(short), 0.0, f"{note} gives {', '.join(shown)}: below {dual:.4g} by 0.3 e for every e"
+    )
+
+
+@supremum_is_reached.mutant("drops the atom at the maximum")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    xp = array_namespace(losses)
+    if d not in (ABSOLUTE, HINGE):
+        return s
+    law = 1 / losses.shape[-1]
+    kept = xp.where(s.weights > law, xp.full_like(losses, law), s.weights)
+    return replace(s, weights=kept / xp.sum(kept))
+
+
+@supremum_is_reached.mutant("caps the density at two")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, d, p=p)
+    if p is None:
+        return s
+    xp = array_namespace(losses)
+    kept = xp.where(s.weights > 2 * p, 2 * p, s.weights)
+    return replace(s, weights=kept / xp.sum(kept))

@@ -1,0 +1,263 @@
+"""Section 3 of the paper, Assumption 3 (I) and the lemma behind Proposition 3: chi-square of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import combinations
+from math import comb, log
+from typing import TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, to_numpy
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    Divergence,
+    chi_square_bound,
+    indicator,
+    signed_weights,
+    worst_case,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.enumeration import on_backend
+from phiball.verification.instances.strategies import NAMED, powers_of_ten
+from phiball.verification.oracles import levels as oracles_levels
+
+Mean: TypeAlias = Callable[[list[Fraction]], Fraction]
+ChiSquareBound: TypeAlias = Callable[[Divergence, float, float], float]
+Weights: TypeAlias = Callable[..., tuple[Array, Array]]
+
+# --- The lemma on a random half -------------------------------------------------------------------
+
+
+def chi_square(gamma: list[Fraction]) -> Fraction:
+    """m sum (gamma_i - 1/m)^2."""
+    m = len(gamma)
+    return m * sum(((v - Fraction(1, m)) ** 2 for v in gamma), Fraction(0))
+
+
+def half_variance(gamma: list[Fraction]) -> Fraction:
+    """E(sum over I of gamma_i - 1/2)^2 for I a random half, over all halves."""
+    m = len(gamma)
+    sums = (sum(half, Fraction(0)) - Fraction(1, 2) for half in combinations(gamma, m // 2))
+    return sum((v * v for v in sums), Fraction(0)) / comb(m, m // 2)
+
+
+@st.composite
+def simplex(draw: st.DrawFn) -> list[Fraction]:
+    """2, 4, 6 or 8 probabilities, exact."""
+    m = 2 * draw(st.integers(1, 4))
+    counts = draw(st.lists(st.sampled_from([0, 1, 2, 1000]), min_size=m, max_size=m).filter(any))
+    return [Fraction(c, sum(counts)) for c in counts]
+
+
+def _lemma(gamma: list[Fraction]) -> Fraction:
+    """D_chi2/(2m)."""
+    return chi_square(gamma) / (2 * len(gamma))
+
+
+def _lemma_of_example_3(gamma: list[Fraction]) -> Fraction:
+    """D_phi/(2m), phi = (x^2 - 1)/2."""
+    m = len(gamma)
+    return sum((((m * v) ** 2 - 1) / 2 for v in gamma), Fraction(0)) / m / (2 * m)
+
+
+def _show(gamma: list[Fraction], bound: Mean) -> str:
+    words = ", ".join(map(str, gamma))
+    return f"gamma = ({words}): {float(half_variance(gamma)):.4g}, the bound is {float(bound(gamma)):.4g}"
+
+
+@claim(
+    "Lemma (bound:simplex)",
+    id="D7",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=(
+        r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
+        r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right)"
+    ),
+    assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
+    gamma=simplex(),
+)
+def random_half(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
+    """The mass of a random half of m points has variance at most D_chi2/(2m), D_chi2 without a factor 1/2."""
+    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+
+
+@random_half.mutant("has 4m for 2m")
+def _(gamma: list[Fraction]) -> Fraction:
+    return _lemma(gamma) / 2
+
+
+@random_half.mutant("has the chi-square of Example 3, with its factor 1/2")
+def _(gamma: list[Fraction]) -> Fraction:
+    return _lemma_of_example_3(gamma)
+
+
+@claim(
+    "Lemma (bound:simplex)",
+    id="D7-half",
+    section=3,
+    verdict=Verdict.REFUTED,
+    formula=(
+        r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
+        r"D_{\phi}\left(\gamma, \frac{1}{m}\right), \quad \phi(x) = \frac{x^2 - 1}{2}"
+    ),
+    assumptions="gamma in the simplex, m even, I a random half; D_chi2 read as the divergence of Example 3",
+    quote="E[sum_(i in I) gamma_i - 1/2]^2 <= 1/(2m) D_chi2(gamma, 1/m)",
+    correction=(
+        "the paper defines no D_chi2; the lemma needs m sum (gamma_i - 1/m)^2, twice that of Example 3"
+    ),
+    corrected=r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right) = m \sum_i \left(\gamma_i - \frac{1}{m}\right)^2",
+    gamma=simplex(),
+)
+def random_half_with_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
+    """The mass of a random half of m points has variance at most D_phi/(2m), phi that of Example 3."""
+    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+
+
+@random_half_with_example_3.counterexample(margin=0.12)
+def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
+    gamma = [Fraction(1), Fraction(0)]
+    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+
+
+@random_half_with_example_3.mutant("has the chi-square without the factor 1/2")
+def _(gamma: list[Fraction]) -> Fraction:
+    return _lemma(gamma)
+
+
+# --- One sign on each half ------------------------------------------------------------------------
+
+
+@claim(
+    "Proposition 3, proof of (II)",
+    id="D8",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=(
+        r"\gamma_i - \frac{1}{2} \gamma_i' \text{ has one sign for } i \le 2^{\ell-1}, \quad "
+        r"\gamma_i - \frac{1}{2} \gamma_i'' \text{ has one sign for } i > 2^{\ell-1}"
+    ),
+    assumptions="exact weights; the paper supposes phi strongly convex, and the kinked ones have it too",
+    examples=200,
+    f=st.one_of(
+        st.lists(st.integers(-3, 3).map(float), min_size=8, max_size=8),
+        st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=8, max_size=8),
+    ),
+    eta=powers_of_ten(-2, 2),
+    phi=st.sampled_from([*NAMED, *KAPPA]),
+    level=st.integers(1, 3),
+)
+def one_sign_on_each_half(
+    f: list[float], eta: float, phi: Divergence, level: int, weights: Weights = signed_weights
+) -> Iterator[Evidence]:
+    """The weights of a level less those of its two halves have one sign on each half."""
+    n = 2**level
+    w = to_numpy(weights(on_backend(f[:n]), eta, phi, telescoping=True)[1])
+    slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # weights move by rounding/eta
+    for half in (w[: n // 2], w[n // 2 :]):
+        yield Evidence(min(half.max(), -half.min()), slack, f"the weights {half}")
+
+
+@one_sign_on_each_half.mutant("subtracts each half from the other")
+def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
+    half = rows.shape[-1] // 2
+    value, w = signed_weights(rows, eta, phi, telescoping=False)
+    parts = [to_numpy(worst_case(one, eta, phi).weights) / 2 for one in (rows[half:], rows[:half])]
+    return value, on_backend(to_numpy(w) - np.concatenate(parts))
+
+
+@one_sign_on_each_half.mutant("solves the halves with another eta")
+def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
+    value, w = signed_weights(rows, eta, phi, telescoping=False)
+    other = signed_weights(rows, 2 * eta, phi, telescoping=True)[1]
+    return value, w + other - signed_weights(rows, 2 * eta, phi, telescoping=False)[1]
+
+
+# --- Assumption 3 (I) -----------------------------------------------------------------------------
+
+
+def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
+    """chi-square of the exact weights, by closed forms."""
+    return float(oracles_levels.chi_square(oracles_levels.solve(f, eta, phi.family or "", phi.parameter)[1]))
+
+
+@claim(
+    "Assumption 3 (I)",
+    id="D9",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=r"D_{\chi^2}\left(\gamma^*, \frac{1}{m}\right) \le C \quad \text{for all } f_1, \dots, f_m",
+    assumptions="phi quadratic or entropic",
+    quote="holds by selecting proper divergence function phi, such as quadratic or entropy function",
+    correction=(
+        "it needs losses in [0, B]; without B one large loss takes all the weight, and chi-square is m - 1"
+    ),
+    corrected=(
+        r"C = \sinh^2 \frac{B}{2 \eta} \text{ (entropic)}, \quad C = \frac{B^2}{4 \eta^2} \text{ for } B \le "
+        r"2 \eta, \text{ else } \frac{B}{\eta} - 1 \text{ (quadratic)}"
+    ),
+    examples=200,
+    f=st.lists(
+        st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_subnormal=False)),
+        min_size=1,
+        max_size=40,
+    ),
+    B=powers_of_ten(-1, 1),
+    eta=powers_of_ten(-1, 1),
+    phi=st.sampled_from([QUADRATIC, ENTROPIC, indicator(0.3)]),
+)
+def chi_square_is_bounded(
+    f: list[float], B: float, eta: float, phi: Divergence, bound: ChiSquareBound = chi_square_bound
+) -> Iterator[Evidence]:
+    """The worst-case weights have chi-square at most C whatever the losses in [0, B], and C is attained."""
+    losses = tuple(B * v for v in f)
+    C = bound(phi, B, eta)
+    exact = _chi_square(losses, eta, phi)
+    weights = to_numpy(worst_case(on_backend(losses), eta, phi).weights)
+    slack = 2.0**-40 * len(f) * (1 + B / eta)
+    yield Evidence(exact - C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
+    solved = float(oracles_levels.chi_square(weights))
+    yield Evidence(solved - C, slack * (1 + C), "chi-square of the solver's weights")
+    if phi.family != "indicator":  # whose weights are not unique where losses tie
+        yield Evidence(abs(solved - exact), slack * (1 + exact), "the same, to rounding")
+    # One loss B among m - 1 zeros attains C at the eta that belongs to m.
+    m = len(f) + 2
+    for phi, at in ((ENTROPIC, B / log(m - 1)), (QUADRATIC, B / m)):
+        C, reached = bound(phi, B, at), _chi_square((B,) + (0.0,) * (m - 1), at, phi)
+        yield Evidence(abs(C - reached), 2.0**-40 * m * m, f"{phi.name}, one loss of {m}: C is attained")
+    C, reached = bound(QUADRATIC, B, B * m), _chi_square((B, 0.0), B * m, QUADRATIC)
+    yield Evidence(abs(C - reached), 2.0**-40, "quadratic, large eta: C is attained")
+
+
+@chi_square_is_bounded.counterexample(margin=62.9)
+def _one_large_loss() -> Iterator[Evidence]:
+    f = (1e6,) + (0.0,) * 63
+    for phi in (QUADRATIC, ENTROPIC):
+        few, many = _chi_square(f[:2], 1.0, phi), _chi_square(f, 1.0, phi)
+        yield Evidence(
+            many,
+            0.0,
+            f"{phi.name}, eta = 1, f = (1e6, 0, ..., 0): {few:.5g} for m = 2, {many:.5g} for m = 64",
+        )
+
+
+@chi_square_is_bounded.mutant("forgets to halve B/eta")
+def _(phi: Divergence, B: float, eta: float) -> float:
+    return chi_square_bound(phi, 2 * B, eta)
+
+
+@chi_square_is_bounded.mutant("has B/eta - 1 for every eta")
+def _(phi: Divergence, B: float, eta: float) -> float:
+    return B / eta - 1 if phi == QUADRATIC else chi_square_bound(phi, B, eta)
+
+
+@chi_square_is_bounded.mutant("keeps to small B/eta")
+def _(phi: Divergence, B: float, eta: float) -> float:
+    return B**2 / (4 * eta**2) if phi == QUADRATIC else chi_square_bound(phi, B, eta)

@@ -1,0 +1,151 @@
+"""Section 3 of the paper, its theorem on smooth nonconvex losses: the plans, their cost, and runs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import ceil, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.stats import t as student
+
+from phiball.backends import Array, active, array_namespace, rng, to_numpy
+from phiball.refimpl import (
+    ENTROPIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Plan,
+    RegularizedLoss,
+    gradient_mapping,
+    nonconvex_plan,
+    onto_box,
+    projected_sgd,
+)
+from phiball.verification.claims.section3.nonconvex import EPSILONS, INVERSE
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.orders import order, within
+from phiball.verification.instances.sgd_paths import Descent, stacked_gradient
+from phiball.verification.oracles.complexity import wave_slope
+
+Planner: TypeAlias = Callable[..., Plan]
+
+# --- The cost -------------------------------------------------------------------------------------
+
+UNIT = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}
+
+
+@claim(
+    "Theorem (complexity:BSMD), cost",
+    id="G6-cost",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=r"\mathrm{cost}_{RT-MLMC} = \widetilde{O}(\epsilon^{-4})",
+    assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|mapping|^2 <= epsilon^2",
+)
+def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
+    """An epsilon-stationary point costs O(eps^-4 log^2(1/eps)) perturbed points with RT-MLMC."""
+    for constrained in (True, False):
+        plans = [plan(eps, **UNIT, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
+        for made, eps in zip(plans, EPSILONS, strict=True):
+            yield Evidence(made.bound - eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
+        name = "cost, constrained" if constrained else "cost, unconstrained"
+        costs = [made.evaluations for made in plans]
+        yield from within(order(name, "1/epsilon", INVERSE, costs, 4, 2), 0.0)
+
+
+@cost_in_epsilon.mutant("draws all levels in full")
+def _(epsilon: float, *, estimator: Any, **rest: Any) -> Plan:
+    made = nonconvex_plan(epsilon, estimator=estimator, **rest)
+    return replace(made, estimator=SG(made.estimator.level))
+
+
+@cost_in_epsilon.mutant("steps for epsilon^3")
+def _(epsilon: float, **rest: Any) -> Plan:
+    made = nonconvex_plan(epsilon, **rest)
+    return replace(made, steps=ceil(made.steps / epsilon))
+
+
+@cost_in_epsilon.mutant("the level of the coarsest epsilon")
+def _(epsilon: float, **rest: Any) -> Plan:
+    rough = nonconvex_plan(EPSILONS[0], **rest)
+    made = nonconvex_plan(epsilon, **rest)
+    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound / 2)
+
+
+# --- End to end: f = B (1 - cos(theta - b))/2, b uniform on [-1, 1] -----------------------------------
+
+HEIGHT, ETA, EPSILON = 2.0, 4.0, 0.7
+
+
+def _wave(theta: Array, x: Array) -> Array:
+    return HEIGHT * (1 - array_namespace(x).cos(theta - x)) / 2
+
+
+def _wave_gradient(theta: Array, x: Array) -> Array:
+    return HEIGHT * array_namespace(x).sin(theta - x) / 2
+
+
+def stationarity_of_runs(
+    made: Plan, sgd: Descent, project: Callable[[Array], Array], *, runs: int, seed: int
+) -> Any:
+    """The mean of |mapping|^2 over all iterates of each run, hence over the choice of one."""
+    objective = RegularizedLoss(Ball(2, 1.0), ETA, ENTROPIC, made.estimator)
+    gradient = stacked_gradient(
+        objective, _wave, _wave_gradient, (0.0,), runs=runs, batch=made.batch, seed=seed
+    )
+    seen: list[Any] = []
+
+    def recorded(theta: Array) -> Array:
+        seen.append(to_numpy(theta))
+        return gradient(theta)
+
+    xp = active().namespace
+    start = xp.full((runs,), 2.0, dtype=xp.float64)
+    how = {"step_size": made.step_size, "steps": made.steps, "project": project, "average": False}
+    run = sgd(recorded, start, rng=rng(seed + 1), **how)
+    iterates = np.stack([*seen, to_numpy(run.last)])
+    slope = xp.asarray(wave_slope(iterates, HEIGHT, ETA), dtype=xp.float64)
+    theta = xp.asarray(iterates, dtype=xp.float64)
+    mapping = gradient_mapping(slope, theta, step_size=made.step_size, project=project)
+    return np.mean(to_numpy(mapping) ** 2, axis=0)
+
+
+@claim(
+    "Theorem (complexity:BSMD), end to end",
+    id="G6-run",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} - \mathrm{Proj}_{\Theta}"
+    r"\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right] \right\|_2^2"
+    r" \le \epsilon^2",
+    assumptions="f = 1 - cos(theta - b), b uniform on [-1, 1], eta = 4, epsilon = 0.7; RT-MLMC",
+    error_level=1e-6,
+)
+def random_iterate_of_training(
+    plan: Planner = nonconvex_plan, sgd: Descent = projected_sgd
+) -> Iterator[Evidence]:
+    """Projected SGD finds an epsilon-stationary point, as planned, with and without constraints."""
+    problem = {"lipschitz": HEIGHT / 2, "smoothness": HEIGHT / 2, "bound": HEIGHT, "eta": ETA}
+    for constrained, runs in ((False, 12), (True, 4)):  # batches are large under a constraint
+        project = onto_box(0.5, 3.0) if constrained else onto_box(-np.inf, np.inf)
+        made = plan(EPSILON, **problem, constrained=constrained, estimator=RTMLMC)
+        values = stationarity_of_runs(made, sgd, project, runs=runs, seed=0)
+        mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
+        tail = float(student.isf(5e-7, runs - 1))  # two means, one in a million together
+        note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g} for {EPSILON**2:.3g}"
+        yield Evidence(mean - EPSILON**2, tail * spread / sqrt(runs), note)
+
+
+@random_iterate_of_training.mutant("steps that are 300 times too small", replaces="plan")
+def _(epsilon: float, **rest: Any) -> Plan:
+    made = nonconvex_plan(epsilon, **rest)
+    return replace(made, step_size=made.step_size / 300)
+
+
+@random_iterate_of_training.mutant("a hundredth of the steps", replaces="plan")
+def _(epsilon: float, **rest: Any) -> Plan:
+    made = nonconvex_plan(epsilon, **rest)
+    return replace(made, steps=max(1, made.steps // 100))

@@ -1,0 +1,159 @@
+"""Section 3 of the paper, Assumption 3 (II): which losses have a Lipschitz inverse distribution function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.oracles import levels as oracles_levels
+
+# --- A density bounded below -----------------------------------------------------------------------
+
+Pieces: TypeAlias = list[tuple[int, int]]
+
+
+def _largest_slope(pieces: Pieces) -> Fraction:
+    """1/Upsilon, Upsilon the least density, for pieces of (width, mass in parts of the whole)."""
+    whole = sum(mass for _, mass in pieces)
+    return max(Fraction(width * whole, mass) for width, mass in pieces)
+
+
+def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
+    """The inverse distribution function, for a density that is constant on each of the adjacent pieces."""
+    whole, x, below = sum(mass for _, mass in pieces), Fraction(0), Fraction(0)
+    for width, mass in pieces:
+        share = Fraction(mass, whole)
+        if u <= below + share:
+            return x + (u - below) / share * width
+        x, below = x + width, below + share
+    return x
+
+
+@claim(
+    "Section 3.3, density bounded below",
+    id="D10",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=(
+        r"p \ge \Upsilon \text{ on its support} \;\Rightarrow\; |Q(u) - Q(v)| \le \frac{1}{\Upsilon} "
+        r"|u - v|"
+    ),
+    assumptions="p the density and Q the inverse distribution function of the loss",
+    quote="As long as the probability density is lower bounded by Upsilon within its support",
+    correction="the support must be an interval: Q jumps over a gap",
+    corrected=(
+        r"p \ge \Upsilon \text{ on } [a, b],\; p = 0 \text{ elsewhere} \;\Rightarrow\; "
+        r"|Q(u) - Q(v)| \le \frac{1}{\Upsilon} |u - v|"
+    ),
+    pieces=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5),
+    u=st.fractions(0, 1, max_denominator=60),
+    v=st.fractions(0, 1, max_denominator=60),
+)
+def density_bounded_below(
+    pieces: Pieces, u: Fraction, v: Fraction, slope: Callable[[Pieces], Fraction] = _largest_slope
+) -> Iterator[Evidence]:
+    """A density of at least Upsilon makes the inverse distribution function 1/Upsilon-Lipschitz."""
+    far = abs(_quantile(pieces, u) - _quantile(pieces, v))
+    yield Evidence(float(far - slope(pieces) * abs(u - v)), 0.0, f"the quantiles are {far} apart")
+    # The steepest piece attains it.
+    whole, below = sum(mass for _, mass in pieces), 0
+    ends = [(below := below + mass) for _, mass in pieces]
+    slopes = [
+        (_quantile(pieces, Fraction(end, whole)) - _quantile(pieces, Fraction(end - mass, whole)))
+        / Fraction(mass, whole)
+        for end, (_, mass) in zip(ends, pieces, strict=True)
+    ]
+    yield Evidence(float(abs(max(slopes) - slope(pieces))), 0.0, "1/Upsilon is attained")
+
+
+@density_bounded_below.counterexample(margin=2.9)
+def _gap() -> Evidence:
+    # U([0, 1] and [10, 11]): density 1/2, and AV@R at 1/2 is the mean of the upper piece.
+    u, x = [0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 1.0, 10.0, 11.0]
+    bias = oracles_levels.average_value_at_risk(u, x, 0.5) - float(oracles_levels.order_means(u, x, 1)[0])
+    return Evidence(
+        bias - 2.0,
+        0.0,
+        f"f uniform on [0, 1] and [10, 11], Upsilon = 1/2, AV@R at 1/2: bias {bias:.4g} > 2 at level 0",
+    )
+
+
+@density_bounded_below.mutant("takes the largest density")
+def _(pieces: Pieces) -> Fraction:
+    return min(Fraction(w * sum(m for _, m in pieces), mass) for w, mass in pieces)
+
+
+@density_bounded_below.mutant("takes the mean density")
+def _(pieces: Pieces) -> Fraction:
+    return Fraction(sum(width for width, _ in pieces))
+
+
+# --- Linear losses on balls -----------------------------------------------------------------------
+
+SIZES = (4, 16, 64, 256, 1024)
+
+
+def _disc(n: int) -> float:
+    """F - F^n of the hinge at eta = 0.05 for f = b_1, b uniform on the disc."""
+    return oracles_levels.hinge_bias(n, 2, 0.05)
+
+
+@claim(
+    "Assumption 3 (II)",
+    id="D11",
+    section=3,
+    verdict=Verdict.REFUTED,
+    formula=(
+        r"|Q(u) - Q(v)| \le G |u - v| \quad \text{for a linear loss on a ball, hence } F - F^n \le "
+        r"\frac{G}{n}"
+    ),
+    assumptions="f = b_1, b uniform on the disc; hinge, eta = 0.05",
+    quote="is relatively mild",
+    correction=(
+        "the density of a linear loss vanishes at the edge of a ball of two or more active coordinates, so "
+        "Q is not Lipschitz; the bias of the hinge falls like n^(-2/(d+1)) there, not like 1/n"
+    ),
+    corrected=r"F - F^n \sim c\, n^{-2/(d+1)}",
+)
+def linear_loss_on_a_disc(bias: Callable[[int], float] = _disc) -> Iterator[Evidence | Curve]:
+    """A linear loss on a disc has a Lipschitz inverse distribution function, so that its bias is G/n."""
+    seen = tuple(bias(n) for n in SIZES)
+    curve = Curve(
+        "bias of the hinge, f linear on a disc",
+        "points n",
+        "F - F^n",
+        "G/n with the least G that n = 4 allows",
+        SIZES,
+        seen,
+        tuple(seen[0] * SIZES[0] / n for n in SIZES),
+    )
+    yield curve
+    yield curve.at_most(-1.0, 0.05)  # at n = 4 the order 1/n has not quite set in
+
+
+@linear_loss_on_a_disc.counterexample(margin=20.0)
+def _steep_quantile() -> Evidence:
+    t = 10.0 ** -np.arange(1, 6)
+    slopes = t / (1 - oracles_levels.coordinate_law(1 - t, 2)[0])
+    return Evidence(
+        float(slopes[-1] / slopes[0]),
+        0.0,
+        f"f = b_1 on the disc, from t below the edge to it Q has slope {slopes[0]:.3g} for t = 0.1 and "
+        f"{slopes[-1]:.3g} for t = 1e-5",
+    )
+
+
+@linear_loss_on_a_disc.mutant("has one active coordinate")
+def _(n: int) -> float:
+    return oracles_levels.hinge_bias(n, 1, 0.05)
+
+
+@linear_loss_on_a_disc.mutant("is the bias of a flat phi")
+def _(n: int) -> float:
+    return 1 / (n + 1)

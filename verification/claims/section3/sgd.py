@@ -1,0 +1,280 @@
+"""Section 3 of the paper, what its complexity rests on: the lemmas of projected SGD and stationarity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active, to_numpy
+from phiball.refimpl import gradient_mapping, onto_box, projected_sgd
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.piecewise_linear import Valley, mean_gap, valleys
+from phiball.verification.instances.sgd_paths import Descent, Landscape, all_noise, follow, landscapes
+from phiball.verification.instances.strategies import array, powers_of_ten
+
+Step: TypeAlias = Callable[[Valley], float]
+Map: TypeAlias = Callable[..., Array]
+
+# --- Nonsmooth convex -----------------------------------------------------------------------------
+
+
+def corrected_step(F: Valley) -> float:
+    """D/(M sqrt T) with D = |theta_1 - theta*|."""
+    return F.distance / (F.M * sqrt(F.steps))
+
+
+def printed_step(F: Valley) -> float:
+    """D/(M sqrt T) with D = F(theta_1) - min F."""
+    return F.gap / (F.M * sqrt(F.steps))
+
+
+@claim(
+    "Lemma EC (standard:SGD)",
+    id="F1",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=r"\gamma = \frac{D_*}{M\sqrt{T}}, \quad \mathbb{E}\left[ F(\widetilde{\theta})"
+    r" - \min_{\theta} F(\theta) \right] \le \frac{D_* M}{\sqrt{T}}, \quad"
+    r" D_* = F(\theta_1) - \min_{\theta} F(\theta)",
+    assumptions="F convex, E V a subgradient of F, E|V|^2 <= M^2; the average of T iterates",
+    quote="where the constant D_* = F(theta_1) - min F(theta)",
+    correction="D_* is the distance |theta_1 - theta*|, not the gap of the values",
+    corrected=r"D_* = \| \theta_1 - \theta^* \|",
+    F=valleys().filter(lambda F: F.distance > 0),
+)
+def average_of_sgd(F: Valley, sgd: Descent = projected_sgd, step: Step = corrected_step) -> Evidence:
+    """With D = |theta_1 - theta*| and the step D/(M sqrt T), the mean gap is at most D M/sqrt T."""
+    gap = mean_gap(F, sgd, step(F))
+    bound = F.distance * F.M / sqrt(F.steps)
+    return Evidence(gap - bound, 2.0**-42 * F.M, f"the mean gap is {gap:.4g}, the bound {bound:.4g}")
+
+
+@average_of_sgd.counterexample(margin=0.009)
+def _shallow(sgd: Descent = projected_sgd) -> Iterator[Evidence]:
+    for T in (1, 100):
+        F = Valley(0.01, 0.01, 0.0, 1.0, 0.0, T)
+        gap = mean_gap(F, sgd, printed_step(F))
+        printed = F.gap * F.M / sqrt(T)
+        yield Evidence(
+            gap - printed, 0.0, f"F = 0.01 abs(theta), theta_1 = 1, T = {T}: gap {gap:.4g} > {printed:.2g}"
+        )
+
+
+@average_of_sgd.mutant("the printed step", replaces="step")
+def _(F: Valley) -> float:
+    return printed_step(F)
+
+
+@average_of_sgd.mutant("forgets the root of T", replaces="step")
+def _(F: Valley) -> float:
+    return F.distance / (F.M * F.steps)
+
+
+@average_of_sgd.mutant("takes M^2 for M", replaces="step")
+def _(F: Valley) -> float:
+    return F.distance / (F.M**2 * sqrt(F.steps))
+
+
+@claim(
+    "Lemma EC (standard:SGD), rate",
+    id="F1-rate",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=r"\mathbb{E}\left[ F(\widetilde{\theta}) - \min_{\theta} F(\theta) \right] = O(T^{-1/2})",
+    assumptions="F = abs(theta) from theta_1 = 1, without noise; D = M = 1",
+)
+def sgd_rate(sgd: Descent = projected_sgd, step: Step = corrected_step) -> Iterator[Evidence | Curve]:
+    """The gap of the average falls like T^-1/2, below D M/sqrt T, and no faster."""
+    T = [16 * 4**k for k in range(4)]
+    runs = [Valley(1.0, 1.0, 0.0, 1.0, 0.0, t) for t in T]
+    gaps = tuple(mean_gap(F, sgd, step(F)) for F in runs)
+    bound = tuple(F.distance * F.M / sqrt(F.steps) for F in runs)
+    curve = Curve(
+        "gap of the average", "T", "F(average) - min F", "D M/sqrt T", tuple(map(float, T)), gaps, bound
+    )
+    yield curve
+    yield curve.below_bound()
+    yield curve.exactly(-0.5, 0.06)  # the gap is (1 + 1/sqrt T)/(2 sqrt T)
+
+
+@sgd_rate.mutant("a step that does not fall with T", replaces="step")
+def _(F: Valley) -> float:
+    return 0.3 * F.distance / F.M
+
+
+@sgd_rate.mutant("forgets the root of T", replaces="step")
+def _(F: Valley) -> float:
+    return F.distance / (F.M * F.steps)
+
+
+# --- Stationarity ---------------------------------------------------------------------------------
+
+VECTOR = st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=3, max_size=3)
+
+
+@claim(
+    "Notations, stationary point",
+    id="F5",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \theta - \mathrm{Proj}_{\Theta}"
+    r"\left( \theta - \delta \nabla F(\theta) \right) \right] \right\|_2^2 \le \delta^2",
+    assumptions="some step gamma > 0",
+    quote="for some step size gamma>0 ... Proj(theta - delta grad F(theta))",
+    correction="gamma in front of the gradient; with delta a large gamma makes every point stationary",
+    corrected=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \theta - \mathrm{Proj}_{\Theta}"
+    r"\left( \theta - \gamma \nabla F(\theta) \right) \right] \right\|_2^2 \le \delta^2",
+    theta=VECTOR,
+    gradient=VECTOR,
+    step=powers_of_ten(-2, 2),
+)
+def mapping_is_the_gradient(
+    theta: list[float], gradient: list[float], step: float, mapping: Map = gradient_mapping
+) -> Iterator[Evidence]:
+    """The mapping is the gradient where Theta is everything, and (theta - Proj(theta - step grad F))/step."""
+    v, at = np.array(gradient), np.array(theta)
+    slack = 2.0**-48 * (np.abs(v).max() + np.abs(at).max() / step)
+    free = to_numpy(mapping(array(gradient), array(theta), step_size=step))
+    yield Evidence(float(np.abs(free - v).max()), slack, "Theta is everything: the gradient")
+    inside = array(list(np.clip(at, -1, 1)))
+    boxed = to_numpy(mapping(array(gradient), inside, step_size=step, project=onto_box(-1.0, 1.0)))
+    # On a box each coordinate moves by its gradient until it meets the wall.
+    room = np.where(v > 0, np.clip(at, -1, 1) + 1, 1 - np.clip(at, -1, 1)) / step
+    yield Evidence(float(np.abs(boxed - np.sign(v) * np.minimum(np.abs(v), room)).max()), slack, "a box")
+
+
+@mapping_is_the_gradient.counterexample(margin=9.8)
+def _everything_is_stationary() -> Evidence:
+    gradient, delta, gamma = 10.0, 0.1, 10.0
+    xp = active().namespace
+    theta = xp.zeros((1,), dtype=xp.float64)
+    printed = abs(float((theta - (theta - delta * gradient))[0])) / gamma
+    return Evidence(
+        gradient - printed,
+        0.0,
+        f"F = 10 theta, delta = 0.1, gamma = 10: the printed measure is {printed:.2g}, the gradient 10",
+    )
+
+
+@mapping_is_the_gradient.mutant("the printed formula, delta = 0.1")
+def _(gradient: Array, theta: Array, *, step_size: float, project: Any = lambda theta: theta) -> Array:
+    return (theta - project(theta - 0.1 * gradient)) / step_size
+
+
+@mapping_is_the_gradient.mutant("is not divided by the step")
+def _(gradient: Array, theta: Array, *, step_size: float, project: Any = lambda theta: theta) -> Array:
+    return theta - project(theta - step_size * gradient)
+
+
+# --- Smooth nonconvex: the shape of F is that of a wave or a bowl ---------------------------------
+
+
+def gradient_constant(F: Landscape) -> float:
+    """S, the Lipschitz constant of grad F."""
+    return F.smoothness
+
+
+@claim(
+    "Section EC, S-smoothness",
+    id="F6",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=r"\| F(\theta) - F(\theta') \| \le S \| \theta - \theta' \|",
+    assumptions="F continuously differentiable; the step 1/(2S)",
+    quote="S-smooth such that ||F(theta) - F(theta')|| <= S ||theta - theta'||",
+    correction="the gradient of F is S-Lipschitz; with the printed S the lemma on smooth F fails",
+    corrected=r"\| \nabla F(\theta) - \nabla F(\theta') \| \le S \| \theta - \theta' \|",
+    examples=150,
+    F=landscapes(),
+)
+def step_of_a_smooth_function(
+    F: Landscape, sgd: Descent = projected_sgd, S: Callable[[Landscape], float] = gradient_constant
+) -> Evidence:
+    """If grad F is S-Lipschitz, a projected step 1/(2S) lowers F by at least 3 |mapping|^2/(8S)."""
+    step = 1 / (2 * S(F))
+    none, sure = np.zeros((1, 1)), np.ones(1)
+    paths = follow(sgd, F.slope, F.start, step_size=step, noise=none, chance=sure, low=F.low, high=F.high)
+    first, second = (float(v[0]) for v in paths.iterates)
+    lowered = 3 / (8 * S(F)) * ((first - second) / step) ** 2
+    size = F.value(F.start) + F.lipschitz * (F.high - F.low)
+    return Evidence(F.value(second) - F.value(first) + lowered, 2.0**-46 * size)
+
+
+@step_of_a_smooth_function.counterexample(margin=0.001)
+def _lipschitz_for_smooth(sgd: Descent = projected_sgd) -> Evidence:
+    F = Landscape(True, 1.0, 1.0, -0.1, 0.1, 0.1, 0.0, 1, 100)
+    S = F.lipschitz
+    found, printed = stationarity(F, sgd, S), 8 * S * F.drop / F.steps
+    return Evidence(
+        found - printed,
+        0.0,
+        f"F = theta^2/2 on abs(theta) <= 0.1 has abs(F - F') <= 0.1 abs(theta - theta'); at the step 1/(2 S) "
+        f"with S = 0.1 the mean of |mapping|^2 over T = 100 is {found:.2g}, and 8 S D/T = {printed:.2g}",
+    )
+
+
+@step_of_a_smooth_function.mutant("the printed S, a Lipschitz constant of F", replaces="S")
+def _(F: Landscape) -> float:
+    return F.lipschitz
+
+
+@step_of_a_smooth_function.mutant("half of S", replaces="S")
+def _(F: Landscape) -> float:
+    return F.smoothness / 2
+
+
+def stationarity(F: Landscape, sgd: Descent, S: float) -> float:
+    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
+    noise, chance = all_noise(F.sigma, F.batch, F.steps)
+    step = 1 / (2 * S)
+    how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
+    iterates = follow(sgd, F.slope, F.start, step_size=step, **how).iterates
+    xp = active().namespace
+    theta = xp.asarray(iterates, dtype=xp.float64)
+    mapping = gradient_mapping(F.slope(theta), theta, step_size=step, project=onto_box(F.low, F.high))
+    return float(np.mean(to_numpy(mapping) ** 2 @ chance))
+
+
+def lemma_bound(F: Landscape) -> float:
+    """8 S D/T + 6 sigma^2/m."""
+    return 8 * F.smoothness * F.drop / F.steps + 6 * F.sigma**2 / F.batch
+
+
+@claim(
+    "Lemma EC (SMD:smooth:noncvx)",
+    id="F7",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
+    r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
+    r" \right\|^2 \le \frac{8 S D_*}{T} + \frac{6\sigma^2}{m}",
+    assumptions="grad F is S-Lipschitz, E V = grad F with variance sigma^2, batches of m; a random iterate",
+    examples=150,
+    F=landscapes(),
+)
+def random_iterate_is_stationary(
+    F: Landscape, sgd: Descent = projected_sgd, bound: Callable[[Landscape], float] = lemma_bound
+) -> Evidence:
+    """With the step 1/(2S), E|mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
+    found, limit = stationarity(F, sgd, F.smoothness), bound(F)
+    return Evidence(found - limit, F.rounding, f"E|mapping|^2 is {found:.4g}, the bound {limit:.4g}")
+
+
+@random_iterate_is_stationary.mutant("forgets the noise", replaces="bound")
+def _(F: Landscape) -> float:
+    return 8 * F.smoothness * F.drop / F.steps
+
+
+@random_iterate_is_stationary.mutant("forgets S", replaces="bound")
+def _(F: Landscape) -> float:
+    return 8 * F.drop / F.steps + 6 * F.sigma**2 / F.batch
+
+
+@random_iterate_is_stationary.mutant("steps of 4/S", replaces="sgd")
+def _(gradient: Any, theta0: Array, *, step_size: float, steps: int, project: Any) -> Any:
+    return projected_sgd(gradient, theta0, step_size=8 * step_size, steps=steps, project=project)

@@ -1,0 +1,266 @@
+"""Section 3 of the paper, Proposition 2 (I): which output of Algorithm 2 is the optimal value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    dual_value,
+    primal_value,
+    worst_case,
+)
+from phiball.verification.claims.section3.bracket import rounding
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.divergences import KAPPA, QUARTIC
+from phiball.verification.instances.printed_algorithms import (
+    Algorithm,
+    Bracket,
+    Output,
+    algorithm2,
+    corrected_bracket,
+    iterations,
+)
+from phiball.verification.instances.strategies import Problem, moderate_problems, precisions, spikes
+
+Value: TypeAlias = Callable[[Problem, Divergence, Output], float]
+
+SMOOTH = tuple(KAPPA)
+CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made non-negative
+SMALL = Problem((100.0, 101.0, 103.0), 1.0)
+
+
+def run(
+    problem: Problem,
+    phi: Divergence,
+    eps: float,
+    *,
+    kappa: float | None = None,
+    bracket: Bracket = corrected_bracket,
+    algorithm: Algorithm = algorithm2,
+) -> Output:
+    """Algorithm 2 with T = max(1, ceil(T)) halvings."""
+    low, high = ends = bracket(problem.losses, problem.eta, phi)
+    T = iterations(high - low, KAPPA[phi] if kappa is None else kappa, problem.eta, eps)
+    return algorithm(problem.losses, problem.eta, phi, T, ends)
+
+
+def dual_at(problem: Problem, phi: Divergence, out: Output) -> float:
+    """D(mu)."""
+    return float(dual_value(problem.losses, out.mu, problem.eta, phi))
+
+
+def lagrangian_free_value(problem: Problem, phi: Divergence, out: Output) -> float:
+    """sum gamma_i f_i - (eta/m) sum phi(m gamma_i), whatever the sum of gamma is."""
+    xp = array_namespace(out.gamma)
+    m = len(problem.f)
+    return float(xp.sum(out.gamma * problem.losses) - problem.eta * xp.mean(phi.phi(m * out.gamma)))
+
+
+def normalised_value(problem: Problem, phi: Divergence, out: Output) -> float:
+    """The primal value at gamma divided by its sum."""
+    weights = out.gamma / array_namespace(out.gamma).sum(out.gamma)
+    return float(primal_value(problem.losses, weights, problem.eta, phi))
+
+
+def residual(problem: Problem, phi: Divergence, out: Output) -> float:
+    """h(mu), the output that Algorithm 2 calls the estimated optimal value."""
+    return out.h
+
+
+def _within(problem: Problem, phi: Divergence, eps: float, value: Value) -> Evidence:
+    """abs(value - R) <= eps for the given reading of the estimated optimal value."""
+    estimate = value(problem, phi, run(problem, phi, eps))
+    R = float(worst_case(problem.losses, problem.eta, phi).value)
+    return Evidence(
+        abs(estimate - R) - eps, rounding(problem), f"{estimate:.7g} for R = {R:.7g}, eps = {eps:g}"
+    )
+
+
+def _on_the_small_instance(value: Value) -> Evidence:
+    evidence = _within(SMALL, CENTRED, 0.01, value)
+    return Evidence(evidence.violation, 0.0, f"{CENTRED.name}, {SMALL}: {evidence.note}")
+
+
+# --- The estimated optimal value ------------------------------------------------------------------
+
+
+@claim(
+    "Algorithm 2, output",
+    id="C3",
+    section=3,
+    verdict=Verdict.REFUTED,
+    formula=r"\left|h(\mu) - \mathcal{R}\right| \le \epsilon, \quad h(\mu) = \sum_i \gamma_i - 1",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="Output the estimated primal-dual optimal solution and estimated optimal value h(mu)",
+    correction="h(mu) is the residual of the constraint; the value is D(mu)",
+    corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
+    problem=moderate_problems(),
+    phi=st.sampled_from(SMOOTH),
+    eps=precisions(),
+)
+def residual_is_the_value(problem: Problem, phi: Divergence, eps: float, value: Value = residual) -> Evidence:
+    """The output h(mu) is the estimated optimal value."""
+    return _within(problem, phi, eps, value)
+
+
+@residual_is_the_value.counterexample(margin=102.0)
+def _residual(value: Value = residual) -> Evidence:
+    return _on_the_small_instance(value)
+
+
+@claim(
+    "Proposition 2 (I)",
+    id="C4",
+    section=3,
+    verdict=Verdict.CORRECTED,
+    formula=r"\left|\widetilde{\mathcal{R}} - \mathcal{R}\right| \le \epsilon",
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
+    correction="the estimated value is D(mu) = mu + mean of eta phi*((f - mu)/eta)",
+    corrected=r"0 \le D(\mu) - \mathcal{R} \le \frac{(\mu - \mu^*)^2}{2 \kappa \eta} \le \epsilon",
+    examples=200,
+    problem=moderate_problems(),
+    phi=st.sampled_from(SMOOTH),
+    eps=precisions(),
+)
+def dual_value_is_within_eps(
+    problem: Problem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
+) -> Iterator[Evidence]:
+    """The estimated objective value is within eps of R."""
+    out = run(problem, phi, eps, algorithm=algorithm)
+    best = worst_case(problem.losses, problem.eta, phi)
+    over = dual_at(problem, phi, out) - float(best.value)
+    yield Evidence(-over, rounding(problem), "D(mu) >= R")
+    yield Evidence(over - eps, rounding(problem), "D(mu) - R <= eps")
+    bound = (out.mu - float(best.mu)) ** 2 / (2 * KAPPA[phi] * problem.eta)
+    yield Evidence(over - bound, rounding(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)")
+
+
+@dual_value_is_within_eps.counterexample(margin=6.3)
+def _value_at_gamma() -> Evidence:
+    return _on_the_small_instance(lagrangian_free_value)
+
+
+@claim(
+    "Proposition 2 (I)",
+    id="C4-gamma",
+    section=3,
+    verdict=Verdict.REFUTED,
+    formula=(
+        r"\left|\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) - \mathcal{R}\right| \le "
+        r"\epsilon"
+    ),
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
+    correction="gamma does not sum to one: its objective is off by about mu h(mu)",
+    corrected=r"\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) = D(\mu) + \mu\, h(\mu)",
+    problem=moderate_problems(),
+    phi=st.sampled_from(SMOOTH),
+    eps=precisions(),
+)
+def value_at_gamma_is_within_eps(
+    problem: Problem, phi: Divergence, eps: float, value: Value = lagrangian_free_value
+) -> Evidence:
+    """The objective at the returned gamma is within eps of R."""
+    return _within(problem, phi, eps, value)
+
+
+@value_at_gamma_is_within_eps.counterexample(margin=6.3)
+def _gamma(value: Value = lagrangian_free_value) -> Evidence:
+    return _on_the_small_instance(value)
+
+
+@claim(
+    "Proposition 2 (I)",
+    id="C4-normalised",
+    section=3,
+    verdict=Verdict.REFUTED,
+    formula=(
+        r"\left|\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) - \mathcal{R}\right| \le \epsilon, "
+        r"\quad q = \frac{\gamma}{\sum_j \gamma_j}"
+    ),
+    assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
+    quote="the estimated objective value R~ satisfies abs(R~ - R) <= eps",
+    correction="the objective at gamma divided by its sum is at most R, but may be lower by more than eps",
+    corrected=r"\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) \le \mathcal{R}",
+    problem=spikes(),
+    phi=st.sampled_from([QUARTIC, *SMOOTH]),
+    eps=precisions(),
+)
+def normalised_value_is_within_eps(
+    problem: Problem, phi: Divergence, eps: float, value: Value = normalised_value
+) -> Evidence:
+    """The objective at gamma divided by its sum is within eps of R."""
+    return _within(problem, phi, eps, value)
+
+
+@normalised_value_is_within_eps.counterexample(margin=1.5 * 0.056)
+def _normalised(value: Value = normalised_value) -> Evidence:
+    problem = Problem((0.15, -0.43, -0.05, 7.46, 0.14), 0.27)
+    evidence = _within(problem, QUARTIC, 0.056, value)
+    ratio = 1 + evidence.violation / 0.056
+    return Evidence(evidence.violation, 0.0, f"{QUARTIC.name}, {problem}: off by {ratio:.3g} eps")
+
+
+@residual_is_the_value.mutant("gives D(mu)")
+@value_at_gamma_is_within_eps.mutant("gives D(mu)")
+@normalised_value_is_within_eps.mutant("gives D(mu)")
+def _(problem: Problem, phi: Divergence, out: Output) -> float:
+    return dual_at(problem, phi, out)
+
+
+@claim(
+    "Proposition 2 (I)",
+    id="C4-gap",
+    section=3,
+    verdict=Verdict.HOLDS,
+    formula=(
+        r"D(\mu) - P\left(\frac{\gamma}{s}\right) = \frac{\eta}{2}\left(1 + \chi^2\right)(s - 1)^2, "
+        r"\quad s = \sum_i \gamma_i"
+    ),
+    assumptions="phi = (x^2 - 1)/2, any mu below max f; chi^2 that of gamma/s",
+    examples=200,
+    problem=moderate_problems(),
+    place=st.floats(-1, 1),
+)
+def gap_of_normalised_weights(
+    problem: Problem,
+    place: float,
+    dual: Callable[..., Array] = dual_value,
+    primal: Callable[..., Array] = primal_value,
+) -> Iterator[Evidence]:
+    """D(mu) - P(gamma/s) = (eta/2)(1 + chi^2)(s - 1)^2 in Example 3; entropic gamma/s is optimal."""
+    f, eta = problem.losses, problem.eta
+    xp = array_namespace(f)
+    # Any mu below max f gives gamma some mass.
+    mu = max(problem.f) - eta * (1 + place) - eta / 8
+    x = QUADRATIC.dconj((f - mu) / eta)
+    s = float(xp.mean(x))
+    q = x / xp.sum(x)
+    chi2 = float(xp.mean((len(problem.f) * q - 1) ** 2))
+    gap = float(dual(f, mu, eta, QUADRATIC) - primal(f, q, eta, QUADRATIC))
+    formula = eta / 2 * (1 + chi2) * (s - 1) ** 2
+    yield Evidence(abs(gap - formula), rounding(problem) + 2.0**-44 * formula, "the gap of Example 3")
+    x = ENTROPIC.dconj((f - mu) / eta)
+    error = float(worst_case(f, eta, ENTROPIC).value - primal(f, x / xp.sum(x), eta, ENTROPIC))
+    yield Evidence(abs(error), rounding(problem), "the entropic primal value")
+
+
+@gap_of_normalised_weights.mutant("forgets eta in front of phi*", replaces="dual")
+def _(losses: Array, mu: float, eta: float, d: Divergence) -> Array:
+    return mu + (dual_value(losses, mu, eta, d) - mu) / eta
+
+
+@gap_of_normalised_weights.mutant("forgets eta in front of phi", replaces="primal")
+def _(losses: Array, weights: Array, eta: float, d: Divergence) -> Array:
+    linear = array_namespace(losses).sum(weights * losses)
+    return linear + (primal_value(losses, weights, eta, d) - linear) / eta

@@ -1,0 +1,197 @@
+"""Section 5 of the paper: the covering number of the robust losses, and the divergence in its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active, array_namespace, to_numpy
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    WorstCase,
+    cressie_read,
+    indicator,
+    primal_value,
+    worst_case,
+)
+from phiball.verification.claims.section2.duality import Solver, primal_tolerance, value_tolerance
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles import inner as oracles
+
+Value: TypeAlias = Callable[..., Array]
+
+# --- The covering number of the robust losses -----------------------------------------------------
+
+STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
+"""Strictly convex, as the paper's proposition asks."""
+
+LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_subnormal=False))
+
+
+@st.composite
+def classes(draw: st.DrawFn) -> list[list[list[float]]]:
+    """Up to five members of G on S: losses in [0, 1] at each perturbation of each data point."""
+    members, points, perturbations = (draw(st.integers(1, most)) for most in (5, 2, 4))
+    row = st.lists(LOSSES, min_size=perturbations, max_size=perturbations)
+    member = st.lists(row, min_size=points, max_size=points)
+    return draw(st.lists(member, min_size=members, max_size=members))
+
+
+def covering_number(distances: Any, eps: float) -> int:
+    """The least number of members that are within eps of all, by trying every choice of them."""
+    count = len(distances)
+    near = distances <= eps
+    for size in range(1, count):
+        for centres in combinations(range(count), size):
+            if near[list(centres)].any(axis=0).all():
+                return size
+    return count
+
+
+def robust_class_is_no_richer(
+    family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver
+) -> Iterator[Evidence]:
+    """The map from losses to robust losses does not stretch, and so needs no more centres to cover."""
+    losses = np.array(family)
+    xp = active().namespace
+    robust = to_numpy(solve(xp.asarray(losses, dtype=xp.float64), eta, phi).value)
+    yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "a loss in [0, 1] stays there")
+    # Neighbours in every direction: what stretches a little is seen between these.
+    step = 2.0**-6
+    nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
+    near = to_numpy(solve(xp.asarray(losses[0, 0] + nudges, dtype=xp.float64), eta, phi).value)
+    yield Evidence(float(np.abs(near - robust[0, 0]).max()) - step, 2.0**-44, "close by")
+    apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
+    robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
+    yield Evidence(float((robustly - apart).max()), 2.0**-44, "abs(T(g) - T(g')) <= max abs(g - g')")
+    # Radii at and between the distances that occur; 2^-40 more, so that rounding decides nothing.
+    for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
+        few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
+        yield Evidence(few - many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
+
+
+@claim(
+    "Proposition (covering of G_adv)",
+    id="I1",
+    section=5,
+    verdict=Verdict.HOLDS,
+    formula=(
+        r"\mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, "
+        r"\|\cdot\|_\infty)"
+    ),
+    assumptions="phi strictly convex; losses in [0, 1]",
+    examples=60,
+    family=classes(),
+    eta=powers_of_ten(-3, 2),
+    phi=st.sampled_from(STRICT),
+)
+def covering_of_robust_losses(
+    family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The robust losses of a class are covered by as many centres as its losses on the ball."""
+    yield from robust_class_is_no_richer(family, eta, phi, solve)
+
+
+@covering_of_robust_losses.mutant("drops the divergence")
+def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
+    s = worst_case(losses, eta, phi, p=p)
+    return replace(s, value=array_namespace(losses).sum(s.weights * losses, axis=-1))
+
+
+@covering_of_robust_losses.mutant("doubles the losses")
+def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
+    return worst_case(2 * losses, eta, phi, p=p)
+
+
+# --- The divergence in the proof ------------------------------------------------------------------
+
+
+@claim(
+    "Proof of Proposition (covering of G_adv)",
+    id="I2",
+    section=5,
+    verdict=Verdict.CORRECTED,
+    formula=(
+        r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim P}\left[\phi\left("
+        r"\frac{dP}{d\beta}(b)\right)\right] \right\}"
+    ),
+    assumptions="T(g) is the dual value; beta uniform on the ball of radius rho, B_1(0) in the proof",
+    quote="= sup E_P[g] - eta E_{b ~ P}[phi(dP(b)/dbeta(b))]",
+    correction="the divergence is the expectation of phi under beta, not under P",
+    corrected=(
+        r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim \beta}\left[\phi\left("
+        r"\frac{dP}{d\beta}(b)\right)\right] \right\}"
+    ),
+    examples=25,
+    problem=problems(max_size=4),
+    phi=st.sampled_from([*STRICT[:3], ABSOLUTE, HINGE, indicator(0.5)]),
+)
+def divergence_under_beta(
+    problem: Problem, phi: Divergence, objective: Value = primal_value
+) -> Iterator[Evidence]:
+    """T(g) is the value of the primal problem, whose divergence is an expectation under beta."""
+    instance = (problem.eta, phi.family or "", phi.parameter, problem.p)
+    best = worst_case(problem.losses, problem.eta, phi, p=problem.law)
+    reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.law))
+    exact = oracles.inner(problem.f, *instance).value
+    # Rounding in the weights costs eta times phi' where phi is not flat.
+    slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
+    yield Evidence(abs(definitions.difference(reached, exact)), slack, "the primal at its worst case")
+    dual = definitions.dual_minimum(problem.f, *instance)
+    slack = value_tolerance(problem) + 1e-18 * problem.eta
+    yield Evidence(abs(definitions.difference(dual, exact)), slack, "T(g) and the primal, exactly")
+
+
+def under_the_worst_case(
+    losses: Array, weights: Array, eta: float, phi: Divergence, p: Array | None = None
+) -> Array:
+    """The printed objective, with phi averaged under P itself."""
+    xp = array_namespace(losses)
+    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p / xp.sum(p)
+    charged = weights > 0
+    ratio = xp.where(charged, weights / xp.where(law > 0, law, xp.ones_like(law)), xp.ones_like(law))
+    cost = xp.where(charged, weights * phi.phi(ratio), xp.zeros_like(law))
+    return xp.sum(weights * losses, axis=-1) - eta * xp.sum(cost, axis=-1)
+
+
+@divergence_under_beta.counterexample(margin=0.08)
+def _printed_divergence() -> Iterator[Evidence]:
+    # f = (0, 1), quadratic phi, eta = 1: the printed objective at P = (1/2 - e, 1/2 + e) is 1/2 + e - 6 e^2.
+    q = np.linspace(0, 1, 2401)
+    xp = active().namespace
+    weights = xp.asarray(np.stack([1 - q, q], axis=-1), dtype=xp.float64)
+    highest = float(xp.max(under_the_worst_case(array([0.0, 1.0]), weights, 1.0, QUADRATIC)))
+    true = float(definitions.dual_minimum((0.0, 1.0), 1.0, "quadratic"))
+    yield Evidence(
+        true - highest,
+        0.0,
+        f"f = (0, 1), quadratic phi, eta = 1: printed supremum {highest:.6f}, T = {true:.6f}",
+    )
+    weights, zero = array([0.9, 0.1]), array([0.0, 0.0])
+    right = -float(primal_value(zero, weights, 1.0, QUADRATIC))
+    printed = -float(under_the_worst_case(zero, weights, 1.0, QUADRATIC))
+    yield Evidence(
+        printed - right,
+        0.0,
+        f"P = (0.9, 0.1), beta = 1/2: printed divergence {printed:.4g}, it is {right:.4g}",
+    )
+
+
+divergence_under_beta.mutant("the printed expectation")(under_the_worst_case)
+
+
+@divergence_under_beta.mutant("forgets eta")
+def _(losses: Array, weights: Array, eta: float, phi: Divergence, p: Array | None = None) -> Array:
+    return primal_value(losses, weights, 1.0, phi, p=p)

@@ -1,0 +1,121 @@
+"""Section 5 of the paper: the ramp loss, and the losses in [0, 1]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import exp, log
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active, array_namespace
+from phiball.refimpl import ramp_loss
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import array, powers_of_ten
+
+Ramp: TypeAlias = Callable[..., Array]
+
+LOGITS = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5, width=32, allow_subnormal=False))
+
+
+@st.composite
+def logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
+    """Two vectors of logits of up to five classes, and a label."""
+    K = draw(st.integers(2, 5))
+    one, other = (draw(st.lists(LOGITS, min_size=K, max_size=K)) for _ in range(2))
+    return one, other, draw(st.integers(0, K - 1))
+
+
+def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
+    xp = active().namespace
+    return float(loss(array(t), xp.asarray(y, dtype=xp.int64), varrho=varrho))
+
+
+@claim(
+    "Eq. (ramp loss), Lipschitz constant",
+    id="I4",
+    section=5,
+    verdict=Verdict.HOLDS,
+    formula=r"|\ell(t, y) - \ell(t', y)| \le \frac{2}{\varrho} \|t - t'\|_\infty",
+    assumptions="two classes or more, margin varrho > 0",
+    examples=120,
+    pair=logits(),
+    varrho=powers_of_ten(-1, 1),
+)
+def ramp_is_lipschitz(
+    pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
+) -> Iterator[Evidence]:
+    """The ramp loss is 2/varrho-Lipschitz in the largest change of a logit, and no less."""
+    one, other, y = pair
+    apart = max(abs(a - b) for a, b in zip(one, other, strict=True))
+    change = abs(_loss(loss, one, y, varrho) - _loss(loss, other, y, varrho))
+    size = max(map(abs, one + other))
+    yield Evidence(
+        change - 2 / varrho * apart, 2.0**-48 * (1 + size / varrho), f"{change:.4g} of {apart:.4g}"
+    )
+    # Own and best other logit move against each other, inside the ramp: the constant is attained.
+    still = [varrho / 2 if k == y else 0.0 for k in range(len(one))]
+    moved = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(still)]
+    change = _loss(loss, still, y, varrho) - _loss(loss, moved, y, varrho)
+    yield Evidence(abs(change - 0.25), 2.0**-48, "2/varrho is attained")
+
+
+@ramp_is_lipschitz.mutant("is twice as steep")
+def _(t: Array, y: Array, *, varrho: float) -> Array:
+    return ramp_loss(t, y, varrho=varrho / 2)
+
+
+@ramp_is_lipschitz.mutant("is a step")
+def _(t: Array, y: Array, *, varrho: float) -> Array:
+    return array_namespace(t).round(ramp_loss(t, y, varrho=varrho))
+
+
+def cross_entropy(t: list[float], y: int) -> float:
+    """-log of the softmax of t at y."""
+    return log(sum(exp(v - t[y]) for v in t))
+
+
+@claim(
+    "Section 5, the loss",
+    id="I4-range",
+    section=5,
+    verdict=Verdict.CORRECTED,
+    formula=r"\ell : \mathbb{R}^K \times \{1,\ldots,K\} \to [0,1]",
+    assumptions="a classification loss, such as the one named",
+    quote="denotes a K-class classification loss function such as the cross-entropy loss",
+    correction="the ramp loss has its values in [0, 1]; the cross-entropy is unbounded",
+    corrected=r"\ell_{ramp}(t, y) \in [0,1], \qquad \sup_t \ell_{cross-entropy}(t, y) = \infty",
+    examples=120,
+    pair=logits(),
+    varrho=powers_of_ten(-1, 1),
+)
+def ramp_is_bounded(
+    pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
+) -> Iterator[Evidence]:
+    """The loss has its values in [0, 1]: 1 where the margin is negative, 0 from varrho on, linear between."""
+    t, _, y = pair
+    value = _loss(loss, t, y, varrho)
+    yield Evidence(max(-value, value - 1), 0.0, f"the loss is {value:.4g}")
+    margin = t[y] - max(v for k, v in enumerate(t) if k != y)
+    exact = 1.0 if margin <= 0 else 0.0 if margin >= varrho else 1 - margin / varrho
+    yield Evidence(abs(value - exact), 2.0**-48 * (1 + max(map(abs, t)) / varrho), "Eq. (ramp loss)")
+
+
+@ramp_is_bounded.counterexample(margin=4.0)
+def _unbounded() -> Evidence:
+    value = cross_entropy([0.0, 5.0], 0)
+    return Evidence(value - 1, 0.0, f"logits (0, 5), label 0: the cross-entropy is {value:.4f}")
+
+
+@ramp_is_bounded.mutant("is not cut off")
+def _(t: Array, y: Array, *, varrho: float) -> Array:
+    wide = 1e6
+    return (ramp_loss(t + 0, y, varrho=wide) - 1) * wide / varrho + 1
+
+
+@ramp_is_bounded.mutant("counts the own class among the others")
+def _(t: Array, y: Array, *, varrho: float) -> Array:
+    xp = array_namespace(t)
+    best = xp.max(t, axis=-1)
+    return xp.clip(1 - (xp.take(t, xp.reshape(y, (1,)), axis=-1)[0] - best) / varrho, 0.0, 1.0)

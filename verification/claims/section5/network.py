@@ -1,0 +1,130 @@
+"""Section 5 of the paper: the example of neural networks, and the closing remark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import log, sqrt
+from typing import TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.refimpl import network_capacity
+from phiball.verification.claims.section5.bounds import Capacity, linear_classes
+from phiball.verification.framework.claim import claim, unchecked
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.strategies import powers_of_ten
+
+# --- The network class ----------------------------------------------------------------------------
+
+
+def network_covering(A: float, eps: float) -> float:
+    """log N of the network class up to constants and logarithms, A being its capacity."""
+    return A**2 / eps**2
+
+
+Covering: TypeAlias = Callable[[float, float], float]
+
+
+@claim(
+    "Example (neural network function class)",
+    id="I6",
+    section=5,
+    verdict=Verdict.CORRECTED,
+    formula=(
+        r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 \epsilon} "
+        r"\prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)"
+    ),
+    assumptions="L layers, 1-Lipschitz activations, ramp loss of margin varrho",
+    quote="L^2 d (Psi + sqrt(d) rho)^2 / (varrho^2 epsilon)",
+    correction="epsilon is squared: the loss enters by varrho epsilon alone; one layer is the linear class",
+    corrected=(
+        r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 \epsilon^2} "
+        r"\prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)"
+    ),
+    examples=60,
+    family=linear_classes(),
+    eps=st.one_of(st.sampled_from([1.0, 0.5, 0.01]), powers_of_ten(-3, 0)),
+    factor=st.sampled_from([1.0, 0.5, 0.125]),
+    layers=st.lists(st.tuples(powers_of_ten(-1, 1), powers_of_ten(-1, 1)), min_size=1, max_size=4),
+)
+def network_class(
+    family: dict[str, float],
+    eps: float,
+    factor: float,
+    layers: list[tuple[float, float]],
+    capacity: Capacity = network_capacity,
+    covering: Covering = network_covering,
+) -> Iterator[Evidence]:
+    """The covering number of the network class is that of the linear one for one layer, A^2/eps^2."""
+    yield from _consistent(family, eps, factor, layers, capacity, covering)
+
+
+def _consistent(
+    family: dict[str, float],
+    eps: float,
+    factor: float,
+    layers: list[tuple[float, float]],
+    capacity: Capacity,
+    covering: Covering,
+) -> Iterator[Evidence]:
+    d, Psi, rho, varrho = (family[k] for k in ("d", "Psi", "rho", "varrho"))
+    weights = family["Lambda"]
+    one = covering(capacity(d=d, s=[2.0], a=[weights], Psi=Psi, rho=rho, varrho=varrho), eps)
+    linear = weights**2 * d * (Psi + sqrt(d) * rho) ** 2 / (varrho * eps) ** 2
+    yield Evidence(
+        abs(log(one / linear)), 2.0**-44, f"one layer: log N = {one:.4g}, of the linear class {linear:.4g}"
+    )
+    s, a = ([pair[k] for pair in layers] for k in (0, 1))
+    wide = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
+    steep = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho * factor), eps)
+    yield Evidence(abs(log(wide / steep)), 2.0**-44, f"varrho eps alone: {wide:.4g} and {steep:.4g}")
+    product, total = float(np.prod(np.square(s))), sum((v / u) ** 2 for u, v in layers)
+    exact = len(s) ** 2 * d * (Psi + sqrt(d) * rho) ** 2 / varrho**2 * product * total
+    yield Evidence(abs(log(wide * (eps * factor) ** 2 / exact)), 2.0**-44, "the corrected formula")
+
+
+def printed_covering(A: float, eps: float) -> float:
+    """The printed formula, with eps for eps^2."""
+    return A**2 / eps
+
+
+@network_class.counterexample(margin=4.6)
+def _printed_power() -> Iterator[Evidence]:
+    family = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
+    found = _consistent(family, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
+    for evidence in (next(found), next(found)):
+        yield Evidence(
+            evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, printed: {evidence.note}"
+        )
+
+
+network_class.mutant("the printed power of eps", replaces="covering")(printed_covering)
+
+
+@network_class.mutant("counts the layers once", replaces="capacity")
+def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
+    return network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho) / sqrt(len(s))
+
+
+@network_class.mutant("adds the ratios without squares", replaces="capacity")
+def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
+    A = network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho)
+    squares = sqrt(sum((v / u) ** 2 for u, v in zip(s, a, strict=True)))
+    return A / squares * sum(v / u for u, v in zip(s, a, strict=True))
+
+
+# --- The closing remark ---------------------------------------------------------------------------
+
+novelty = unchecked(
+    "Remark after the examples",
+    id="I7",
+    section=5,
+    statement="The novelty lies in bounding the covering number of G_adv by that of G.",
+    reason=(
+        "what is new is no matter of computation; its reference is wrong, as Proposition (cover) is quoted "
+        "from earlier work and does not speak of G"
+    ),
+    quote="upper bounding the covering number of G_adv in Proposition (cover) by that of G",
+    correction="the proposition on the covering number of G_adv is meant, which is checked as I1",
+)

@@ -1,0 +1,1 @@
+"""Claims, evidence, and the runner that reaches verdicts."""

@@ -1,0 +1,374 @@
+"""Claims: statements of the paper that are searched for violations, and the verdicts reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from inspect import signature
+from math import isnan
+from time import perf_counter
+from typing import Any, TypeAlias, TypeVar
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as with_seed
+from hypothesis.strategies import SearchStrategy
+
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.repeatable import repeatable
+
+Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
+AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
+AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run of a claim found.
+
+    - `verdict` was reached by execution, `recorded` is what the claim expects.
+    - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
+    - `counterexample`: the printed statement's, with its numbers as computed.
+    - `found`: the smallest example on which the statement itself failed.
+    - `error`: why no verdict was reached, if something other than a violation stopped the run.
+    - `error_level`: the chance that a true statement fails by bad luck; 0 for what is not statistical.
+    - `reason`: why the statement cannot be checked, if that is the verdict.
+    - `curves`: what was measured over scales, with the bounds stated.
+
+    The texts are those of `claim`.
+    """
+
+    id: str
+    label: str
+    section: int
+    title: str
+    formula: str
+    assumptions: str
+    quote: str
+    correction: str
+    corrected: str
+    verdict: Verdict
+    recorded: Verdict
+    reason: str
+    error_level: float
+    violation: float
+    tolerance: float
+    note: str
+    examples: int
+    counterexample: str
+    found: str
+    error: str
+    curves: tuple[Curve, ...]
+    seconds: float
+
+    @property
+    def as_recorded(self) -> bool:
+        """Whether the verdict reached is the recorded one."""
+        return self.verdict is self.recorded
+
+
+@dataclass(frozen=True)
+class _Counterexample:
+    statement: Statement
+    margin: float
+
+
+class _Violated(Exception):  # noqa: N818 - a signal to the search, not an error
+    """The statement fails on the example at hand."""
+
+
+@dataclass
+class _Search:
+    """What has been seen so far of a statement on its examples."""
+
+    examples: int = 0
+    worst: Evidence | None = None
+    found: str = ""
+    curves: tuple[Curve, ...] = ()
+
+    def take(self, given_back: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
+        """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
+        curves: list[Curve] = []
+        evidence: list[Evidence] = []
+        for one in given_back:
+            if isinstance(one, Curve):
+                curves.append(one)
+                continue
+            if isnan(one.violation):
+                raise ValueError(f"the violation is NaN at {_show(example)} {one.note}".rstrip())
+            if not one.holds:
+                # While an example is shrunk, the last failure is the smallest so far.
+                self.worst, self.found = one, ": ".join(filter(None, (_show(example), one.note)))
+                self.curves = tuple(curves)
+                raise _Violated
+            evidence.append(one)
+        if curves and example:
+            raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
+        if self.found:
+            return
+        self.curves = tuple(curves)
+        # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
+        self.examples += min(1, len(evidence)) if example else len(evidence)
+        for one in evidence:
+            if self.worst is None or one.ratio > self.worst.ratio:
+                self.worst = one
+
+
+def _show(example: Mapping[str, Any]) -> str:
+    def word(value: Any) -> str:
+        return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
+
+    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
+
+
+def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
+    given_back = statement(**arguments)
+    return [given_back] if isinstance(given_back, Evidence) else given_back
+
+
+@dataclass
+class Claim:
+    """A statement with its label in the paper, its search, its counterexamples and its mutants.
+
+    The verdict is reached in one way for all. The statement is checked on every example:
+
+    - it passes, and no counterexample is attached: the paper's statement holds;
+    - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
+    - it fails, and the attached counterexamples stand: it is refuted.
+
+    A statement that no run can check carries its `reason` instead, and is reported with it. Anything else
+    (an error, a NaN, no example, a counterexample that does not stand) is no verdict.
+    """
+
+    statement: Statement
+    label: str
+    id: str
+    section: int
+    verdict: Verdict
+    formula: str
+    assumptions: str
+    quote: str
+    correction: str
+    corrected: str
+    reason: str
+    error_level: float
+    examples: int
+    strategies: Mapping[str, SearchStrategy[Any]]
+    counterexamples: list[_Counterexample] = field(default_factory=list)
+    mutants: dict[str, tuple[str, Callable[..., Any]]] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The first line of the statement's docstring."""
+        return (self.statement.__doc__ or "").strip().partition("\n")[0]
+
+    @property
+    def injectable(self) -> list[str]:
+        """The parameters that are no part of an example: what the claim puts to the test."""
+        return [name for name in signature(self.statement).parameters if name not in self.strategies]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence | Curve]:
+        """The statement itself, on one example."""
+        return self.statement(*args, **kwargs)
+
+    def counterexample(self, *, margin: float) -> Callable[[AnyStatement], AnyStatement]:
+        """Attach an instance on which what the paper prints is violated by at least `margin`.
+
+        The decorated function returns that evidence. It may take the parameters of the statement
+        that are put to the test, by the same names.
+        """
+
+        def attach(function: AnyStatement) -> AnyStatement:
+            self.counterexamples.append(_Counterexample(function, margin))
+            return function
+
+        return attach
+
+    def mutant(self, fault: str, *, replaces: str | None = None) -> Callable[[AnyMutant], AnyMutant]:
+        """Register a broken twin of what the claim tests; with it, the verdict must not be reached.
+
+        `replaces` names the parameter; it may be left out if there is only one.
+        """
+        target = replaces or (self.injectable[0] if len(self.injectable) == 1 else "")
+        if target not in self.injectable:
+            raise ValueError(
+                f"replaces is {replaces!r}; expected one of {', '.join(self.injectable) or 'none'}"
+            )
+
+        def register(function: AnyMutant) -> AnyMutant:
+            self.mutants[fault] = (target, function)
+            return function
+
+        return register
+
+    def run(
+        self, *, effort: float = 1.0, seed: int = 0, mutant: str | None = None, shrink: bool = True
+    ) -> Result:
+        """Search for a violation, check the counterexamples, and say which verdict that makes.
+
+        `effort` multiplies the number of examples; `mutant` puts a registered fault to the test.
+        """
+        began = perf_counter()
+        tested = dict([self.mutants[mutant]]) if mutant else {}
+        search = _Search()
+        texts: list[str] = []
+        holds = stands = True
+        error = ""
+        try:
+            if not self.reason:
+                holds = self._holds(search, tested, effort, seed, shrink)
+            if search.worst is None and not self.reason:
+                error = "no example was checked"
+            texts, stands = self.violated(tested)
+        except Exception as problem:  # a claim that breaks is reported; the others still run
+            error = f"{type(problem).__name__}: {problem}"
+        if error or not stands:
+            verdict = Verdict.UNDECIDED
+        elif self.reason:
+            verdict = Verdict.UNCHECKED
+        elif not holds:
+            verdict = Verdict.REFUTED
+        else:
+            verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
+        return self._result(search, verdict, "; ".join(texts), error, perf_counter() - began)
+
+    def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
+        """What the counterexamples show, in words, and whether each violates what the paper prints."""
+        texts: list[str] = []
+        stands = True
+        for counterexample in self.counterexamples:
+            accepted = set(signature(counterexample.statement).parameters)
+            arguments = {k: v for k, v in (tested or {}).items() if k in accepted}
+            given_back = _evidence(counterexample.statement, arguments)
+            found = [one for one in given_back if isinstance(one, Evidence)]
+            stands &= bool(found) and all(one.violation >= counterexample.margin for one in found)
+            texts += [one.note or f"violation {one.violation:.6g}" for one in found]
+        return texts, stands
+
+    def failed(self, error: str) -> Result:
+        """The result of a run that was lost, with the reason."""
+        return self._result(_Search(), Verdict.UNDECIDED, "", error, 0.0)
+
+    def _result(
+        self, search: _Search, verdict: Verdict, counterexample: str, error: str, seconds: float
+    ) -> Result:
+        worst = search.worst or Evidence(float("nan"), 0.0)
+        return Result(
+            id=self.id,
+            label=self.label,
+            section=self.section,
+            title=self.title,
+            formula=self.formula,
+            assumptions=self.assumptions,
+            quote=self.quote,
+            correction=self.correction,
+            corrected=self.corrected,
+            verdict=verdict,
+            recorded=self.verdict,
+            reason=self.reason,
+            error_level=self.error_level,
+            violation=worst.violation,
+            tolerance=worst.tolerance,
+            note=worst.note,
+            examples=search.examples + bool(search.found),
+            counterexample=counterexample,
+            found=search.found,
+            error=error,
+            curves=search.curves,
+            seconds=seconds,
+        )
+
+    def _holds(
+        self, search: _Search, tested: Mapping[str, Any], effort: float, seed: int, shrink: bool
+    ) -> bool:
+        def check(**example: Any) -> None:
+            search.take(_evidence(self.statement, {**example, **tested}), example)
+
+        try:
+            if not self.strategies:
+                check()
+                return True
+            searched = settings(
+                max_examples=max(1, round(self.examples * effort)),
+                database=None,
+                deadline=None,
+                phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+                verbosity=Verbosity.quiet,
+            )(given(**self.strategies)(check))
+            with repeatable():
+                with_seed(seed)(searched)()
+        except _Violated:
+            return False
+        return True
+
+
+def claim(
+    label: str,
+    *,
+    id: str,  # noqa: A002 - the plainest word for it
+    section: int,
+    verdict: Verdict,
+    formula: str = "",
+    assumptions: str = "nothing beyond the definitions",
+    quote: str = "",
+    correction: str = "",
+    corrected: str = "",
+    error_level: float = 0.0,
+    examples: int = 100,
+    **strategies: SearchStrategy[Any],
+) -> Callable[[Statement], Claim]:
+    """Make a claim of a function that reads like the paper's statement and returns `Evidence`.
+
+    - `label`: the paper's name for the statement; `id`: a short one of ours; `section`: where it stands.
+    - `formula`: the statement in LaTeX; `assumptions`: what it supposes, in words.
+    - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
+      `corrected`, that in LaTeX.
+    - `error_level`: of a statistical claim, the chance that a true statement fails it.
+
+    The function's docstring states it in words. Its parameters named in `strategies` are searched,
+    `examples` of them at normal effort; without any it runs once, on instances of its own. The others
+    have defaults and are what is tested. It may return or yield several pieces of evidence; an example
+    passes if all of them do. Without a search it may yield a `Curve` as well, which the report draws.
+    """
+
+    def decorate(statement: Statement) -> Claim:
+        return Claim(
+            statement,
+            label,
+            id,
+            section,
+            verdict,
+            formula,
+            assumptions,
+            quote,
+            correction,
+            corrected,
+            "",
+            error_level,
+            examples,
+            strategies,
+        )
+
+    return decorate
+
+
+def unchecked(
+    label: str,
+    *,
+    id: str,  # noqa: A002 - as above
+    section: int,
+    statement: str,
+    reason: str,
+    quote: str = "",
+    correction: str = "",
+) -> Claim:
+    """A statement of the paper that no run can check, with the reason; it is reported like the others."""
+
+    def silent() -> list[Evidence]:
+        return []
+
+    silent.__doc__ = statement
+    return Claim(
+        silent, label, id, section, Verdict.UNCHECKED, "", "", quote, correction, "", reason, 0.0, 0, {}
+    )

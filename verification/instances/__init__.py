@@ -1,0 +1,1 @@
+"""What claims are tried on: searched problems, laws, losses, decision processes, printed algorithms."""

@@ -1,0 +1,170 @@
+"""Projected SGD followed exactly: all paths of a two-valued noise at once, each with its chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from math import ceil, comb, cos, inf, pi
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active, array_namespace, rng, to_numpy
+from phiball.refimpl import RegularizedLoss, onto_box
+from phiball.verification.instances.strategies import powers_of_ten
+
+Descent: TypeAlias = Callable[..., Any]
+
+
+class Paths(NamedTuple):
+    """The T iterates (T, N) and the answers (N,) of N paths, and the chance (N,) of each."""
+
+    iterates: Any
+    answers: Any
+    chance: Any
+
+
+def all_noise(sigma: float, batch: int, steps: int) -> tuple[Any, Any]:
+    """Every sequence of T - 1 means of `batch` values sigma or -sigma, as (N, T - 1), and its chance."""
+    values = sigma * (2 * np.arange(batch + 1) / batch - 1)
+    chances = np.array([comb(batch, k) for k in range(batch + 1)]) / 2.0**batch
+    if sigma == 0:
+        values, chances = np.zeros(1), np.ones(1)
+    every = list(product(range(len(values)), repeat=steps - 1))
+    picks = np.array(every, dtype=int).reshape(len(every), steps - 1)
+    return values[picks], np.prod(chances[picks], axis=1)
+
+
+def follow(
+    sgd: Descent,
+    slope: Callable[[Array], Array],
+    start: float,
+    *,
+    step_size: float,
+    noise: Any,
+    chance: Any,
+    low: float = -inf,
+    high: float = inf,
+) -> Paths:
+    """Run `sgd` on [low, high] along each row of the noise, which is added to the slope."""
+    xp = active().namespace
+    seen: list[Any] = []
+
+    def gradient(theta: Array) -> Array:
+        own = noise[:, len(seen)]
+        seen.append(to_numpy(theta))
+        return slope(theta) + xp.asarray(own, dtype=xp.float64)
+
+    theta0 = xp.full((len(chance),), start, dtype=xp.float64)
+    how = {"step_size": step_size, "steps": noise.shape[1] + 1, "project": onto_box(low, high)}
+    run = sgd(gradient, theta0, **how)
+    return Paths(np.stack([*seen, to_numpy(run.last)]), to_numpy(run.theta), chance)
+
+
+# --- Smooth landscapes ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high]; sigma is that of the noise."""
+
+    bowl: bool
+    a: float
+    k: float
+    low: float
+    high: float
+    start: float
+    sigma: float
+    batch: int
+    steps: int
+
+    @property
+    def smoothness(self) -> float:
+        """The Lipschitz constant of F'."""
+        return self.a * self.k**2
+
+    @property
+    def lipschitz(self) -> float:
+        """A Lipschitz constant of F on [low, high], which is finite for a bowl."""
+        return self.a * self.k * (self.k * max(abs(self.low), abs(self.high)) if self.bowl else 1.0)
+
+    def value(self, theta: float) -> float:
+        """F."""
+        return self.a * ((self.k * theta) ** 2 / 2 if self.bowl else 1 - cos(self.k * theta))
+
+    def slope(self, theta: Array) -> Array:
+        """F'."""
+        return self.a * self.k * (self.k * theta if self.bowl else array_namespace(theta).sin(self.k * theta))
+
+    @property
+    def drop(self) -> float:
+        """D_* = F(theta_1) - min F."""
+        period = 2 * pi / self.k
+        trough = 0.0 if self.bowl or self.low <= 0 else period * ceil(self.low / period)
+        if not self.bowl and self.high < 0:
+            trough = -period * ceil(-self.high / period)
+        ends = [v for v in (self.low, self.high) if abs(v) < inf]
+        least = 0.0 if self.low <= trough <= self.high else min(self.value(v) for v in ends)
+        return self.value(self.start) - least
+
+    @property
+    def rounding(self) -> float:
+        """Of a squared slope or mapping."""
+        size = self.smoothness * (abs(self.start) + 1) + self.lipschitz + self.sigma
+        return 2.0**-44 * size**2
+
+
+@st.composite
+def landscapes(draw: st.DrawFn, most_steps: int = 64) -> Landscape:
+    """Waves and bowls on an interval; no noise and many steps, or noise and all of its paths."""
+    bowl = draw(st.booleans())
+    a, k = draw(powers_of_ten(-1, 1)), draw(powers_of_ten(-1, 1))
+    low = draw(st.sampled_from([-1.0, -0.1, 0.5, 0.0, -3.0]))
+    high = low + draw(st.sampled_from([2.0, 0.2, 6.0, 1.0]))
+    start = low + (high - low) * draw(st.sampled_from([1.0, 0.0, 0.5, 0.9, 0.3]))
+    sigma = a * k * draw(st.sampled_from([0.0, 1.0, 0.1, 10.0]))
+    batch = draw(st.sampled_from([1, 2, 4]))
+    steps = draw(st.integers(1, most_steps if sigma == 0 else {1: 9, 2: 6, 4: 5}[batch]))
+    return Landscape(bowl, a, k, low, high, start, sigma, batch, steps)
+
+
+# --- Training by an estimator ---------------------------------------------------------------------
+
+
+def stacked_gradient(
+    objective: RegularizedLoss,
+    value: Callable[[Array, Array], Array],
+    slope: Callable[[Array, Array], Array],
+    data: tuple[float, ...],
+    *,
+    runs: int,
+    batch: int,
+    seed: int,
+) -> Callable[[Array], Array]:
+    """V(theta) of independent runs (runs,), each with a batch of its own drawn from `data`.
+
+    value(theta, x) and slope(theta, x) are the loss and its derivative. Data point number r batch + k belongs
+    to run r.
+    """
+    xp = active().namespace
+    draws = rng(seed)
+    points = xp.asarray(list(data), dtype=xp.float64)
+    places = xp.arange(runs)
+
+    def gradient(theta: Array) -> Array:
+        drawn = draws.integers(len(data), (runs * batch,), like=theta)
+        x = xp.take(points, drawn)[:, None]
+
+        def loss(theta: Array, x: Array, i: Array) -> Array:
+            return value(xp.take(theta, i // batch), x[:, 0])
+
+        def each(theta: Array, x: Array, i: Array) -> Array:
+            own = xp.astype(i[:, None] // batch == places[None, :], xp.float64)
+            return own * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
+
+        # The estimate is the mean over all data points, of which one in `runs` belongs to a run.
+        return runs * objective.gradient(theta, loss, each, x, rng=draws)
+
+    return gradient

@@ -1,0 +1,1 @@
+"""Slow, independent solutions that share no code with refimpl."""

@@ -1,0 +1,1 @@
+"""The report of a run: terminal, JSON, Markdown, HTML and errata."""

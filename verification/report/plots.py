@@ -1,0 +1,123 @@
+"""Rates drawn as SVG: what was measured, and the bound stated for it, on logarithmic axes."""
+
+from __future__ import annotations
+
+from html import escape
+from math import ceil, floor, log10
+
+from phiball.verification.framework.evidence import Curve
+from phiball.verification.report.math import MINUS, prose
+
+_WIDTH, _HEIGHT = 420, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 28
+
+
+def number(value: float) -> str:
+    """A number as HTML: plain if it is short so, else with a power of ten."""
+    if value == 0:
+        return "0"  # and not -0
+    if 1e-3 <= abs(value) < 1e5:
+        return f"{value:.{4 if abs(value) < 1e4 else 5}g}".replace("-", MINUS)
+    digits, _, power = f"{value:.2g}".partition("e")
+    if not power:
+        return digits.replace("-", MINUS)  # infinities
+    front = "" if digits in ("1", "-1") else f"{digits.lstrip('-')} \N{MULTIPLICATION SIGN} "
+    sign = MINUS if value < 0 else ""
+    return f"{sign}{front}10<sup>{int(power)}</sup>".replace("<sup>-", f"<sup>{MINUS}")
+
+
+def _ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between two: decades where there are enough of them."""
+    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
+        ticks = [s * 10.0**k for k in decades for s in steps if low <= s * 10.0**k <= high * (1 + 1e-9)]
+        if len(ticks) >= 3:
+            return ticks[:: ceil(len(ticks) / most)]
+    return [low, high]
+
+
+def _tick_labels(ticks: list[float]) -> list[str]:
+    """All of an axis in one style: plain numbers, or powers of ten if one is very small or large."""
+    if all(0.01 <= tick < 10000 for tick in ticks):
+        return [f"{tick:.4g}" for tick in ticks]
+    labels = []
+    for tick in ticks:
+        power = floor(log10(tick) + 1e-9)
+        digits = f"{tick / 10.0**power:.2g}"
+        front = "" if digits == "1" else f"{digits}·"
+        raised = f'<tspan dy="-5" font-size="9">{power}</tspan>'.replace(">-", f">{MINUS}")
+        labels.append(f"{tick:g}" if power in (0, 1) else f"{front}10{raised}")
+    return labels
+
+
+class _Axis:
+    """Where a number lies between two pixels, on a logarithmic scale."""
+
+    def __init__(self, values: list[float], start: float, end: float) -> None:
+        low, high = log10(min(values)), log10(max(values))
+        pad = max(0.05 * (high - low), 0.05 - (high - low) / 2)  # what is constant lies in the middle
+        self.low, self.high = low - pad, high + pad
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (log10(value) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        return _ticks(10.0**self.low, 10.0**self.high)
+
+
+def _svg(curve: Curve) -> str:
+    x = _Axis(list(curve.x), _LEFT, _WIDTH - _RIGHT)
+    y = _Axis([*curve.y, *curve.bound], _HEIGHT - _BOTTOM, _TOP)
+    left, right, top, bottom = _LEFT, _WIDTH - _RIGHT, _TOP, _HEIGHT - _BOTTOM
+    order = sorted(range(len(curve.x)), key=lambda i: curve.x[i])
+    measured = " ".join(f"{x(curve.x[i])},{y(curve.y[i])}" for i in order)
+    bound = " ".join(f"{x(curve.x[i])},{y(curve.bound[i])}" for i in order)
+    about = f"{curve.title}: {curve.y_label} against {curve.x_label}, both logarithmic; exponent {curve.fit}"
+    parts = [f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">']
+    for tick, label in zip(x.ticks, _tick_labels(x.ticks), strict=True):
+        at = x(tick)
+        parts.append(f'<path class="grid" d="M{at} {top}V{bottom}"/>')
+        parts.append(f'<text x="{at}" y="{bottom + 17}" text-anchor="middle">{label}</text>')
+    for tick, label in zip(y.ticks, _tick_labels(y.ticks), strict=True):
+        at = y(tick)
+        parts.append(f'<path class="grid" d="M{left} {at}H{right}"/>')
+        parts.append(f'<text x="{left - 7}" y="{at + 4}" text-anchor="end">{label}</text>')
+    parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
+    parts.append(
+        f'<polyline class="bound" points="{bound}"/><polyline class="measured" points="{measured}"/>'
+    )
+    parts += [
+        f'<circle class="dot" cx="{x(a)}" cy="{y(b)}" r="3.5"/>'
+        for a, b in zip(curve.x, curve.y, strict=True)
+    ]
+    return "".join([*parts, "</svg>"])
+
+
+def _key(inside: str) -> str:
+    return f'<svg class="key" viewBox="0 0 24 10" aria-hidden="true">{inside}</svg>'
+
+
+_LINE = _key('<path class="measured" d="M0 5H24"/><circle class="dot" cx="12" cy="5" r="3.5"/>')
+_DASH = _key('<path class="bound" d="M0 5H24"/>')
+
+
+def figure(curve: Curve) -> str:
+    """A curve as an HTML figure: title, fitted exponent, key, plot, and the numbers to unfold."""
+    rows = "".join(
+        f"<tr><td>{number(a)}</td><td>{number(b)}</td><td>{number(c)}</td></tr>"
+        for a, b, c in zip(curve.x, curve.y, curve.bound, strict=True)
+    )
+    fit = str(curve.fit).replace("-", MINUS)
+    return (
+        f"<figure><figcaption><strong>{prose(curve.title)}</strong>"
+        f'<span class="fit">exponent {fit}</span></figcaption>'
+        f'<p class="keys"><span>{_LINE} {prose(curve.y_label)}</span>'
+        f"<span>{_DASH} {prose(curve.bound_label)}</span></p>"
+        f'{_svg(curve)}<p class="x-label">{prose(curve.x_label)}</p>'
+        "<details><summary>numbers</summary><table><thead><tr>"
+        f"<th>{prose(curve.x_label)}</th><th>{prose(curve.y_label)}</th><th>{prose(curve.bound_label)}</th>"
+        f"</tr></thead><tbody>{rows}</tbody></table></details></figure>"
+    )

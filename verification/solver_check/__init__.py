@@ -1,0 +1,1 @@
+"""The claims about the inner problem, applied to any solver."""

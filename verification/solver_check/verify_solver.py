@@ -1,0 +1,109 @@
+"""Checking a solver of the inner problem, anybody's: every claim about it, on any function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from phiball.backends import active
+from phiball.refimpl import Divergence
+from phiball.verification.claims.section2 import duality as section2_duality
+from phiball.verification.claims.section2 import examples as section2_examples
+from phiball.verification.claims.section2 import inner as section2_inner
+from phiball.verification.claims.section2 import inner_edges as section2_inner_edges
+from phiball.verification.framework.claim import Claim
+from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, on_trial
+from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
+
+_GAP = "E17"  # the claim on the gap alone
+_MODULES = (section2_duality, section2_examples, section2_inner, section2_inner_edges)
+
+
+def inner_claims() -> list[Claim]:
+    """The claims about the inner problem: those that put a parameter `solve` to the test."""
+    found = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Claim)]
+    return [one for one in found if "solve" in one.injectable]
+
+
+def _check(claim: Claim, trial: Trial, effort: float, seed: int) -> SolverCheck:
+    strategies = {name: one.map(trial.options.adapted) for name, one in claim.strategies.items()}
+    mine = replace(
+        claim,
+        statement=on_trial(claim, trial),
+        strategies=strategies,
+        counterexamples=[],
+        mutants={},
+    )
+    result = mine.run(effort=effort, seed=seed)
+    example = wrong = returned = exact = ""
+    if result.found and trial.failure is not None:
+        example, wrong, returned, exact, raised = trial.failure
+        outcome = Outcome.RAISED if raised else Outcome.FAILED
+    elif not (trial.asked and trial.judged) or (claim.id == _GAP and "gap" in trial.missing):
+        outcome = Outcome.NOT_ASKED
+    elif result.error:
+        outcome, wrong = Outcome.FAILED, result.error
+        if trial.failure is not None:  # the search could not repeat what it saw
+            example, before, returned, exact, _ = trial.failure
+            wrong = f"{before}; but not each time, for the same losses"
+    else:
+        outcome = Outcome.PASSED
+    return SolverCheck(claim.id, claim.title, outcome, trial.asked, example, wrong, returned, exact)
+
+
+def verify_solver(
+    solve: Callable[..., Any],
+    *,
+    divergences: Sequence[Divergence] | None = None,
+    laws: bool = True,
+    batches: bool = True,
+    tol: float = 0.0,
+    effort: float = 1.0,
+    seed: int = 0,
+) -> SolverReport:
+    """Put every claim about the inner problem to a solver of your own, and say where it breaks.
+
+    `solve(losses, eta, divergence, *, p=None)` takes what `phiball.refimpl.worst_case` takes, and returns an
+    object with some of the fields `value`, `mu`, `weights` and `gap`: what is missing is not judged.
+
+    - `divergences`: those that it is meant for; all named ones by default.
+    - `laws`: False if it knows the uniform law only; then `p` is never given.
+    - `batches`: False if it takes one row of losses only.
+    - `tol`: by how much its values may be off, in the units of the losses, which reach 1e6. Weights and mu
+      are then judged by the primal and the dual value that they give. Zero asks for rounding. The mass must
+      be one to rounding in any case.
+    - `effort` multiplies the number of problems; `seed` repeats a search.
+
+    The problems are arrays of the active backend, in float64; the whole takes about half a minute.
+
+    >>> from types import SimpleNamespace
+    >>> from phiball.refimpl import QUADRATIC
+    >>> def mean_only(losses, eta, divergence):
+    ...     return SimpleNamespace(value=losses.mean())
+    >>> report = verify_solver(mean_only, divergences=[QUADRATIC], laws=False, batches=False, effort=0.1)
+    >>> report.ok, report.failures[0].returned, report.missing
+    (False, 'value 0.5', ('mu', 'weights', 'gap'))
+    """
+    if not callable(solve):
+        raise TypeError(f"solve is {solve!r}; expected a function of losses, eta and a divergence")
+    asked = tuple(divergences or ())
+    for one in asked:
+        if not isinstance(one, Divergence) or one.family is None:
+            raise ValueError(f"divergences contains {one!r}; expected named ones, such as QUADRATIC")
+    if not (isinstance(tol, (int, float)) and 0 <= tol < inf):
+        raise ValueError(f"tol is {tol!r}; expected a number, zero or positive")
+    if not (isinstance(effort, (int, float)) and 0 < effort < inf):
+        raise ValueError(f"effort is {effort!r}; expected a positive number")
+    options = Options(asked, laws, batches, float(tol))
+    began, checks = perf_counter(), []
+    missing: set[str] = set()
+    for claim in inner_claims():
+        trial = Trial(solve, options, fixed=not claim.strategies)
+        checks.append(_check(claim, trial, effort, seed))
+        missing |= trial.missing
+    name = getattr(solve, "__name__", None) or type(solve).__name__
+    absent = tuple(one for one in FIELDS if one in missing)
+    return SolverReport(name, tuple(checks), absent, options.tol, active().name, perf_counter() - began)
