@@ -69,9 +69,10 @@ def made_up() -> list[Claim]:
         """Breaks."""
         raise ZeroDivisionError("by <nought>")
 
-    silent = unchecked(
-        "Figure 9", id="S9", section=6, statement="It is best.", reason="no data", correction="it is good"
-    )
+    @unchecked("Figure 9", id="S9", section=6, reason="no data", correction="it is good")
+    def silent() -> None:
+        """It is best."""
+
     return [rate, corrected, refuted, silent, differs, breaks]
 
 

@@ -108,8 +108,11 @@ def test_curve_without_evidence_is_no_verdict() -> None:
 
 
 def test_unchecked_statement_carries_its_reason() -> None:
-    one = unchecked("Figure 4", id="S9", section=6, statement="It is best.", reason="no data", quote="best")
-    result = one.run()
+    @unchecked("Figure 4", id="S9", section=6, reason="no data", quote="best")
+    def best() -> None:
+        """It is best."""
+
+    result = best.run()
     assert result.verdict is result.recorded is Verdict.UNCHECKED
     assert (result.reason, result.title, result.quote, result.examples) == (
         "no data",
@@ -148,7 +151,7 @@ def test_result_keeps_the_worst_evidence() -> None:
 
 def test_claims_are_in_the_order_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(name: str, section: int = 3) -> Claim:
-        return unchecked("x", id=name, section=section, statement="s", reason="r")
+        return unchecked("x", id=name, section=section, reason="r")(lambda: None)
 
     from phiball.verification.framework import runner
 

@@ -38,6 +38,7 @@ class Result:
     """
 
     id: str
+    name: str
     label: str
     section: int
     title: str
@@ -157,6 +158,11 @@ class Claim:
     mutants: dict[str, tuple[str, Callable[..., Any]]] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """The name of the statement's function, such as strong_duality."""
+        return self.statement.__name__
+
+    @property
     def title(self) -> str:
         """The first line of the statement's docstring."""
         return (self.statement.__doc__ or "").strip().partition("\n")[0]
@@ -254,6 +260,7 @@ class Claim:
         worst = search.worst or Evidence(float("nan"), 0.0)
         return Result(
             id=self.id,
+            name=self.name,
             label=self.label,
             section=self.section,
             title=self.title,
@@ -358,17 +365,31 @@ def unchecked(
     *,
     id: str,  # noqa: A002 - as above
     section: int,
-    statement: str,
     reason: str,
     quote: str = "",
     correction: str = "",
-) -> Claim:
-    """A statement of the paper that no run can check, with the reason; it is reported like the others."""
+) -> Callable[[Callable[[], None]], Claim]:
+    """Make a claim that no run can check of an empty function, whose docstring states it.
 
-    def silent() -> list[Evidence]:
-        return []
+    `reason` says why; the other arguments are those of `claim`. It is reported like the others.
+    """
 
-    silent.__doc__ = statement
-    return Claim(
-        silent, label, id, section, Verdict.UNCHECKED, "", "", quote, correction, "", reason, 0.0, 0, {}
-    )
+    def decorate(statement: Callable[[], None]) -> Claim:
+        return Claim(
+            statement,  # type: ignore[arg-type]
+            label,
+            id,
+            section,
+            Verdict.UNCHECKED,
+            "",
+            "",
+            quote,
+            correction,
+            "",
+            reason,
+            0.0,
+            0,
+            {},
+        )
+
+    return decorate

@@ -116,11 +116,11 @@ def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho:
 
 # --- The closing remark ---------------------------------------------------------------------------
 
-novelty = unchecked(
+
+@unchecked(
     "Remark after the examples",
     id="I7",
     section=5,
-    statement="The novelty lies in bounding the covering number of G_adv by that of G.",
     reason=(
         "what is new is no matter of computation; its reference is wrong, as Proposition (cover) is quoted "
         "from earlier work and does not speak of G"
@@ -128,3 +128,5 @@ novelty = unchecked(
     quote="upper bounding the covering number of G_adv in Proposition (cover) by that of G",
     correction="the proposition on the covering number of G_adv is meant, which is checked as I1",
 )
+def novelty() -> None:
+    """The novelty lies in bounding the covering number of G_adv by that of G."""
