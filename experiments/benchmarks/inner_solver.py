@@ -25,7 +25,7 @@ from rich.table import Table
 from phiball.backends import threads as thread_count
 from phiball.backends import use
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
-from phiball.verification.oracles.inner import inner_extended
+from phiball.verification.oracles.inner import solve_extended
 
 SHAPES = ((4096, 8), (1024, 128), (64, 4096), (1, 1 << 20))
 ETA, ALPHA = 0.1, 0.25
@@ -136,7 +136,7 @@ def _truth(problem: str, row: Any) -> Any:
     if problem == "indicator":
         return np.where(row >= np.sort(row)[-int(ALPHA * row.size)], 1 / int(ALPHA * row.size), 0.0)
     divergence = FAMILIES[problem]
-    return inner_extended(row, ETA, divergence.family or "", divergence.parameter)[1]
+    return solve_extended(row, ETA, divergence.family or "", divergence.parameter)[1]
 
 
 def _quartile(work: Callable[[], Any], seconds: float) -> float:

@@ -59,12 +59,12 @@ def made_up() -> list[Claim]:
 
     refuted.counterexample(margin=0.5)(lambda: Evidence(inf, 0.0))
 
-    @claim("Lemma 10", id="G2-sharp", section=7, verdict=Verdict.HOLDS)
+    @claim("Lemma 10", id="G2-sharp", section="beyond", verdict=Verdict.HOLDS)
     def differs() -> Evidence:
         """Is said to hold."""
         return Evidence(1.0, 0.5)
 
-    @claim("Lemma 11", id="G3-sharp", section=7, verdict=Verdict.HOLDS)
+    @claim("Lemma 11", id="G3-sharp", section="beyond", verdict=Verdict.HOLDS)
     def breaks() -> Evidence:
         """Breaks."""
         raise ZeroDivisionError("by <nought>")

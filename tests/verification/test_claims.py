@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from math import inf, nan
 from pathlib import Path
@@ -13,11 +15,12 @@ import pytest
 from hypothesis import strategies as st
 
 from phiball.backends import use
+from phiball.verification import oracles
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.framework.runner import all_claims, find, run
+from phiball.verification.framework.runner import BEYOND, GROUPS, SECTIONS, all_claims, find, run
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report import terminal as report
 
 CLAIMS = {one.id: one for one in all_claims() if one.verdict is not Verdict.UNCHECKED}
@@ -102,11 +105,25 @@ def test_every_statement_of_the_paper_has_its_claim(name: str) -> None:
     assert any(one == name or one.startswith(f"{name}-") for one in ids)
 
 
-def test_claims_stand_in_the_module_of_their_section() -> None:
+def test_a_claim_belongs_to_the_section_of_its_package_or_the_one_it_names() -> None:
+    counts = Counter(one.section for one in all_claims())
+    assert list(counts) == list(SECTIONS)
+    assert counts[BEYOND] == 53
+    assert find("A1")[0].section == "2"
+    assert find("T8")[0].section == BEYOND
+    assert small(Verdict.HOLDS, 0.0).section == "2"
+    with pytest.raises(ValueError, match="section is None; expected one"):
+        claim("x", id="X", verdict=Verdict.HOLDS)(lambda: Evidence(0, 0))
+
+
+def test_every_claim_has_a_name_and_a_group_of_its_own() -> None:
+    names = [one.name for one in all_claims()]
+    assert len(set(names)) == len(names)
     for one in all_claims():
-        module = one.statement.__module__.rpartition(".")[2]
-        if one.verdict is not Verdict.UNCHECKED:
-            assert module.startswith("beyond_" if one.section == 7 else f"section{one.section}_"), one.id
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", one.name), one.name
+        assert one.id[0] in GROUPS
+    assert {one.id[0] for one in all_claims()} == GROUPS.keys()
+    assert CLAIMS["A1"].run().name == "strong_duality"
 
 
 def test_the_search_is_repeatable_and_follows_the_seed() -> None:
@@ -246,12 +263,17 @@ def test_mutant_must_replace_a_parameter() -> None:
 
 def test_find_by_id_words_and_section() -> None:
     assert [one.id for one in find("c4")] == ["C4"]
+    assert [one.id for one in find("strong_duality")] == ["A1"]
+    assert [one.id for one in find("gap_of_normal")] == ["C4-gap"]
     assert [one.id for one in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5"]
-    assert {one.section for one in find(section=3)} == {3}
-    with pytest.raises(ValueError, match="claim is 'nonsense', which no id"):
+    assert {one.section for one in find(section=3)} == {"3"}
+    assert find(section="3") == find(section=3)
+    assert {one.section for one in find(section="beyond")} == {BEYOND}
+    with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):
         find("nonsense")
-    with pytest.raises(ValueError, match="section is 99; there are claims on 2, 3"):
-        find(section=99)
+    for section in (99, 7, ""):
+        with pytest.raises(ValueError, match=f"section is {section}; there are claims on 2, 3, .*beyond"):
+            find(section=section)
 
 
 def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> None:
@@ -278,18 +300,13 @@ def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> N
 # --- The oracles ----------------------------------------------------------------------------------
 
 
-ORACLES = sorted(
-    file.stem
-    for file in Path(oracles.__file__).parent.glob("*.py")
-    if "oracles" in file.stem or file.stem == "definitions"
-)
+ORACLES = {file.stem: file for file in Path(oracles.__path__[0]).glob("[!_]*.py")}
 
 
-@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("name", sorted(ORACLES))
 def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
-    source = Path(oracles.__file__).with_name(f"{name}.py")
     imported = set()
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in ast.walk(ast.parse(ORACLES[name].read_text())):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -313,7 +330,7 @@ def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
 )
 def test_oracles_on_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
     f = (0.0, 1.0)
-    answer = oracles.inner(f, eta, family, parameter)
+    answer = solve_exactly(f, eta, family, parameter)
     least = definitions.dual_minimum(f, eta, family, parameter)
     reached = definitions.primal(f, answer.weights, eta, family, parameter)
     cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))

@@ -13,7 +13,7 @@ from scipy.stats import linregress, t
 
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.runner import SECTIONS, _place, all_claims
 
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -149,17 +149,19 @@ def test_result_keeps_the_worst_evidence() -> None:
     assert (result.violation, result.tolerance, result.note, result.examples) == (2, 10, "b", 3)
 
 
-def test_claims_are_in_the_order_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    def named(name: str, section: int = 3) -> Claim:
+def test_claims_are_in_the_order_of_the_paper() -> None:
+    def named(name: str, section: str = "3") -> Claim:
         return unchecked("x", id=name, section=section, reason="r")(lambda: None)
 
-    from phiball.verification.framework import runner
-
-    names = ["D10-disc", "D10", "D9", "C2", "G1", "D6b", "D6", "F1"]
-    found = sorted(map(named, names), key=lambda one: (one.section, *runner._place(one.id)))
-    assert [one.id for one in found] == ["C2", "D6", "D6b", "D9", "D10", "D10-disc", "F1", "G1"]
-    sections = [one.section for one in all_claims()]
-    assert sections == sorted(sections)
+    names = ["D10-disc", "D10", "D9", "X1", "C2", "G1", "D6b", "D6", "F1"]
+    claims = [*map(named, names), named("A1", "beyond"), named("A1", "9"), named("T1", "2")]
+    ordered = [claim.id for claim in sorted(claims, key=_place)]
+    assert ordered == [
+        *("T1", "C2", "D6", "D6b", "D9", "D10", "D10-disc", "F1", "G1", "X1"),
+        *("A1", "A1"),
+    ]
+    sections = [claim.section for claim in all_claims()]
+    assert sections == sorted(sections, key=list(SECTIONS).index)
 
 
 # --- The search -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
@@ -23,12 +24,13 @@ AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Result:
-    """What one run of a claim found.
+    """The outcome of one run of a claim.
 
+    - `name`: that of the statement's function; with `id` it names the claim to a user: A1 strong_duality.
     - `verdict` was reached by execution, `recorded` is what the claim expects.
     - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
     - `counterexample`: the printed statement's, with its numbers as computed.
-    - `found`: the smallest example on which the statement itself failed.
+    - `found`: the smallest example on which the statement itself fails.
     - `error`: why no verdict was reached, if something other than a violation stopped the run.
     - `error_level`: the chance that a true statement fails by bad luck; 0 for what is not statistical.
     - `reason`: why the statement cannot be checked, if that is the verdict.
@@ -40,7 +42,7 @@ class Result:
     id: str
     name: str
     label: str
-    section: int
+    section: str
     title: str
     formula: str
     assumptions: str
@@ -79,39 +81,39 @@ class _Violated(Exception):  # noqa: N818 - a signal to the search, not an error
 
 @dataclass
 class _Search:
-    """What has been seen so far of a statement on its examples."""
+    """What the examples so far have shown of a statement."""
 
     examples: int = 0
     worst: Evidence | None = None
     found: str = ""
     curves: tuple[Curve, ...] = ()
 
-    def take(self, given_back: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
+    def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
         """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
         curves: list[Curve] = []
-        evidence: list[Evidence] = []
-        for one in given_back:
-            if isinstance(one, Curve):
-                curves.append(one)
+        pieces: list[Evidence] = []
+        for piece in yielded:
+            if isinstance(piece, Curve):
+                curves.append(piece)
                 continue
-            if isnan(one.violation):
-                raise ValueError(f"the violation is NaN at {_show(example)} {one.note}".rstrip())
-            if not one.holds:
+            if isnan(piece.violation):
+                raise ValueError(f"the violation is NaN at {_show(example)} {piece.note}".rstrip())
+            if not piece.holds:
                 # While an example is shrunk, the last failure is the smallest so far.
-                self.worst, self.found = one, ": ".join(filter(None, (_show(example), one.note)))
+                self.worst, self.found = piece, ": ".join(filter(None, (_show(example), piece.note)))
                 self.curves = tuple(curves)
                 raise _Violated
-            evidence.append(one)
+            pieces.append(piece)
         if curves and example:
             raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
         if self.found:
             return
         self.curves = tuple(curves)
         # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
-        self.examples += min(1, len(evidence)) if example else len(evidence)
-        for one in evidence:
-            if self.worst is None or one.ratio > self.worst.ratio:
-                self.worst = one
+        self.examples += min(1, len(pieces)) if example else len(pieces)
+        for piece in pieces:
+            if self.worst is None or piece.ratio > self.worst.ratio:
+                self.worst = piece
 
 
 def _show(example: Mapping[str, Any]) -> str:
@@ -121,9 +123,20 @@ def _show(example: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
 
 
-def _evidence(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
-    given_back = statement(**arguments)
-    return [given_back] if isinstance(given_back, Evidence) else given_back
+def evidence_of(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
+    """What the statement returns or yields for the arguments, as an iterable."""
+    returned = statement(**arguments)
+    return [returned] if isinstance(returned, Evidence) else returned
+
+
+def _section_of(statement: Statement, section: str | int | None) -> str:
+    """`section`, or by default that of the package in which the statement stands."""
+    if section is not None:
+        return str(section)
+    package = re.search(r"\.claims\.(?:section)?(\w+)\.", statement.__module__)
+    if package is None:
+        raise ValueError("section is None; expected one for a claim outside the package of claims")
+    return package[1]
 
 
 @dataclass
@@ -143,7 +156,7 @@ class Claim:
     statement: Statement
     label: str
     id: str
-    section: int
+    section: str
     verdict: Verdict
     formula: str
     assumptions: str
@@ -152,6 +165,7 @@ class Claim:
     corrected: str
     reason: str
     error_level: float
+    any_solver: bool
     examples: int
     strategies: Mapping[str, SearchStrategy[Any]]
     counterexamples: list[_Counterexample] = field(default_factory=list)
@@ -244,10 +258,10 @@ class Claim:
         for counterexample in self.counterexamples:
             accepted = set(signature(counterexample.statement).parameters)
             arguments = {k: v for k, v in (tested or {}).items() if k in accepted}
-            given_back = _evidence(counterexample.statement, arguments)
-            found = [one for one in given_back if isinstance(one, Evidence)]
-            stands &= bool(found) and all(one.violation >= counterexample.margin for one in found)
-            texts += [one.note or f"violation {one.violation:.6g}" for one in found]
+            yielded = evidence_of(counterexample.statement, arguments)
+            pieces = [piece for piece in yielded if isinstance(piece, Evidence)]
+            stands &= bool(pieces) and all(piece.violation >= counterexample.margin for piece in pieces)
+            texts += [piece.note or f"violation {piece.violation:.6g}" for piece in pieces]
         return texts, stands
 
     def failed(self, error: str) -> Result:
@@ -288,7 +302,7 @@ class Claim:
         self, search: _Search, tested: Mapping[str, Any], effort: float, seed: int, shrink: bool
     ) -> bool:
         def check(**example: Any) -> None:
-            search.take(_evidence(self.statement, {**example, **tested}), example)
+            search.take(evidence_of(self.statement, {**example, **tested}), example)
 
         try:
             if not self.strategies:
@@ -314,24 +328,28 @@ def claim(
     label: str,
     *,
     id: str,  # noqa: A002 - the plainest word for it
-    section: int,
     verdict: Verdict,
+    section: str | int | None = None,
     formula: str = "",
     assumptions: str = "nothing beyond the definitions",
     quote: str = "",
     correction: str = "",
     corrected: str = "",
+    reason: str = "",
     error_level: float = 0.0,
+    any_solver: bool = False,
     examples: int = 100,
     **strategies: SearchStrategy[Any],
 ) -> Callable[[Statement], Claim]:
     """Make a claim of a function that reads like the paper's statement and returns `Evidence`.
 
-    - `label`: the paper's name for the statement; `id`: a short one of ours; `section`: where it stands.
+    - `label`: the paper's name for the statement; `id`: a short one of ours, beside the function's name.
+    - `section`: where it stands; by default what the package says, such as `claims.section3`.
     - `formula`: the statement in LaTeX; `assumptions`: what it supposes, in words.
     - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
       `corrected`, that in LaTeX.
     - `error_level`: of a statistical claim, the chance that a true statement fails it.
+    - `any_solver`: whether `verify_solver` puts the statement to other solvers, as its parameter `solve`.
 
     The function's docstring states it in words. Its parameters named in `strategies` are searched,
     `examples` of them at normal effort; without any it runs once, on instances of its own. The others
@@ -341,20 +359,21 @@ def claim(
 
     def decorate(statement: Statement) -> Claim:
         return Claim(
-            statement,
-            label,
-            id,
-            section,
-            verdict,
-            formula,
-            assumptions,
-            quote,
-            correction,
-            corrected,
-            "",
-            error_level,
-            examples,
-            strategies,
+            statement=statement,
+            label=label,
+            id=id,
+            section=_section_of(statement, section),
+            verdict=verdict,
+            formula=formula,
+            assumptions=assumptions,
+            quote=quote,
+            correction=correction,
+            corrected=corrected,
+            reason=reason,
+            error_level=error_level,
+            any_solver=any_solver,
+            examples=examples,
+            strategies=strategies,
         )
 
     return decorate
@@ -364,32 +383,22 @@ def unchecked(
     label: str,
     *,
     id: str,  # noqa: A002 - as above
-    section: int,
     reason: str,
+    section: str | int | None = None,
     quote: str = "",
     correction: str = "",
-) -> Callable[[Callable[[], None]], Claim]:
+) -> Callable[[Callable[[], Any]], Claim]:
     """Make a claim that no run can check of an empty function, whose docstring states it.
 
     `reason` says why; the other arguments are those of `claim`. It is reported like the others.
     """
-
-    def decorate(statement: Callable[[], None]) -> Claim:
-        return Claim(
-            statement,  # type: ignore[arg-type]
-            label,
-            id,
-            section,
-            Verdict.UNCHECKED,
-            "",
-            "",
-            quote,
-            correction,
-            "",
-            reason,
-            0.0,
-            0,
-            {},
-        )
-
-    return decorate
+    return claim(
+        label,
+        id=id,
+        verdict=Verdict.UNCHECKED,
+        section=section,
+        assumptions="",
+        quote=quote,
+        correction=correction,
+        reason=reason,
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from math import inf, isfinite, log, sqrt
@@ -18,16 +19,27 @@ class Verdict(StrEnum):
     UNDECIDED = "not reached"
 
 
+class Quantity(StrEnum):
+    """What a piece of evidence about the inner problem measures; `verify_solver` sets tolerances by it."""
+
+    VALUE = "value"  # a value, or the value that weights or mu attain
+    WEIGHTS = "weights"  # weights entry by entry
+    MU = "mu"  # the multiplier itself
+    MASS = "mass"  # what all weights must satisfy: mass one, no negative entry, equal shares of ties
+    GAP = "gap"  # the certificate
+
+
 @dataclass(frozen=True)
 class Evidence:
     """By how much an inequality is violated on one example, and how much rounding may explain.
 
-    `note` says in words what was measured; it is shown where the evidence is.
+    `note` says in words what was measured; it is shown beside the numbers. `quantity` says it as data.
     """
 
     violation: float
     tolerance: float
     note: str = ""
+    quantity: Quantity = Quantity.VALUE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "violation", float(self.violation))
@@ -87,6 +99,16 @@ class Curve:
         if len(set(self.x)) < 4:
             raise ValueError(f"x is {self.x!r}; expected four scales or more")
 
+    @classmethod
+    def of_order(
+        cls, title: str, x_label: str, x: Sequence[float], y: Sequence[float], power: float, logs: float = 0.0
+    ) -> Curve:
+        """An O-statement: y over x beside c x^power log(x)^logs, with the c that makes them meet at x[0]."""
+        stated = [a**power * log(a) ** logs for a in x]
+        bound = tuple(y[0] * b / stated[0] for b in stated)
+        words = f"{x_label}^{power:g}" + (f" log^{logs:g}" if logs else "")
+        return cls(title, x_label, title, f"stated order {words}", tuple(x), tuple(y), bound)
+
     @cached_property
     def fit(self) -> Fit:
         """The exponent of y in x."""
@@ -112,3 +134,14 @@ class Curve:
         """The claim that y is at most its bound at every x, up to `slack` relative."""
         worst = max(b / c for b, c in zip(self.y, self.bound, strict=True))
         return Evidence(worst - 1, slack, f"{self.title}: at most {worst:.4g} of the bound")
+
+    def within_order(self, slack: float = 0.0) -> Iterator[Curve | Evidence]:
+        """Yield the curve, that it stays below its bound, and that its exponent is at most the bound's.
+
+        The logarithms raise the exponent of the stated order over the scales at hand; `slack` is for whole
+        numbers, to which steps, batches and levels are rounded up.
+        """
+        slack = max(slack, 2.0**-40)  # the two meet at the first x, up to rounding
+        yield self
+        yield self.below_bound(slack)
+        yield self.at_most(replace(self, y=self.bound).fit.slope, slack)

@@ -2,67 +2,97 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 from contextlib import closing
 from importlib import import_module
-from itertools import takewhile
 from pkgutil import walk_packages
 
 from phiball.backends import use
 from phiball.verification.framework.claim import Claim, Result
 from phiball.verification.framework.parallel import run_side_by_side
 
+BEYOND = "beyond"
 SECTIONS = {
-    2: "Phi-divergence regularized adversarial robust training",
-    3: "Optimization algorithm",
-    4: "Regularization effects",
-    5: "Generalization error bound",
-    6: "Numerical study",
-    7: "Beyond the paper",
+    "2": "Phi-divergence regularized adversarial robust training",
+    "3": "Optimization algorithm",
+    "4": "Regularization effects",
+    "5": "Generalization error bound",
+    "6": "Numerical study",
+    BEYOND: "Beyond the paper",
 }
-_ORDER = "AEBCDFGHISJPLQT"  # the first letters of the ids, in the order of the paper
+GROUPS = {
+    "A": "Strong duality and the certainty equivalent",
+    "E": "The inner problem and the examples of its worst case",
+    "B": "Consistency as eta vanishes",
+    "C": "Algorithm 2",
+    "D": "Estimators of the gradient",
+    "F": "Convex losses",
+    "G": "Smooth losses",
+    "H": "Regularization effects",
+    "I": "Generalization",
+    "S": "Supervised learning",
+    "J": "Q-learning",
+    "P": "Pricing",
+    "L": "Causal transport",
+    "Q": "The toy loss",
+    "T": "Tilted sampling",
+}
+"""The first letters of the ids with what these claims are about, in the order of the paper."""
 DEEP = 10.0  # how many times more examples a deep search takes
 
 
 def all_claims() -> list[Claim]:
     """Every claim, in the order of the paper."""
     package = import_module("phiball.verification.claims")
-    names = [one.name for one in walk_packages(package.__path__, f"{package.__name__}.")]
-    modules = (import_module(name) for name in names)
-    # One claim may be imported by the module of another.
-    found = {id(one): one for module in modules for one in vars(module).values() if isinstance(one, Claim)}
-    return sorted(found.values(), key=lambda one: (one.section, *_place(one.id)))
+    names = [module.name for module in walk_packages(package.__path__, f"{package.__name__}.")]
+    values = [value for name in names for value in vars(import_module(name)).values()]
+    return sorted((value for value in values if isinstance(value, Claim)), key=_place)
 
 
-def _place(name: str) -> tuple[int, int, str]:
-    """D10-disc comes after D9, and letters that the paper's statements do not have come last."""
-    number = "".join(takewhile(str.isdigit, name[1:]))
-    letter = _ORDER.find(name[:1]) if name[:1] in _ORDER else len(_ORDER)
-    return letter, int(number or 0), name[1 + len(number) :]
+def _place(claim: Claim) -> tuple[int, int, int, str]:
+    """Its section, group, number and suffix: D10-disc comes after D9, and unknown groups come last."""
+    [(letter, number, suffix)] = re.findall(r"^(\D?)(\d*)(.*)", claim.id)
+    section, group = (
+        list(table).index(key) if key in table else len(table)
+        for table, key in ((SECTIONS, claim.section), (GROUPS, letter))
+    )
+    return section, group, int(number or 0), suffix
 
 
-def find(select: str | None = None, section: int | None = None) -> list[Claim]:
-    """The claims of a section whose id is `select`, or else whose id, label or title contains it."""
-    claims = [one for one in all_claims() if section is None or one.section == section]
-    if section is not None and not claims:
-        sections = sorted({one.section for one in all_claims()})
-        raise ValueError(f"section is {section}; there are claims on {', '.join(map(str, sections))}")
+def find(select: str | None = None, section: str | int | None = None) -> list[Claim]:
+    """The claims whose id or name is `select`, or else whose id, name, label or title contains it.
+
+    `section` is one of the paper, 2 to 6, or "beyond"; by default all are searched.
+
+    >>> [f"{claim.id} {claim.name}" for claim in find("strong_duality")]
+    ['A1 strong_duality']
+    """
+    claims = all_claims()
+    if section is not None:
+        if str(section) not in SECTIONS:
+            raise ValueError(f"section is {section}; there are claims on {', '.join(SECTIONS)}")
+        claims = [claim for claim in claims if claim.section == str(section)]
     if select is None:
         return claims
     text = select.strip().casefold()
     if not text:
-        raise ValueError("claim is empty; expected an id or words, see phiball verify --list")
-    exact = [one for one in claims if one.id.casefold() == text]
-    found = exact or [one for one in claims if text in f"{one.id} {one.label} {one.title}".casefold()]
-    if not found:
+        raise ValueError("claim is empty; expected an id, a name or words, see phiball verify --list")
+    exact = [claim for claim in claims if text in (claim.id.casefold(), claim.name)]
+    matches = exact or [
+        claim for claim in claims if text in f"{claim.id} {claim.name} {claim.label} {claim.title}".casefold()
+    ]
+    if not matches:
         where = "" if section is None else f" in section {section}"
-        raise ValueError(f"claim is {select!r}, which no id, label or statement{where} contains; see --list")
-    return found
+        raise ValueError(
+            f"claim is {select!r}, which no id, name, label or statement{where} contains; see --list"
+        )
+    return matches
 
 
 def run(
     select: str | None = None,
-    section: int | None = None,
+    section: str | int | None = None,
     *,
     deep: bool = False,
     seed: int = 0,

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Array, active
+from phiball.backends import active
 from phiball.refimpl import DecisionProcess, Neighbourhood
+from phiball.verification.instances.arrays import array
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Tables:
     @property
     def process(self) -> DecisionProcess:
         """P, r and the discount, as arrays of the active backend."""
-        return DecisionProcess(table(self.P), table(self.r), self.discount)
+        return DecisionProcess(array(self.P), array(self.r), self.discount)
 
     @property
     def plain(self) -> tuple[Any, Any, float, Any]:
@@ -40,16 +41,10 @@ class Tables:
         return law(self.near, self.weight)
 
 
-def table(values: Any) -> Array:
-    """Numbers as a float64 array of the active backend."""
-    xp = active().namespace
-    return xp.asarray(np.asarray(values, dtype=float).tolist(), dtype=xp.float64)
-
-
 def law(near: Any, weight: Any) -> Neighbourhood:
     """beta with rows of states `near` and their probabilities."""
     xp = active().namespace
-    return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), table(weight))
+    return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 
 
 def tables(seed: int, states: int, actions: int, discount: float) -> Tables:

@@ -1,15 +1,33 @@
-"""Strongly convex phi for the claims on Algorithm 2, and the constant kappa of each.
-
-kappa is the modulus of strong convexity: phi'' >= kappa on [0, inf).
-"""
+"""The divergences that claims are tried on: named ones, and others with properties that a claim needs."""
 
 from __future__ import annotations
 
 from functools import partial
-from math import inf
+from math import inf, isfinite
+
+from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import QUADRATIC, Divergence, cressie_read
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+
+NAMED = (
+    QUADRATIC,
+    ENTROPIC,
+    ABSOLUTE,
+    HINGE,
+    *(indicator(alpha) for alpha in (0.5, 0.75, 0.1, 1.0)),
+    *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
+)
+CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
+"""Those whose risk tends to the largest loss as eta vanishes."""
+
+PAPER_DIVERGENCES = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3))
+"""The five of the paper's Examples 1 to 5."""
+
+
+def divergences() -> st.SearchStrategy[Divergence]:
+    """All the named divergences, and several of the Cressie-Read family."""
+    return st.sampled_from(NAMED)
 
 
 def _on_positives(x: Array, value: Array) -> Array:
@@ -112,4 +130,69 @@ KAPPA: dict[Divergence, float] = {
     mixed(0.1): 0.1,
     QUARTIC: 1.0,
 }
-"""The divergences on which the guarantees of Algorithm 2 are measured, each with its kappa."""
+"""Strongly convex phi, each with its modulus kappa: phi'' >= kappa on [0, inf)."""
+
+STRONGLY_CONVEX = tuple(KAPPA)
+
+# --- A smaller domain -----------------------------------------------------------------------------
+
+
+def _between(x: Array, value: Array, a: float, b: float) -> Array:
+    xp = array_namespace(x)
+    # A density at the end of the domain must not fall outside by rounding.
+    inside = (x >= a * (1 - 2.0**-48)) & (x <= b * (1 + 2.0**-48))
+    return xp.where(inside, value, xp.full_like(x, inf))
+
+
+def absolute_on(a: float, b: float = inf) -> Divergence:
+    """abs(x - 1) on [a, b], for 0 <= a < 1 < b."""
+
+    def conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        above = b * s - (b - 1) if isfinite(b) else xp.full_like(s, inf)
+        return xp.where(s > 1, above, xp.where(s < -1, a * s - (1 - a), s))
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.where(s > 1, xp.full_like(s, b), xp.where(s < -1, xp.full_like(s, a), xp.full_like(s, 1.0)))
+
+    return Divergence(
+        f"abs(x - 1) on [{a:g}, {b:g}]",
+        phi=lambda x: _between(x, array_namespace(x).abs(x - 1), a, b),
+        conj=conj,
+        dconj=dconj,
+        d2conj=lambda s: array_namespace(s).zeros_like(s),
+        slope0=-inf if a else -1.0,
+        slope1=0.0,
+        recession=inf if isfinite(b) else 1.0,
+        curvature1=inf,
+    )
+
+
+def square_on(a: float, b: float = inf) -> Divergence:
+    """(x - 1)^2/2 on [a, b], for 0 <= a < 1 < b."""
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        low = xp.where(1 + s < a, xp.full_like(s, a), 1 + s)
+        return xp.where(low > b, xp.full_like(s, b), low)
+
+    def conj(s: Array) -> Array:
+        x = dconj(s)
+        return s * x - (x - 1) ** 2 / 2
+
+    def d2conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.where((1 + s > a) & (1 + s < b), xp.ones_like(s), xp.zeros_like(s))
+
+    return Divergence(
+        f"(x - 1)^2/2 on [{a:g}, {b:g}]",
+        phi=lambda x: _between(x, (x - 1) ** 2 / 2, a, b),
+        conj=conj,
+        dconj=dconj,
+        d2conj=d2conj,
+        slope0=-inf if a else -1.0,
+        slope1=0.0,
+        recession=inf,
+        curvature1=1.0,
+    )

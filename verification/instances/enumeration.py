@@ -1,63 +1,38 @@
-"""The estimators of Section 3.1 on a law of a few points: every draw of every level, with its probability."""
+"""The estimators of Section 3.1 on a law of a few points: all draws of a level, with their probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import hypot, log2
+from functools import cache
+from itertools import combinations_with_replacement
+from math import factorial, log2, prod
 from typing import Any, TypeAlias
 
 import numpy as np
-from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace, to_numpy
-from phiball.refimpl import Divergence
+from phiball.backends import Array, array_namespace, to_numpy
+from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, worst_case
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import KAPPA
-from phiball.verification.instances.strategies import powers_of_ten
-from phiball.verification.oracles import levels as oracles_levels
+from phiball.verification.instances.laws import Law
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.oracles import levels
 
-Rows: TypeAlias = Callable[[Array, float, Divergence, float], Array]
+RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
 """gamma of each row of losses, for eta, phi and the precision eps."""
+Weights: TypeAlias = Callable[..., tuple[Array, Array]]
+"""The values and the weights of rows of losses, called as `signed_weights` is."""
+Bound: TypeAlias = Callable[[Law, int], float]
+"""A bound for a law and a level."""
 
+LEVELS = range(9)
+ENUMERATED = range(7)  # the pairs of halves of the higher levels are many
 
-@dataclass(frozen=True)
-class Law:
-    """A law of a few points: the loss f, the gradient g and the probability p of each, and eta."""
-
-    f: tuple[float, ...]
-    g: tuple[tuple[float, float], ...]
-    p: tuple[float, ...]
-    eta: float
-
-    def __str__(self) -> str:
-        return f"(f = {self.f}, grad f = {self.g}, p = {self.p}, eta = {self.eta!r})"
-
-    @property
-    def lipschitz(self) -> float:
-        """L_f, the largest length of a gradient."""
-        return max(hypot(*v) for v in self.g)
-
-
-@st.composite
-def laws(draw: st.DrawFn, max_points: int = 2) -> Law:
-    """Two points or more: ties, opposite and equal gradients, eta from far below the range to far above."""
-    k = draw(st.integers(2, max_points))
-    losses = st.one_of(st.integers(0, 3).map(float), st.floats(0, 3, width=32, allow_subnormal=False))
-    f = draw(st.lists(losses, min_size=k, max_size=k))
-    gradients = st.sampled_from([(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.6, 0.8), (0.1, 0.0)])
-    g = draw(st.lists(gradients, min_size=k, max_size=k))
-    counts = draw(st.lists(st.sampled_from([1, 2, 10]), min_size=k, max_size=k))
-    return Law(tuple(f), tuple(g), tuple(c / sum(counts) for c in counts), draw(powers_of_ten(-2.0, 2.0)))
-
-
-def on_backend(values: Any) -> Array:
-    """A NumPy array of float64 as one of the active backend."""
-    xp = active().namespace
-    return xp.asarray(np.array(values, dtype=float), dtype=xp.float64)
+# --- Ordered draws --------------------------------------------------------------------------------
 
 
 def halved(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
-    """gamma of Algorithm 2 after T halvings (a number or one a row), on every row.
+    """gamma of Algorithm 2 after T halvings (a number, or one per row), on every row.
 
     The bracket is the corrected one, made wider above by `upper`.
     """
@@ -65,7 +40,7 @@ def halved(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0)
     m = rows.shape[-1]
     low = xp.min(rows, axis=-1) - eta * phi.slope1
     high = xp.max(rows, axis=-1) - eta * phi.slope1 + upper
-    count = on_backend(np.broadcast_to(T, tuple(low.shape)))
+    count = array(np.broadcast_to(T, tuple(low.shape)))
     mu = low
     for t in range(int(xp.max(count))):
         mu = xp.where(count > t, (low + high) / 2, mu)
@@ -85,8 +60,8 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
     """The weights of g^l, or of G^l where `telescoping`, on all draws of 2^l of the points with losses f."""
-    picks = oracles_levels.draws(len(f), 2**level)
-    rows = on_backend(np.asarray(f, dtype=float)[picks])
+    picks = levels.draws(len(f), 2**level)
+    rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
     if not telescoping or level == 0:
         return picks, whole
@@ -97,6 +72,75 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
 
 def moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
     """E V and E|V|^2 for V = sum_i w_i g_i, the draws having the law p."""
-    chance = oracles_levels.chances(p, picks)
+    chance = levels.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
+
+
+def rt_moments(law: Law, level: int, solve: Callable[[Array], Array]) -> tuple[Any, float]:
+    """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
+    mean, square = np.zeros(2), 0.0
+    for k, chance in enumerate(RTMLMC(level).probabilities):
+        own, own_square = moments(law.p, law.g, *level_weights(law.f, k, solve, telescoping=True))
+        mean, square = mean + own, square + own_square / chance
+    return mean, square
+
+
+def largest_chi_square(law: Law, level: int, phi: Divergence) -> float:
+    """The largest chi-square of exact weights over all draws: the least C of Assumption 3 (I) for them."""
+    _, exact = level_weights(
+        law.f, level, lambda rows: worst_case(rows, law.eta, phi).weights, telescoping=False
+    )
+    return float(levels.chi_square(exact).max())
+
+
+# --- Draws up to their order, for the entropic phi --------------------------------------------------
+
+
+@cache
+def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
+    """All samples of n points up to order: rows (R, n), counts of the atoms, and the number of orders."""
+    rows = np.array(list(combinations_with_replacement(range(atoms), n)))
+    counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
+    orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
+    return rows, counts, orders
+
+
+def _sample(law: Law, n: int) -> tuple[Any, Any]:
+    """Rows of indices, and their chances."""
+    rows, counts, orders = _whole(len(law.f), n)
+    return rows, orders * np.prod(np.array(law.p) ** counts, axis=1)
+
+
+def level_mean(law: Law, level: int, solve: Solver) -> tuple[float, Any]:
+    """F^l and grad F^l by `solve`, the solver of the inner problem."""
+    rows, chance = _sample(law, 2**level)
+    out = solve(array(np.array(law.f)[rows]), law.eta, ENTROPIC)
+    gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(law.g)[rows])
+    return float(chance @ to_numpy(out.value)), chance @ gradients
+
+
+def difference_moment(law: Law, level: int, weights: Weights) -> float:
+    """E|G^l|^2 by `weights`, which gives those of G^l."""
+    if level == 0:
+        rows, chance = _sample(law, 1)
+    else:
+        half, own = _sample(law, 2 ** (level - 1))
+        first, second = (v.ravel() for v in np.indices((len(half), len(half))))
+        rows, chance = np.concatenate([half[first], half[second]], axis=1), own[first] * own[second]
+    _, w = weights(array(np.array(law.f)[rows]), law.eta, ENTROPIC, telescoping=True)
+    # One product per coordinate: rows of weights against rows of gradients.
+    coordinates = [np.einsum("rn,rn->r", to_numpy(w), np.array(law.g)[rows, d]) for d in range(2)]
+    return float(chance @ sum(v**2 for v in coordinates))
+
+
+def gradient_error(law: Law, level: int, solve: Solver) -> float:
+    """|grad F^l - grad F|^2."""
+    _, gradient = level_mean(law, level, solve)
+    return float(np.sum((gradient - law.limit[1]) ** 2))
+
+
+def second_moment_of(law: Law, top: int, weights: Weights) -> float:
+    """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l counts with 1/P(l)."""
+    p = RTMLMC(top).probabilities
+    return sum(difference_moment(law, k, weights) / p[k] for k in range(top + 1))

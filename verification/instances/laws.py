@@ -1,30 +1,29 @@
-"""The levels F^l, grad F^l and G^l of a finite law, by enumeration of all samples of 2^l points."""
+"""Laws of the perturbations of one data point: of finitely many points, of midpoints, and tilted ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from itertools import combinations_with_replacement
-from math import exp, factorial, hypot, prod, sinh
+from math import exp, hypot, sinh
 from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, to_numpy
-from phiball.refimpl import ENTROPIC
+from phiball.backends import Array, Rng, array_namespace, rng, to_numpy
+from phiball.refimpl import Ball
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.strategies import powers_of_ten
-from phiball.verification.oracles.inner import inner
+from phiball.verification.oracles.inner import solve_exactly
 
-Solve: TypeAlias = Callable[..., Any]
-Weights: TypeAlias = Callable[..., tuple[Array, Array]]
-Bound: TypeAlias = Callable[["Law", int], float]
+BOUNDED = "0 <= f <= B; the entropic phi"
+LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
+"""What claims on `bounded_laws` assume, in words."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """Losses f, their gradients g in the plane and probabilities p: the law nu_z of one data point."""
+    """A law of a few points: losses f, their gradients g in the plane and probabilities p; and eta."""
 
     f: tuple[float, ...]
     g: tuple[tuple[float, float], ...]
@@ -36,7 +35,7 @@ class Law:
 
     @property
     def height(self) -> float:
-        """B, the largest loss; the least is 0."""
+        """B, the largest loss of a law whose least loss is 0."""
         return max(self.f)
 
     @property
@@ -46,7 +45,7 @@ class Law:
 
     @property
     def lipschitz(self) -> float:
-        """L_f."""
+        """L_f, the largest length of a gradient."""
         return max(hypot(*v) for v in self.g)
 
     @property
@@ -55,14 +54,23 @@ class Law:
         return sinh(self.ratio / 2) ** 2
 
     @property
+    def rounding(self) -> float:
+        """How far weights, and values over eta, are off by rounding: their spread is e^(B/eta)."""
+        return 2.0**-42 * (1 + self.ratio)
+
+    def growth(self, power: float) -> float:
+        """e^(power B/eta)."""
+        return exp(power * self.ratio)
+
+    @property
     def limit(self) -> tuple[float, Any]:
         """F and grad F, from 50 digits."""
-        best = inner(self.f, self.eta, "entropic", p=self.p)
+        best = solve_exactly(self.f, self.eta, "entropic", p=self.p)
         return float(best.value), np.array([float(w) for w in best.weights]) @ np.array(self.g)
 
 
 @st.composite
-def laws(draw: st.DrawFn) -> Law:
+def bounded_laws(draw: st.DrawFn) -> Law:
     """Two or three losses, 0 and B among them, of any weights and gradients; B/eta from 1e-3 to 10."""
     eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
     ratio = draw(st.one_of(st.sampled_from([1.0, 0.1, 2.0, 4.0, 1e-3]), powers_of_ten(-1, 1)))
@@ -82,53 +90,44 @@ TWO_POINTS = Law((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
 """f = 0 or 1 with equal probabilities, eta = 1, gradients -1 and 1: the instance of the curves."""
 
 
-@cache
-def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
-    """All samples of n points up to order: rows (R, n), counts of the atoms, and the number of orders."""
-    rows = np.array(list(combinations_with_replacement(range(atoms), n)))
-    counts = np.stack([(rows == k).sum(axis=1) for k in range(atoms)], axis=1)
-    orders = np.array([float(factorial(n) // prod(map(factorial, c))) for c in counts.tolist()])
-    return rows, counts, orders
+@st.composite
+def laws(draw: st.DrawFn, max_points: int = 2) -> Law:
+    """Two points or more: ties, opposite and equal gradients, eta from far below the range to far above."""
+    k = draw(st.integers(2, max_points))
+    losses = st.one_of(st.integers(0, 3).map(float), st.floats(0, 3, width=32, allow_subnormal=False))
+    f = draw(st.lists(losses, min_size=k, max_size=k))
+    gradients = st.sampled_from([(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.6, 0.8), (0.1, 0.0)])
+    g = draw(st.lists(gradients, min_size=k, max_size=k))
+    counts = draw(st.lists(st.sampled_from([1, 2, 10]), min_size=k, max_size=k))
+    return Law(tuple(f), tuple(g), tuple(c / sum(counts) for c in counts), draw(powers_of_ten(-2.0, 2.0)))
 
 
-def _sample(law: Law, n: int) -> tuple[Any, Any]:
-    """Rows of indices, and their chances."""
-    rows, counts, orders = _whole(len(law.f), n)
-    return rows, orders * np.prod(np.array(law.p) ** counts, axis=1)
+class Midpoints(Ball):
+    """An interval whose sample is the midpoints of n equal cells, so that averages over it are exact sums."""
+
+    def sample(
+        self,
+        z: Array,
+        n: int,
+        rng: Rng,
+        *,
+        event_ndim: int = 1,
+        antithetic: bool = False,
+        qmc: bool = False,
+    ) -> Array:
+        """The midpoints around each z (N, 1); shape (N, n, 1)."""
+        xp = array_namespace(z)
+        t = (2 * xp.arange(n, dtype=z.dtype) + 1) / n - 1
+        return z[:, None, :] + self.radius * t[None, :, None]
 
 
-def _losses(law: Law, rows: Any) -> Array:
-    xp = active().namespace
-    return xp.asarray(np.array(law.f)[rows], dtype=xp.float64)
+Sampler: TypeAlias = Callable[[Ball, Array, Array, int, Rng], tuple[Array, Array]]
 
 
-def level_mean(law: Law, level: int, solve: Solve) -> tuple[float, Any]:
-    """F^l and grad F^l by `solve`, the solver of the inner problem."""
-    rows, chance = _sample(law, 2**level)
-    out = solve(_losses(law, rows), law.eta, ENTROPIC)
-    each = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(law.g)[rows])
-    return float(chance @ to_numpy(out.value)), chance @ each
-
-
-def difference_moment(law: Law, level: int, weights: Weights) -> float:
-    """E|G^l|^2 by `weights`, which gives those of G^l."""
-    if level == 0:
-        rows, chance = _sample(law, 1)
-    else:
-        half, own = _sample(law, 2 ** (level - 1))
-        first, second = (v.ravel() for v in np.indices((len(half), len(half))))
-        rows, chance = np.concatenate([half[first], half[second]], axis=1), own[first] * own[second]
-    _, w = weights(_losses(law, rows), law.eta, ENTROPIC, telescoping=True)
-    # One matrix product a coordinate: rows of weights against rows of gradients.
-    each = [np.einsum("rn,rn->r", to_numpy(w), np.array(law.g)[rows, d]) for d in range(2)]
-    return float(chance @ sum(v**2 for v in each))
-
-
-def rounding(law: Law) -> float:
-    """How far the weights and the values over eta are off by rounding, where e^(B/eta) is their spread."""
-    return 2.0**-42 * (1 + law.ratio)
-
-
-def growth(law: Law, power: float) -> float:
-    """e^(power B/eta)."""
-    return exp(power * law.ratio)
+def tilted_sample(
+    sample: Sampler, norm: float, tilt: tuple[float, ...], n: int, seed: int = 0
+) -> tuple[Any, Any]:
+    """`n` tilted points of the unit ball around 0 and their log-weights, as NumPy arrays."""
+    s = array(tilt)
+    points, log_w = sample(Ball(norm, 1.0), 0 * s, s, n, rng(seed))
+    return to_numpy(points), to_numpy(log_w)

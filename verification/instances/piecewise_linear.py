@@ -10,12 +10,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
-from phiball.verification.instances.sgd_paths import Descent, all_noise, follow
+from phiball.verification.instances.sgd_paths import Sgd, all_noise, follow
 from phiball.verification.instances.strategies import powers_of_ten
 
 
 @dataclass(frozen=True)
-class Valley:
+class PiecewiseLinear:
     """F = max(-left (theta - c), right (theta - c)), and noise of deviation sigma on its slope."""
 
     left: float
@@ -59,16 +59,16 @@ class Valley:
 
 
 @st.composite
-def valleys(draw: st.DrawFn) -> Valley:
+def piecewise_linear(draw: st.DrawFn) -> PiecewiseLinear:
     """Steep and flat, kinks inside and outside Theta; no noise and many steps, or all paths of a noise."""
     slope = st.one_of(st.sampled_from([1.0, 0.01, 100.0]), powers_of_ten(-1, 1))
     left, right = draw(slope), draw(slope)
     centre, start = draw(st.integers(-16, 16)) / 8, draw(st.integers(-7, 7)) / 7
     sigma = max(left, right) * draw(st.sampled_from([0.0, 1.0, 3.0]))
-    return Valley(left, right, centre, start, sigma, draw(st.integers(1, 10 if sigma else 100)))
+    return PiecewiseLinear(left, right, centre, start, sigma, draw(st.integers(1, 10 if sigma else 100)))
 
 
-def mean_gap(F: Valley, sgd: Descent, step_size: float) -> float:
+def mean_gap(F: PiecewiseLinear, sgd: Sgd, step_size: float) -> float:
     """E F(average) - min F, over all paths."""
     noise, chance = all_noise(F.sigma, 1, F.steps)
     how = {"noise": noise, "chance": chance, "low": -1.0, "high": 1.0}

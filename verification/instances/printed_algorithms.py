@@ -1,13 +1,20 @@
-"""Algorithm 2 of the paper as it is printed: T halvings of a bracket of mu, and nothing more."""
+"""Algorithm 2 and the hyper-parameters of the paper as they are printed, and scales to compare them at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, inf, log2
+from dataclasses import dataclass
+from math import ceil, exp, inf, log2, sqrt
 from typing import NamedTuple, TypeAlias
 
+from hypothesis import strategies as st
+
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import Divergence
+from phiball.refimpl import Divergence, Plan, dual_value
+from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.strategies import Problem, powers_of_ten
+
+# --- Algorithm 2 ----------------------------------------------------------------------------------
 
 Bracket: TypeAlias = Callable[[Array, float, Divergence], tuple[float, float]]
 
@@ -64,3 +71,122 @@ def algorithm2(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[flo
         else:
             low = mu
     return Output(gamma, mu, h)
+
+
+def run_algorithm2(
+    problem: Problem,
+    phi: Divergence,
+    eps: float,
+    *,
+    kappa: float | None = None,
+    bracket: Bracket = corrected_bracket,
+    algorithm: Algorithm = algorithm2,
+) -> Output:
+    """Algorithm 2 with T = max(1, ceil(T)) halvings."""
+    low, high = ends = bracket(problem.losses, problem.eta, phi)
+    T = iterations(high - low, KAPPA[phi] if kappa is None else kappa, problem.eta, eps)
+    return algorithm(problem.losses, problem.eta, phi, T, ends)
+
+
+def dual_at(problem: Problem, phi: Divergence, out: Output) -> float:
+    """D(mu)."""
+    return float(dual_value(problem.losses, out.mu, problem.eta, phi))
+
+
+def _moves_the_wrong_end(
+    f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]
+) -> Output:
+    low, high = bracket
+    out = algorithm2(f, eta, phi, 1, bracket)
+    for _ in range(1, T):
+        low, high = (out.mu, high) if out.h <= 0 else (low, out.mu)
+        out = algorithm2(f, eta, phi, 1, (low, high))
+    return out
+
+
+FAULTY_ALGORITHMS: dict[str, Algorithm] = {
+    "moves the wrong end of the bracket": _moves_the_wrong_end,
+    "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
+    "starts from the printed bracket": lambda f, eta, phi, T, _: algorithm2(
+        f, eta, phi, T + 3, printed_bracket(f, eta, phi)
+    ),
+    "forgets eta in (f - mu)/eta": lambda f, _, phi, T, ends: algorithm2(f, 1.0, phi, T, ends),
+}
+"""Mutants of Algorithm 2 that its guarantees must reject, by their faults."""
+
+# --- The hyper-parameters of Theorem 2 and its Table 2 ----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem: L_f, S (a smoothness constant of every F^l), B, eta, and D = F^L(theta_1) - min F^L."""
+
+    lipschitz: float
+    smoothness: float
+    height: float
+    eta: float
+    drop: float
+    constrained: bool
+
+    @property
+    def level_constant(self) -> float:
+        """L_f^2 e^(4B/eta)."""
+        return self.lipschitz**2 * exp(4 * self.height / self.eta)
+
+
+@dataclass(frozen=True)
+class HyperParameters:
+    """L, n_L, T and the step."""
+
+    level: int
+    batch: int
+    steps: int
+    step_size: float
+
+
+Table: TypeAlias = Callable[[Setting, float], HyperParameters]
+
+
+def table_2(problem: Setting, eps: float, factor: float = 128.0) -> HyperParameters:
+    """The hyper-parameters of the proof, for the Euclidean norm."""
+    K, S, D = problem.level_constant, problem.smoothness, problem.drop
+    L = max(0, ceil(log2(4 * K / eps**2)))
+    if problem.constrained:
+        T = max(1, ceil(64 * S * D / eps**2))
+        return HyperParameters(L, ceil(96 * (L + 1) * K / eps**2), T, 1 / (2 * S))
+    M2 = 2 * (L + 1) * K
+    T = max(1, ceil(factor * D * S * M2 / eps**4))
+    return HyperParameters(L, 1, T, sqrt(2 * D / (S * T * M2)))
+
+
+def guarantee(problem: Setting, h: HyperParameters) -> float:
+    """What the lemmas give for E|mapping of F|^2: twice the squared bias plus twice that of F^L."""
+    K, S, D = problem.level_constant, problem.smoothness, problem.drop
+    bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
+    if problem.constrained:
+        own = 8 * S * D / h.steps + 6 * M2 / h.batch  # the lemma for the step 1/(2S)
+    else:
+        # The descent lemma: E F^L(next) <= F^L - step |grad F^L|^2 + S step^2 M_2/2, summed over T steps.
+        own = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
+    return 2 * bias + 2 * own
+
+
+@st.composite
+def settings(draw: st.DrawFn) -> Setting:
+    """L_f, S, eta from 0.1 to 10, B/eta from 0.01 to 3, D from B/1000 to B."""
+    unit = powers_of_ten(-1, 1)
+    eta = draw(unit)
+    B = eta * draw(st.one_of(st.sampled_from([1.0, 0.01, 3.0]), powers_of_ten(-2, 0)))
+    return Setting(draw(unit), draw(unit), B, eta, B * draw(powers_of_ten(-3, 0)), draw(st.booleans()))
+
+
+# --- Scales at which plans are compared -----------------------------------------------------------
+
+Planner: TypeAlias = Callable[..., Plan]
+
+DELTAS = tuple(2.0**-k for k in range(2, 21, 3))
+CONVEX_UNITS = {"lipschitz": 1.0, "diameter": 1.0, "idf": 1.0, "chi_square": 1.0}
+
+EPSILONS = tuple(2.0**-k for k in range(1, 9))
+INVERSE_EPSILONS = tuple(1 / eps for eps in EPSILONS)
+NONCONVEX_UNITS = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}

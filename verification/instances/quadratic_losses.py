@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from phiball.verification.instances.strategies import powers_of_ten
 
 
 @dataclass(frozen=True)
-class Parabolas:
+class QuadraticLosses:
     """f_i = c_i + g_i theta + h_i theta^2/2 on abs(theta) <= tau, one for each perturbed point."""
 
     terms: tuple[tuple[float, float, float], ...]
@@ -55,7 +55,7 @@ class Parabolas:
 
 
 @st.composite
-def parabolas(draw: st.DrawFn) -> Parabolas:
+def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
     """One to four of them; flat, steep or bent ones, B/eta up to about 100."""
     eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
     tau = draw(st.sampled_from([1.0, 0.1, 0.01]))
@@ -67,11 +67,11 @@ def parabolas(draw: st.DrawFn) -> Parabolas:
     twins = term.map(lambda t: [t, (t[0], -t[1], -t[2])])
     terms = draw(st.one_of(st.lists(term, min_size=1, max_size=4), twins))
     unit = draw(st.one_of(st.sampled_from([1.0, 10.0, 0.1]), powers_of_ten(-1, 1)))
-    return Parabolas(tuple((c, unit * g, unit * h) for c, g, h in terms), tau, eta)
+    return QuadraticLosses(tuple((c, unit * g, unit * h) for c, g, h in terms), tau, eta)
 
 
 def gradient_change(
-    f: Parabolas, places: tuple[float, float], solve: Callable[..., Any]
+    f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
 ) -> tuple[float, float]:
     """|grad F^l(theta) - grad F^l(theta')| on these points as the sample, and |theta - theta'|."""
     theta = np.array([[f.tau * place] for place in places])
@@ -81,3 +81,6 @@ def gradient_change(
     weights = to_numpy(solve(losses, f.eta, ENTROPIC).weights)
     first, second = (weights * (g + h * theta)).sum(axis=-1)
     return float(abs(first - second)), float(abs(theta[0, 0] - theta[1, 0]))
+
+
+Smoothness: TypeAlias = Callable[[QuadraticLosses], float]

@@ -12,13 +12,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace, rng, to_numpy
-from phiball.refimpl import RegularizedLoss, onto_box
+from phiball.refimpl import RegularizedLoss, gradient_mapping, onto_box
 from phiball.verification.instances.strategies import powers_of_ten
 
-Descent: TypeAlias = Callable[..., Any]
+Sgd: TypeAlias = Callable[..., Any]
 
 
-class Paths(NamedTuple):
+class SgdPaths(NamedTuple):
     """The T iterates (T, N) and the answers (N,) of N paths, and the chance (N,) of each."""
 
     iterates: Any
@@ -38,7 +38,7 @@ def all_noise(sigma: float, batch: int, steps: int) -> tuple[Any, Any]:
 
 
 def follow(
-    sgd: Descent,
+    sgd: Sgd,
     slope: Callable[[Array], Array],
     start: float,
     *,
@@ -47,7 +47,7 @@ def follow(
     chance: Any,
     low: float = -inf,
     high: float = inf,
-) -> Paths:
+) -> SgdPaths:
     """Run `sgd` on [low, high] along each row of the noise, which is added to the slope."""
     xp = active().namespace
     seen: list[Any] = []
@@ -60,14 +60,14 @@ def follow(
     theta0 = xp.full((len(chance),), start, dtype=xp.float64)
     how = {"step_size": step_size, "steps": noise.shape[1] + 1, "project": onto_box(low, high)}
     run = sgd(gradient, theta0, **how)
-    return Paths(np.stack([*seen, to_numpy(run.last)]), to_numpy(run.theta), chance)
+    return SgdPaths(np.stack([*seen, to_numpy(run.last)]), to_numpy(run.theta), chance)
 
 
 # --- Smooth landscapes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Landscape:
+class SmoothFunction:
     """F = a (1 - cos(k theta)), or a (k theta)^2/2 if `bowl`, on [low, high]; sigma is that of the noise."""
 
     bowl: bool
@@ -117,7 +117,7 @@ class Landscape:
 
 
 @st.composite
-def landscapes(draw: st.DrawFn, most_steps: int = 64) -> Landscape:
+def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
     """Waves and bowls on an interval; no noise and many steps, or noise and all of its paths."""
     bowl = draw(st.booleans())
     a, k = draw(powers_of_ten(-1, 1)), draw(powers_of_ten(-1, 1))
@@ -127,7 +127,7 @@ def landscapes(draw: st.DrawFn, most_steps: int = 64) -> Landscape:
     sigma = a * k * draw(st.sampled_from([0.0, 1.0, 0.1, 10.0]))
     batch = draw(st.sampled_from([1, 2, 4]))
     steps = draw(st.integers(1, most_steps if sigma == 0 else {1: 9, 2: 6, 4: 5}[batch]))
-    return Landscape(bowl, a, k, low, high, start, sigma, batch, steps)
+    return SmoothFunction(bowl, a, k, low, high, start, sigma, batch, steps)
 
 
 # --- Training by an estimator ---------------------------------------------------------------------
@@ -168,3 +168,15 @@ def stacked_gradient(
         return runs * objective.gradient(theta, loss, each, x, rng=draws)
 
     return gradient
+
+
+def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
+    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
+    noise, chance = all_noise(F.sigma, F.batch, F.steps)
+    step = 1 / (2 * S)
+    how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
+    iterates = follow(sgd, F.slope, F.start, step_size=step, **how).iterates
+    xp = active().namespace
+    theta = xp.asarray(iterates, dtype=xp.float64)
+    mapping = gradient_mapping(F.slope(theta), theta, step_size=step, project=onto_box(F.low, F.high))
+    return float(np.mean(to_numpy(mapping) ** 2 @ chance))

@@ -6,25 +6,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    indicator,
-)
-
-NAMED = (
-    QUADRATIC,
-    ENTROPIC,
-    ABSOLUTE,
-    HINGE,
-    *(indicator(alpha) for alpha in (0.5, 0.75, 0.1, 1.0)),
-    *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
-)
+from phiball.backends import Array
+from phiball.verification.instances.arrays import array
 
 
 @dataclass(frozen=True)
@@ -68,12 +51,6 @@ class Problem:
     def size(self) -> float:
         """max abs f, over the points of positive probability: the scale of rounding in the value."""
         return max(abs(v) for v in self.charged)
-
-
-def array(values: tuple[float, ...] | list[float]) -> Array:
-    """Numbers as a float64 array of the active backend."""
-    xp = active().namespace
-    return xp.asarray(list(values), dtype=xp.float64)
 
 
 def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:
@@ -135,6 +112,43 @@ def precisions() -> st.SearchStrategy[float]:
     return powers_of_ten(-6.0, -1.0)
 
 
-def divergences() -> st.SearchStrategy[Divergence]:
-    """All the named divergences, and several of the Cressie-Read family."""
-    return st.sampled_from(NAMED)
+@dataclass(frozen=True)
+class Reordered:
+    """An inner problem, and an order to put its points in."""
+
+    problem: Problem
+    order: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.problem}, order {self.order}"
+
+    @property
+    def other(self) -> Problem:
+        """The problem with its points in that order."""
+        p = self.problem.p
+        law = None if p is None else tuple(p[i] for i in self.order)
+        return Problem(tuple(self.problem.f[i] for i in self.order), self.problem.eta, law)
+
+
+@st.composite
+def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Problem:
+    """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 to them or doubling them is exact."""
+    f = draw(st.lists(st.integers(-32, 32), min_size=min_size, max_size=max_size))
+    eta = draw(st.one_of(st.sampled_from([1.0, 0.5, 4.0, 0.03125]), powers_of_ten(-2.0, 2.0)))
+    return Problem(tuple(v / 8 for v in f), eta, draw(probabilities(len(f))))
+
+
+@st.composite
+def probabilities(draw: st.DrawFn, m: int) -> tuple[float, ...] | None:
+    """None for the uniform law, or probabilities of very different size, zeros among them."""
+    if not draw(st.booleans()):
+        return None
+    counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=m, max_size=m))
+    return tuple(c / sum(counts) for c in counts) if any(counts) else None
+
+
+@st.composite
+def reordered(draw: st.DrawFn) -> Reordered:
+    """A problem and a permutation of its points."""
+    problem = draw(dyadic_problems(min_size=2))
+    return Reordered(problem, tuple(draw(st.permutations(range(len(problem.f))))))

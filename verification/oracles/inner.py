@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     unique: bool
 
 
-def inner(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Answer:
+def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Answer:
     """Solve the inner problem for the floats given, taken as exact numbers."""
     fs = [Fraction(float(v)) for v in f]
     ps = [Fraction(1, len(fs))] * len(fs) if p is None else [Fraction(float(v)) for v in p]
@@ -166,7 +166,7 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
         return Answer(value, weights, True)
 
 
-def inner_extended(f: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
+def solve_extended(f: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
     """Value and weights in NumPy's extended precision, under the uniform law, for long rows."""
     long = np.longdouble
     g = np.asarray(f, dtype=long)

@@ -1,9 +1,9 @@
-"""A solver as a claim sees it: asked only what it is meant for, and looked at on the way."""
+"""The adapter between claims and a solver: it asks what the solver is meant for, and judges the answers."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -12,32 +12,25 @@ import numpy as np
 
 from phiball.backends import Array, active, is_array_api_obj, to_numpy
 from phiball.refimpl import Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING
-from phiball.verification.framework.claim import Claim
-from phiball.verification.framework.evidence import Curve, Evidence
-from phiball.verification.instances.inner import Reordered
-from phiball.verification.instances.strategies import NAMED, Problem, array
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.framework.claim import Claim, evidence_of
+from phiball.verification.framework.evidence import Curve, Evidence, Quantity
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.strategies import Problem, Reordered
+from phiball.verification.instances.tolerances import ROUNDING
+from phiball.verification.oracles.inner import solve_exactly
 
 FIELDS = ("value", "mu", "weights", "gap")
-# What a tolerance in the values says nothing of, and what no tolerance excuses.
-_ENTRIES = (
-    "the weights",
-    "mu",
-    "E(f - mu)_+ = eta",
-    "mu and the set of minimisers",
-    "the weights at alpha = 1",
-)
-_ALWAYS = ("the mass", "the least weight", "the weight of", "the weights of equal losses", "the gap")
+_ENTRIES = (Quantity.WEIGHTS, Quantity.MU)  # what a tolerance in the values says nothing of
 _PATIENCE = 10  # examples that a claim may spend on what is not asked, before it is left out
 
 
 class NotAsked(Exception):  # noqa: N818 - a signal, not an error
-    """The claim wants what the options leave out."""
+    """The claim needs what the options leave out."""
 
 
 class Fault(Exception):  # noqa: N818 - a finding, not an error
-    """What a solver did wrong before its solution could be looked at."""
+    """What a solver did wrong before its solution could be judged."""
 
     def __init__(self, words: str, raised: bool = False) -> None:
         super().__init__(words)
@@ -76,6 +69,7 @@ class Trial:
     refused: int = 0
     judged: int = 0
     missing: set[str] = field(default_factory=set)
+    measured: set[Quantity] = field(default_factory=set)
     eta: float = 0.0
     calls: int = 0
     call: str = ""
@@ -101,16 +95,16 @@ class Trial:
         self.calls += 1
         self._note_call(losses, eta, divergence, p)
         xp = active().namespace
-        given = xp.asarray(losses, copy=True)
+        copied = xp.asarray(losses, copy=True)
         law = {} if p is None else {"p": xp.asarray(p, copy=True)}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what a warning is about shows in the result
-                out = self.solve(given, eta, divergence, **law)
+                out = self.solve(copied, eta, divergence, **law)
         except Exception as problem:
             raise Fault(f"it raised {type(problem).__name__}: {problem}", raised=True) from None
         solution = self._read(out, losses, eta, divergence, p)
-        if not np.array_equal(to_numpy(given), to_numpy(losses)):
+        if not np.array_equal(to_numpy(copied), to_numpy(losses)):
             raise Fault("it changes the losses that it is given")
         return solution
 
@@ -125,64 +119,66 @@ class Trial:
 
     def _read(self, out: Any, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> WorstCase:
         """What the solver returned, as arrays of the active backend; what is missing is filled in."""
-        there = {name: getattr(out, name, None) for name in FIELDS}
-        absent = [name for name, one in there.items() if one is None]
+        fields = {name: getattr(out, name, None) for name in FIELDS}
+        absent = [name for name, value in fields.items() if value is None]
         if len(absent) == len(FIELDS):
             raise Fault(
                 f"it returned {_article(out)}, which has no value, mu, weights or gap; an object that has "
                 "some is types.SimpleNamespace(weights=...)"
             )
         self.missing |= set(absent)
-        found = {}
-        for name, one in there.items():
-            if one is None:
+        arrays = {}
+        for name, value in fields.items():
+            if value is None:
                 continue
             try:
-                found[name] = np.asarray(to_numpy(one) if is_array_api_obj(one) else one, dtype=float)
+                arrays[name] = np.asarray(to_numpy(value) if is_array_api_obj(value) else value, dtype=float)
             except (TypeError, ValueError):
-                raise Fault(f"{name} is {_article(one)}; expected numbers") from None
-        self.returned = ", ".join(f"{name} {_shown(one)}" for name, one in found.items() if name != "gap")
-        for name, one in found.items():
+                raise Fault(f"{name} is {_article(value)}; expected numbers") from None
+        self.returned = ", ".join(f"{name} {_shown(x)}" for name, x in arrays.items() if name != "gap")
+        for name, x in arrays.items():
             shape = tuple(losses.shape if name == "weights" else losses.shape[:-1])
-            if one.shape != shape:
-                raise Fault(f"{name} has shape {one.shape}; expected {shape}")
-            if not np.all(np.isfinite(one)):
-                raise Fault(f"{name} is {_shown(one)}; expected finite numbers")
-        if "weights" in found and not np.all(found["weights"].sum(axis=-1) > 0):
+            if x.shape != shape:
+                raise Fault(f"{name} has shape {x.shape}; expected {shape}")
+            if not np.all(np.isfinite(x)):
+                raise Fault(f"{name} is {_shown(x)}; expected finite numbers")
+        if "weights" in arrays and not np.all(arrays["weights"].sum(axis=-1) > 0):
             raise Fault("the mass of the weights is not positive")
-        if absent:  # the exact one takes its place, so that a claim on the others can be looked at
-            exact = worst_case(losses, eta, d, p=p)
-            return replace(exact, **{name: _restored(one) for name, one in found.items()})
-        return WorstCase(**{name: _restored(one) for name, one in found.items()})
+        restored = {name: array(x) for name, x in arrays.items()}
+        # The exact solution fills in what is absent, so that a claim on the rest can be judged.
+        return replace(worst_case(losses, eta, d, p=p), **restored) if absent else WorstCase(**restored)
 
-    def judge(self, one: Evidence | Curve) -> Evidence | None:
+    def judge(self, piece: Evidence | Curve) -> Evidence | None:
         """The evidence with the tolerance that is due to this solver; None for what is not judged."""
-        tol = self.options.tol
-        if isinstance(one, Curve) or (tol and one.note in _ENTRIES):
+        if isinstance(piece, Curve):
             return None
-        if one.note == "the gap" and self.missing & {"mu", "weights", "gap"}:
+        tol, quantity = self.options.tol, piece.quantity
+        self.measured.add(quantity)
+        if tol and quantity in _ENTRIES:
+            return None
+        if quantity is Quantity.GAP and self.missing & {"mu", "weights", "gap"}:
             return None
         self.judged += 1
-        if one.note in _ENTRIES or one.note.startswith(_ALWAYS):
-            return one
+        if quantity is not Quantity.VALUE:  # no tolerance in the values excuses it
+            return piece
         # A solver may add up terms of the size of eta, and lose their rounding.
         # Where several solutions of one example are compared, each of them may be off.
         times = 1 if self.fixed else self.calls
-        return replace(one, tolerance=one.tolerance + ROUNDING * self.eta + times * tol)
+        return replace(piece, tolerance=piece.tolerance + ROUNDING * self.eta + times * tol)
 
     def fail(self, example: Mapping[str, Any], words: str, raised: bool = False) -> None:
         """Remember a failure; while an example is shrunk, the last is the smallest."""
         shown = [self.call]
-        for name, one in example.items():
-            if name not in ("eta", "alpha") and isinstance(one, (float, int)):
-                shown.append(f"{name} = {one:g}" if isinstance(one, float) else f"{name} = {one}")
+        for name, value in example.items():
+            if name not in ("eta", "alpha") and isinstance(value, (float, int)):
+                shown.append(f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}")
         self.failure = (", ".join(shown), words, self.returned, self._solution(), raised)
 
     def _solution(self) -> str:
         f, eta, d, p = self._exactly
         if f.ndim > 1:
             return ""
-        answer = oracles.inner(f, eta, d.family or "", d.parameter, p)
+        answer = solve_exactly(f, eta, d.family or "", d.parameter, p)
         weights = np.array([float(w) for w in answer.weights])
         return f"value {float(answer.value):.9g}, weights {_shown(weights)}"
 
@@ -200,11 +196,6 @@ def _article(x: Any) -> str:
     return "None" if x is None else f"an object of type {type(x).__name__}"
 
 
-def _restored(x: Any) -> Array:
-    xp = active().namespace
-    return xp.reshape(array(x.ravel().tolist()), x.shape)
-
-
 def on_trial(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
     """The claim's statement on the trial, with every fault of the solver turned into evidence."""
 
@@ -213,15 +204,14 @@ def on_trial(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
             return
         trial.eta, trial.calls = 0.0, 0
         try:
-            given_back: Evidence | Iterable[Evidence | Curve] = claim.statement(**example, solve=trial)
-            for one in [given_back] if isinstance(given_back, Evidence) else given_back:
-                kept = trial.judge(one)
-                if kept is None:
+            for piece in evidence_of(claim.statement, {**example, "solve": trial}):
+                judged = trial.judge(piece)
+                if judged is None:
                     continue
-                if not kept.holds:
-                    what = kept.note or "the statement"
-                    trial.fail(example, f"{what}: off by {kept.violation:.3g} (allowed {kept.tolerance:.2g})")
-                yield kept
+                if not judged.holds:
+                    what, off = judged.note or "the statement", judged.violation
+                    trial.fail(example, f"{what}: off by {off:.3g} (allowed {judged.tolerance:.2g})")
+                yield judged
         except NotAsked:
             return
         except Fault as fault:

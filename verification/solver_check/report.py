@@ -1,4 +1,4 @@
-"""What `verify_solver` found, and how it reads in a terminal."""
+"""The report of `verify_solver`, and how it reads in a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textwrap import fill
 
 
 class Outcome(StrEnum):
-    """What became of one claim on a solver."""
+    """The outcome of one claim on a solver."""
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 class SolverCheck:
     """One claim about the inner problem, put to a solver.
 
-    - `id` and `title` are those of the claim, `examples` how many inner problems were solved.
+    - `id`, `name` and `title` are those of the claim, `examples` how many inner problems were solved.
     - `example`: the smallest inner problem on which it fails; `wrong`: what is wrong there, in words.
     - `returned` and `exact`: what the solver gave for it, and the solution in exact arithmetic.
 
@@ -28,6 +28,7 @@ class SolverCheck:
     """
 
     id: str
+    name: str
     title: str
     outcome: Outcome
     examples: int
@@ -54,12 +55,12 @@ class SolverReport:
     @property
     def failures(self) -> tuple[SolverCheck, ...]:
         """The checks that failed or raised."""
-        return tuple(one for one in self.checks if one.outcome in (Outcome.FAILED, Outcome.RAISED))
+        return tuple(check for check in self.checks if check.outcome in (Outcome.FAILED, Outcome.RAISED))
 
     @property
     def passed(self) -> tuple[SolverCheck, ...]:
         """The checks that passed."""
-        return tuple(one for one in self.checks if one.outcome is Outcome.PASSED)
+        return tuple(check for check in self.checks if check.outcome is Outcome.PASSED)
 
     @property
     def ok(self) -> bool:
@@ -68,31 +69,37 @@ class SolverReport:
 
     def __str__(self) -> str:
         asked = len(self.failures) + len(self.passed)
-        found = (
+        summary = (
             f"{len(self.failures)} of {asked} checks failed" if self.failures else f"{asked} checks passed"
         )
         if not asked:
-            found = "nothing was checked"
-        lines = [f"{self.solver}: {found} ({self.backend} arrays, {self.seconds:.0f} s)"]
-        for one in self.failures:
-            lines += ["", f"{one.outcome}  {one.id}  {one.title}"]
-            rows = {"at": one.example, "wrong": one.wrong, "returned": one.returned, "exact": one.exact}
+            summary = "nothing was checked"
+        lines = [f"{self.solver}: {summary} ({self.backend} arrays, {self.seconds:.0f} s)"]
+        for check in self.failures:
+            lines += ["", f"{check.outcome}  {check.id} {check.name}  {check.title}"]
+            rows = {
+                "at": check.example,
+                "wrong": check.wrong,
+                "returned": check.returned,
+                "exact": check.exact,
+            }
             lines += [_row(name, text) for name, text in rows.items() if text]
         lines.append("")
         if self.passed:
-            lines.append(_row("passed", ", ".join(f"{one.id} ({one.examples})" for one in self.passed), 0))
-        left = [one.id for one in self.checks if one.outcome is Outcome.NOT_ASKED]
-        if left:
-            lines.append(_row("not asked", ", ".join(left), 0))
+            passed = [f"{check.id} {check.name} ({check.examples})" for check in self.passed]
+            lines.append(_row("passed", ", ".join(passed), 0))
+        left_out = [f"{c.id} {c.name}" for c in self.checks if c.outcome is Outcome.NOT_ASKED]
+        if left_out:
+            lines.append(_row("not asked", ", ".join(left_out), 0))
         if self.missing:
             names = ", ".join(self.missing[:-1]) + " and " * (len(self.missing) > 1) + self.missing[-1]
             lines.append(_row("not judged", f"{names}, which the solver does not return", 0))
         if self.tol:
-            said = f"values up to {self.tol:g}; weights and mu by the values they give, not entry by entry"
-            lines.append(_row("judged", said, 0))
-        if any(one.outcome is Outcome.RAISED for one in self.failures):
-            said = "divergences=[...], laws=False and batches=False leave out what a solver is not meant for"
-            lines.append(_row("hint", said, 0))
+            text = f"values up to {self.tol:g}; weights and mu by the values they give, not entry by entry"
+            lines.append(_row("judged", text, 0))
+        if any(check.outcome is Outcome.RAISED for check in self.failures):
+            text = "divergences=[...], laws=False and batches=False leave out what a solver is not meant for"
+            lines.append(_row("hint", text, 0))
         return "\n".join(lines)
 
 

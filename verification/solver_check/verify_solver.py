@@ -1,4 +1,4 @@
-"""Checking a solver of the inner problem, anybody's: every claim about it, on any function."""
+"""Check any solver of the inner problem: every claim about it, on any function."""
 
 from __future__ import annotations
 
@@ -10,48 +10,42 @@ from typing import Any
 
 from phiball.backends import active
 from phiball.refimpl import Divergence
-from phiball.verification.claims.section2 import duality as section2_duality
-from phiball.verification.claims.section2 import examples as section2_examples
-from phiball.verification.claims.section2 import inner as section2_inner
-from phiball.verification.claims.section2 import inner_edges as section2_inner_edges
 from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.evidence import Quantity
+from phiball.verification.framework.runner import all_claims
 from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, on_trial
 from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
 
-_GAP = "E17"  # the claim on the gap alone
-_MODULES = (section2_duality, section2_examples, section2_inner, section2_inner_edges)
-
 
 def inner_claims() -> list[Claim]:
-    """The claims about the inner problem: those that put a parameter `solve` to the test."""
-    found = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Claim)]
-    return [one for one in found if "solve" in one.injectable]
+    """The claims that hold for any solver of the inner problem, which is their parameter `solve`."""
+    return [claim for claim in all_claims() if claim.any_solver]
 
 
 def _check(claim: Claim, trial: Trial, effort: float, seed: int) -> SolverCheck:
-    strategies = {name: one.map(trial.options.adapted) for name, one in claim.strategies.items()}
-    mine = replace(
+    tried = replace(
         claim,
         statement=on_trial(claim, trial),
-        strategies=strategies,
+        strategies={name: drawn.map(trial.options.adapted) for name, drawn in claim.strategies.items()},
         counterexamples=[],
         mutants={},
     )
-    result = mine.run(effort=effort, seed=seed)
+    result = tried.run(effort=effort, seed=seed)
     example = wrong = returned = exact = ""
     if result.found and trial.failure is not None:
         example, wrong, returned, exact, raised = trial.failure
         outcome = Outcome.RAISED if raised else Outcome.FAILED
-    elif not (trial.asked and trial.judged) or (claim.id == _GAP and "gap" in trial.missing):
+    elif not (trial.asked and trial.judged) or (Quantity.GAP in trial.measured and "gap" in trial.missing):
         outcome = Outcome.NOT_ASKED
     elif result.error:
         outcome, wrong = Outcome.FAILED, result.error
         if trial.failure is not None:  # the search could not repeat what it saw
-            example, before, returned, exact, _ = trial.failure
-            wrong = f"{before}; but not each time, for the same losses"
+            example, wrong, returned, exact, _ = trial.failure
+            wrong += "; but not each time, for the same losses"
     else:
         outcome = Outcome.PASSED
-    return SolverCheck(claim.id, claim.title, outcome, trial.asked, example, wrong, returned, exact)
+    texts = (example, wrong, returned, exact)
+    return SolverCheck(claim.id, claim.name, claim.title, outcome, trial.asked, *texts)
 
 
 def verify_solver(
@@ -64,7 +58,7 @@ def verify_solver(
     effort: float = 1.0,
     seed: int = 0,
 ) -> SolverReport:
-    """Put every claim about the inner problem to a solver of your own, and say where it breaks.
+    """Put every claim about the inner problem to your own solver, and report where it breaks.
 
     `solve(losses, eta, divergence, *, p=None)` takes what `phiball.refimpl.worst_case` takes, and returns an
     object with some of the fields `value`, `mu`, `weights` and `gap`: what is missing is not judged.
@@ -90,9 +84,9 @@ def verify_solver(
     if not callable(solve):
         raise TypeError(f"solve is {solve!r}; expected a function of losses, eta and a divergence")
     asked = tuple(divergences or ())
-    for one in asked:
-        if not isinstance(one, Divergence) or one.family is None:
-            raise ValueError(f"divergences contains {one!r}; expected named ones, such as QUADRATIC")
+    for divergence in asked:
+        if not isinstance(divergence, Divergence) or divergence.family is None:
+            raise ValueError(f"divergences contains {divergence!r}; expected named ones, such as QUADRATIC")
     if not (isinstance(tol, (int, float)) and 0 <= tol < inf):
         raise ValueError(f"tol is {tol!r}; expected a number, zero or positive")
     if not (isinstance(effort, (int, float)) and 0 < effort < inf):
@@ -105,5 +99,5 @@ def verify_solver(
         checks.append(_check(claim, trial, effort, seed))
         missing |= trial.missing
     name = getattr(solve, "__name__", None) or type(solve).__name__
-    absent = tuple(one for one in FIELDS if one in missing)
+    absent = tuple(field for field in FIELDS if field in missing)
     return SolverReport(name, tuple(checks), absent, options.tol, active().name, perf_counter() - began)

@@ -93,7 +93,7 @@ def cases(*, single: bool, most: int) -> list[Case]:
 
 @lru_cache(None)
 def solved(case: Case, family: str, parameter: float | None) -> Exact:
-    answer = oracles.inner(case.f, case.eta, family, parameter, case.p)
+    answer = oracles.solve_exactly(case.f, case.eta, family, parameter, case.p)
     weights = np.array([float(w) for w in answer.weights])
     value = answer.value
     if isinstance(value, Fraction):
@@ -206,7 +206,7 @@ def test_long_rows(d: Divergence, m: int, doubles: Arrays) -> None:
 @lru_cache(None)
 def long_row(m: int, eta: float, family: str, parameter: float | None) -> tuple[Any, Any]:
     f = np.random.default_rng(m).normal(size=m)
-    value, weights = oracles.inner_extended(f, eta, family, parameter)
+    value, weights = oracles.solve_extended(f, eta, family, parameter)
     return value, weights.astype(np.float64)
 
 

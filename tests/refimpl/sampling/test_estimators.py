@@ -103,7 +103,7 @@ def oracle(law: str, level: int, d: Divergence, eta: float) -> Any:
         if key not in cache:
             x = Z[0, 0] + np.array(key)[:, None]
             f = loss(THETA, x, None)
-            answer = oracles.inner(f, eta, d.family or "", d.parameter)
+            answer = oracles.solve_exactly(f, eta, d.family or "", d.parameter)
             weights = np.array([float(w) for w in answer.weights])
             cache[key] = np.array([float(answer.value), *(weights @ gradient(THETA, x, None))])
         total += probability * cache[key]

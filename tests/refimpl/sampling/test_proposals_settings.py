@@ -94,7 +94,7 @@ def test_self_normalised_weights(estimator: Any, d: Divergence) -> None:
             p = np.exp(log_w[part])
             p = p / p.sum()
             same = worst_case(f[part], ETA, d, p=p)
-            answer = oracles.inner(f[part], ETA, d.family or "", d.parameter, p=p)
+            answer = oracles.solve_exactly(f[part], ETA, d.family or "", d.parameter, p=p)
             assert abs(float(same.value) - float(answer.value)) < 1e-12
             return float(answer.value), np.array([float(w) for w in answer.weights])
 

@@ -21,12 +21,13 @@ from phiball.refimpl import (
     worst_case,
     worst_case_density,
 )
-from phiball.verification.claims.section2.duality import ROUNDING, Solver
-from phiball.verification.claims.section2.worst_case import Midpoints
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import array
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.laws import Midpoints
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.tolerances import ROUNDING
+from phiball.verification.oracles import uniform
 
 CELLS = 1000
 
@@ -34,7 +35,6 @@ CELLS = 1000
 @claim(
     "Worst case of the absolute value and the hinge, without atoms in the reference law",
     id="E4c",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"P_* = 1\{f>\max f-c\}\,\nu + \nu(f\le\max f-c)\,\delta_{\arg\max f},\quad"
     r" \mathbb{E}_{P_*}[f]-\eta\left(\mathbb{E}_\nu[\phi(\zeta)]+\phi'(\infty)\,P_*^{\perp}(Z)\right) = R",
@@ -64,7 +64,7 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
             cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
             reached = float((zeta * x).mean()) + atom * where - eta * cost
-            exact = oracles_uniform.value(eta, d.name)
+            exact = uniform.value(eta, d.name)
             # The maximum is half a cell low, and the sum over cells exact for f itself.
             yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is reached, R = {exact:.6f}")
 
@@ -88,7 +88,6 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
 @claim(
     "Worst case of Burg's and Hellinger's phi at a sharp peak",
     id="E4c-pole",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"P_*(\{\arg\max f\}) = 1-\mathbb{E}_\nu\left[\phi^{*\prime}\left(\phi'(\infty)"
     r"+\frac{f-\max f}{\eta}\right)\right]\quad\text{where that is positive}",
@@ -97,7 +96,7 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
 )
 def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
     """A smooth phi of finite recession has an atom at the maximum too, if f is peaked enough for eta."""
-    u, p = oracles_uniform.dyadic()
+    u, p = uniform.dyadic()
     for k, root in ((0.0, 0.5), (0.5, 0.25)):
         d = cressie_read(k)
         for eta in (0.05, 0.1, 0.2, 0.3):

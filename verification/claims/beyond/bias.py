@@ -23,13 +23,15 @@ from phiball.refimpl import (
     signed_weights,
     worst_case,
 )
-from phiball.verification.claims.section3.bias import Solver, Z, bias_of_order_statistics, bias_of_two
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.enumeration import on_backend
-from phiball.verification.instances.strategies import NAMED, powers_of_ten
-from phiball.verification.oracles import levels as oracles_levels
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import NORMAL_QUANTILE
+from phiball.verification.instances.uniform_losses import bias_of_order_statistics, bias_of_two
+from phiball.verification.oracles import levels, uniform
 
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 ROUNDING = 2.0**-44
@@ -43,7 +45,6 @@ def sharp_bias(n: int) -> float:
 @claim(
     "Proposition (bound:approximate), sharpened",
     id="D12-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le \frac{G}{2^\ell + 1}",
     assumptions=(
@@ -65,9 +66,9 @@ def sharp_bias_of_a_level(
     """n = 2^l points lower the risk by at most G/(n + 1)."""
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
-    means = oracles_levels.order_means(u, x, n)
-    F = oracles_levels.average_value_at_risk(u, x, alpha)
-    bias = F - float(solve(on_backend(means), 1.0, indicator(alpha)).value)
+    means = levels.order_means(u, x, n)
+    F = levels.average_value_at_risk(u, x, alpha)
+    bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
     slack = ROUNDING / alpha  # of the integral above 1 - alpha
     yield Evidence(-bias, slack, "not negative")
     yield Evidence(bias - bound(n), slack, f"the bias is {bias:.6g}, the bound {bound(n):.6g}")
@@ -76,7 +77,6 @@ def sharp_bias_of_a_level(
 @claim(
     "Proposition (bound:approximate), sharpened",
     id="D12-attained",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\phi, \eta} \frac{F - F^\ell}{G / (2^\ell + 1)} = 1",
     assumptions="f uniform on [0, 1], G = 1",
@@ -100,8 +100,8 @@ def sharp_bias_is_attained(
 
 def bias_of_one(eta: float, phi: Divergence, solve: Solver) -> float:
     """F - F^0 for f uniform on [0, 1]: one point has its own loss as value, in the mean 1/2."""
-    F = oracles_uniform.value(eta, phi.family or "", phi.parameter)
-    return F - float(solve(on_backend([0.5]), eta, phi).value)
+    F = uniform.value(eta, phi.family or "", phi.parameter)
+    return F - float(solve(array([0.5]), eta, phi).value)
 
 
 @sharp_bias_of_a_level.mutant("has n + 2 for n + 1", replaces="bound")
@@ -124,7 +124,6 @@ def _(losses: Array, eta: float, d: Divergence) -> WorstCase:
 @claim(
     "Section 3.1, levels",
     id="D12-monotone",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"F^{\ell-1}(\theta) \le F^\ell(\theta) \le F(\theta)",
     assumptions="any phi; on every sample the value is at least the mean of those of its halves",
@@ -144,12 +143,12 @@ def levels_increase(
     """The difference of a level to the mean of its two halves is not negative, on every sample."""
     n = 2**level
     slack = ROUNDING * (1 + max(map(abs, f)))
-    value = float(weights(on_backend(f[:n]), eta, phi, telescoping=True)[0])
+    value = float(weights(array(f[:n]), eta, phi, telescoping=True)[0])
     yield Evidence(-value, slack, "the value of G^l")
     if phi.family in ("entropic", "quadratic", "indicator", "absolute", "hinge"):
         rows = np.array(f[:n])
         whole, *halves = (
-            float(oracles_levels.solve(one, eta, phi.family, phi.parameter)[0])
+            float(levels.solve(one, eta, phi.family, phi.parameter)[0])
             for one in (rows, rows[: n // 2], rows[n // 2 :])
         )
         yield Evidence(abs(value - whole + sum(halves) / 2), slack, "its value by closed forms")
@@ -175,7 +174,7 @@ ETA = 0.05
 
 
 def _bias(n: int, d: int) -> float:
-    return oracles_levels.hinge_bias(n, d, ETA)
+    return levels.hinge_bias(n, d, ETA)
 
 
 def sampled_bias(n: int, d: int, rows: int, solve: Solver) -> tuple[float, float]:
@@ -193,7 +192,6 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver) -> tuple[float, float
 @claim(
     "Assumption 3 (II), linear losses",
     id="D11-rate",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"F - F^n \sim c\, n^{-2/(d+1)}",
     assumptions="f = b_1, b uniform on the Euclidean ball of R^d; hinge, eta = 0.05",
@@ -206,7 +204,7 @@ def bias_on_a_ball(
     for d in (1, 2, 3, 5):
         seen, error = sampled_bias(16, d, 2000, solve)
         note = f"d = {d}, n = 16: {seen:.4g} sampled, {bias(16, d):.4g} by quadrature"
-        yield Evidence(abs(seen - bias(16, d)), Z * error, note)
+        yield Evidence(abs(seen - bias(16, d)), NORMAL_QUANTILE * error, note)
         curve = Curve(
             f"bias of the hinge, f linear on the ball of R^{d}",
             "points n",

@@ -21,25 +21,25 @@ from phiball.refimpl import (
     second_moment,
     signed_weights,
 )
-from phiball.verification.claims.section3.convex import COMMON, DELTAS
-from phiball.verification.claims.section3.nonconvex import (
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.enumeration import Weights, second_moment_of
+from phiball.verification.instances.laws import Law, bounded_laws
+from phiball.verification.instances.printed_algorithms import (
+    CONVEX_UNITS,
+    DELTAS,
     EPSILONS,
-    INVERSE,
-    Hyper,
+    INVERSE_EPSILONS,
+    NONCONVEX_UNITS,
+    HyperParameters,
+    Planner,
     Setting,
     Table,
     guarantee,
-    second_moment_of,
     settings,
     table_2,
 )
-from phiball.verification.claims.section3.nonconvex_plan import UNIT, Planner
-from phiball.verification.claims.section3.sgd import stationarity
-from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.laws import Law, Weights, laws, rounding
-from phiball.verification.instances.orders import order, within
-from phiball.verification.instances.sgd_paths import Descent, Landscape, landscapes
+from phiball.verification.instances.sgd_paths import Sgd, SmoothFunction, smooth_functions, stationarity
 from phiball.verification.instances.strategies import powers_of_ten
 
 # --- Convex ---------------------------------------------------------------------------------------
@@ -48,7 +48,6 @@ from phiball.verification.instances.strategies import powers_of_ten
 @claim(
     "Theorem (nonsmooth:cvx), sharpened",
     id="F4-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"T = O\left( \delta^{-2} \log\frac{1}{\delta} \right), \quad"
     r" \gamma = O\left( \frac{\delta}{\log(1/\delta)} \right), \quad"
@@ -57,14 +56,20 @@ from phiball.verification.instances.strategies import powers_of_ten
 )
 def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     """RT-MLMC needs T = O(delta^-2 log) steps of O(delta/log) and O(delta^-2 log^2) samples."""
-    plans = [plan(delta, **COMMON, estimator=RTMLMC) for delta in DELTAS]
+    plans = [plan(delta, **CONVEX_UNITS, estimator=RTMLMC) for delta in DELTAS]
     for made, delta in zip(plans, DELTAS, strict=True):
         yield Evidence(made.bound - delta, 0.0, f"the bound for delta = {delta:.2g}")
     x = [1 / delta for delta in DELTAS]
     # The second moment grows like L + 1.6 + 1/C, and a step falls like its inverse.
-    yield from within(order("steps, RTMLMC", "1/delta", x, [float(p.steps) for p in plans], 2, 1), 0.0)
-    yield from within(order("step size, RTMLMC", "1/delta", x, [p.step_size for p in plans], -1, 0), 0.0)
-    yield from within(order("samples, RTMLMC", "1/delta", x, [p.evaluations for p in plans], 2, 2), 0.0)
+    yield from Curve.of_order(
+        "steps, RTMLMC", "1/delta", x, [float(p.steps) for p in plans], 2, 1
+    ).within_order()
+    yield from Curve.of_order(
+        "step size, RTMLMC", "1/delta", x, [p.step_size for p in plans], -1, 0
+    ).within_order()
+    yield from Curve.of_order(
+        "samples, RTMLMC", "1/delta", x, [p.evaluations for p in plans], 2, 2
+    ).within_order()
 
 
 @fewer_logarithms.mutant("takes the second moment for M")
@@ -82,7 +87,7 @@ def _(delta: float, *, chi_square: float, **rest: Any) -> Plan:
 # --- The lemma on smooth functions ----------------------------------------------------------------
 
 
-def sharp_lemma(F: Landscape) -> float:
+def sharp_lemma(F: SmoothFunction) -> float:
     """(16/3) S D/T + (14/3) sigma^2/m."""
     return 16 / 3 * F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
@@ -90,17 +95,16 @@ def sharp_lemma(F: Landscape) -> float:
 @claim(
     "Lemma EC (SMD:smooth:noncvx), sharpened",
     id="F7-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
     r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
     r" \right\|^2 \le \frac{16}{3} \frac{S D_*}{T} + \frac{14}{3} \frac{\sigma^2}{m}",
     assumptions="grad F is S-Lipschitz, E V = grad F with variance sigma^2, batches of m; a random iterate",
     examples=150,
-    F=landscapes(),
+    F=smooth_functions(),
 )
 def smaller_constants(
-    F: Landscape, sgd: Descent = projected_sgd, bound: Callable[[Landscape], float] = sharp_lemma
+    F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = sharp_lemma
 ) -> Evidence:
     """In the lemma on smooth functions 16/3 and 14/3 do for 8 and 6."""
     found, limit = stationarity(F, sgd, F.smoothness), bound(F)
@@ -108,12 +112,12 @@ def smaller_constants(
 
 
 @smaller_constants.mutant("1 for 16/3", replaces="bound")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
 
 @smaller_constants.mutant("forgets the noise", replaces="bound")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return 16 / 3 * F.smoothness * F.drop / F.steps
 
 
@@ -125,12 +129,11 @@ Moment = Callable[[RTMLMC, float, float], float]
 @claim(
     "Proof of Theorem (complexity:BSMD), variance sharpened",
     id="G5-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\| V \|^2 \le (2 - 2^{-L}) L_f^2 \left[ 1 + \sum_{\ell=1}^L 2^{\ell}"
     r" \min\left( 1, \frac{C}{2^{\ell} - 1} \right) \right], \quad C = \sinh^2\frac{B}{2\eta}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi; one data point",
-    law=laws(),
+    law=bounded_laws(),
     top=st.integers(0, 3),
 )
 def second_moment_by_chi_square(
@@ -139,7 +142,7 @@ def second_moment_by_chi_square(
     """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
     bound = moment(RTMLMC(top), law.lipschitz, chi_square_bound(ENTROPIC, law.height, law.eta))
     exact = second_moment_of(law, top, weights)
-    slack = 2.0**top * law.lipschitz**2 * rounding(law)
+    slack = 2.0**top * law.lipschitz**2 * law.rounding
     return Evidence(exact - bound, slack, f"E|V|^2 is {exact:.4g}, the bound {bound:.4g}")
 
 
@@ -153,7 +156,7 @@ def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
     return second_moment(estimator, lipschitz, chi_square) / (2 - 2.0**-estimator.level)
 
 
-def short_table(problem: Setting, eps: float) -> Hyper:
+def short_table(problem: Setting, eps: float) -> HyperParameters:
     """The hyper-parameters of the proof with 32 for 128."""
     return table_2(problem, eps, factor=32.0)
 
@@ -161,7 +164,6 @@ def short_table(problem: Setting, eps: float) -> Hyper:
 @claim(
     "Theorem (complexity:BSMD) (II), fewer steps",
     id="G6-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"T = \left\lceil \frac{32 D \overline{S} M_2}{\epsilon^4} \right\rceil"
     r" \Rightarrow \mathbb{E}\| \nabla F \|^2 \le \epsilon^2",
@@ -178,12 +180,12 @@ def a_fourth_of_the_steps(problem: Setting, ratio: float, table: Table = short_t
 
 
 @a_fourth_of_the_steps.mutant("16 for 32")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     return table_2(problem, eps, factor=16.0)
 
 
 @a_fourth_of_the_steps.mutant("a step that is too small by the root of 8")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     h = short_table(problem, eps)
     return replace(h, step_size=h.step_size / sqrt(8))
 
@@ -203,7 +205,6 @@ def _own_bound(problem: Setting, S: float, made: Plan) -> float:
 @claim(
     "Theorem (complexity:BSMD), plan",
     id="G6-plan",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\| \nabla F \|^2 \le \beta^2 + \frac{2B}{\gamma T} + S \gamma M^2, \quad"
     r" S = S_f + \frac{L_f^2}{\eta}, \quad \beta = L_f \, r (r-1) 2^{-L}",
@@ -255,7 +256,6 @@ def _(epsilon: float, **rest: Any) -> Plan:
 @claim(
     "Table 2, SG",
     id="G8-sg",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{SG} = O(\epsilon^{-5})",
     assumptions="L_f = S_f = B = eta = 1; with 2^L = O(1/epsilon), because the bias falls like 2^-L",
@@ -263,13 +263,13 @@ def _(epsilon: float, **rest: Any) -> Plan:
 def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
     """SG, of which the paper says nothing, finds an epsilon-stationary point with O(eps^-5) samples."""
     for constrained in (True, False):
-        plans = [plan(eps, **UNIT, constrained=constrained, estimator=SG) for eps in EPSILONS]
+        plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=SG) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence(made.bound - eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
         name = "cost of SG, constrained" if constrained else "cost of SG, unconstrained"
         # T and the batch are rounded up, and beta^2 takes the same share of epsilon^2 at every epsilon.
-        curve = order(name, "1/epsilon", INVERSE, [made.evaluations for made in plans], 5)
-        yield from within(curve, 0.05)
+        curve = Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, [made.evaluations for made in plans], 5)
+        yield from curve.within_order(0.05)
 
 
 @cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, exact_law, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.restricted import absolute_on, square_on
-from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import absolute_on, square_on
+from phiball.verification.instances.solutions import Solver, exact_law, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
+from phiball.verification.oracles import uniform
 
 # --- The limit for every phi ----------------------------------------------------------------------
 
@@ -40,7 +42,6 @@ def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
 @claim(
     "The limit of the risk for every domain of phi",
     id="B2",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\overline{\text{dom}}\,\phi=[a,b]:\quad \lim_{\eta\to 0}R_\eta = a\,\mathbb{E}[f]"
     r" + (1-a)\,\text{AV@R}_{(1-a)/(b-a)}(f),\qquad"
@@ -106,7 +107,6 @@ _LEADING: dict[str, tuple[str, Callable[[float], float], float, float]] = {
 @claim(
     "Rates of consistency, uniform losses",
     id="B5",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,1]:\quad \max f-R_\eta = \eta\log\frac{1}{\eta}-\eta\log(1-e^{-1/\eta}),\quad"
     r" \frac{4}{3}\sqrt{\frac{\eta}{2}}-\frac{\eta}{2},\quad 2\eta-2\eta^2,\quad \eta-\frac{\eta^2}{2}",
@@ -120,13 +120,13 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
             eta = 1 / x
             # Where the worst case has a kink.
             breaks = {
-                QUADRATIC: oracles_uniform.multiplier(eta, "quadratic"),
+                QUADRATIC: uniform.multiplier(eta, "quadratic"),
                 ABSOLUTE: 1 - 2 * eta,
                 HINGE: 1 - eta,
             }
-            nodes, p = oracles_uniform.graded((breaks.get(d, 0.0),))
+            nodes, p = uniform.graded((breaks.get(d, 0.0),))
             got = float(solve(array(nodes.tolist()), eta, d, p=array(p.tolist())).value)
-            exact = oracles_uniform.value(eta, d.name)
+            exact = uniform.value(eta, d.name)
             yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: {1 - got:.6g} missing")
             gaps.append(1 - got)
         label, bound, exponent, slack = _LEADING[d.name]
@@ -142,7 +142,6 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
 @claim(
     "Rates of consistency, an atom at the maximum",
     id="B5-atom",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"P(f=1)=q,\ P(f=0)=1-q:\quad \max f-R_\eta = -\eta\log\left(q+(1-q)e^{-1/\eta}\right),\quad"
     r" \frac{\eta}{2}\left(\frac{1}{q}-1\right),\quad 2\eta(1-q),\quad \eta(1-q)",
@@ -155,7 +154,7 @@ def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = wo
     """With an atom at the maximum every phi has a gap that is linear in eta."""
     eta = share * min(q, 0.5)
     got = float(solved(solve, Problem((0.0, 1.0), eta, (1 - q, q)), d).value)
-    missing = oracles_uniform.missing_with_atom(eta, q, d.name)
+    missing = uniform.missing_with_atom(eta, q, d.name)
     return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: {1 - got:.6g} missing")
 
 

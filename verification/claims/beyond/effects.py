@@ -10,20 +10,13 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, r1, r2, r3, surrogate
-from phiball.verification.claims.section4.effects import (
-    FIVE,
-    PARABOLAS,
-    QUADRATURE,
-    SLOPES,
-    Linear,
-    linearisation,
-    mean,
-    rows,
-)
-from phiball.verification.claims.section4.limits import lack
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.divergences import PAPER_DIVERGENCES
+from phiball.verification.instances.regularizers import QUADRATICS, SLOPES, Linear, lack, linearisation
 from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import certainty_outside, line_risk, parabola, quadratic_on_box
 
 # --- The constant of the linearisation ------------------------------------------------------------
@@ -32,7 +25,6 @@ from phiball.verification.oracles.effects import certainty_outside, line_risk, p
 @claim(
     "Proposition EC (linearization), constant 1/2",
     id="H1-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\left| \mathcal{E}(f;\rho,\eta) - \widetilde{\mathcal{E}}(f;\rho,\eta) \right| \le "
@@ -40,10 +32,10 @@ from phiball.verification.oracles.effects import certainty_outside, line_risk, p
     ),
     assumptions="the gradient of f is S(z)-Lipschitz from the norm to its dual",
     examples=60,
-    points=PARABOLAS,
+    points=QUADRATICS,
     rho=powers_of_ten(-2, 0),
     ratio=powers_of_ten(-3, 3),
-    phi=st.sampled_from(FIVE),
+    phi=st.sampled_from(PAPER_DIVERGENCES),
 )
 def half_the_constant(
     points: list[tuple[float, float]],
@@ -69,7 +61,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 @claim(
     "Proposition EC (linearization), constant 1/2 attained",
     id="H1-attained",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\sup \frac{|\mathcal{E} - \widetilde{\mathcal{E}}|}{\mathbb{E}_z[S(z)] \rho^2} = \frac{1}{2}",
     assumptions="f = z + z^2/2 on a line, rho = 1/2, eta -> 0",
@@ -88,7 +79,7 @@ def half_is_attained(linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
         short = []
         for eta in etas:
             excess = line_risk(*parabola(1.0, 1.0, rho), eta, phi.family or "")
-            error = excess - mean(linear(rows([[1.0]]), Ball(2, rho), eta, phi))
+            error = excess - mean(linear(array([[1.0]]), Ball(2, rho), eta, phi))
             short.append(abs(1 - error / (rho**2 / 2)))
         curve = Curve(
             f"1 - error/(S rho^2/2), {phi.name} phi",
@@ -121,7 +112,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 @claim(
     "Theorem 3 (II), rates",
     id="H4-rates",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\|g\|_* - \frac{\mathcal{R}_1}{\rho} = \frac{k \log C}{C} + O\left(\frac{1}{C}\right), \quad "
@@ -133,7 +123,7 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
     """What R1 lacks of the dual norm: log C/C, C^-1/2, 2/C and 1/C on a line, and k log C/C in a ball."""
     C = tuple(10.0**k for k in (1, 2, 3, 4))
     for phi in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
-        got = [1.3 - mean(oce(rows([[1.3]]), Ball(2, 1.0), c, phi)) for c in C]
+        got = [1.3 - mean(oce(array([[1.3]]), Ball(2, 1.0), c, phi)) for c in C]
         exact = [lack(1.3, c, phi) for c in C]
         curve = Curve(
             f"abs(g) - R1/rho on a line, {phi.name} phi",
@@ -157,7 +147,7 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
         (inf, [1.0, 0.0, -2.0], 2.0),
         (1.0, [2.0, 0.5, -2.0], 2.0),
     ):
-        g, ball = rows([v]), Ball(norm, 1.0)
+        g, ball = array([v]), Ball(norm, 1.0)
         top = mean(r2(g, ball))
         a, b = ((top - mean(oce(g, ball, c, ENTROPIC))) * c for c in (low, high))
         found = (b - a) / log(high / low)
@@ -183,7 +173,6 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
 @claim(
     "Eq. (R:1) and (R:3), quadratic phi",
     id="H7",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathcal{R}_1 = \mathcal{R}_3 \quad \Leftrightarrow \quad C \|\nabla f\|_* \le 1",
     assumptions="phi = (x^2 - 1)/2, eta = rho/C",
@@ -200,10 +189,10 @@ def variance_is_exact(
     size = float(np.linalg.norm(g)) if norm == 2 else float(np.sum(np.abs(g)))
     C = reach / size
     small = reach <= 1 - 1e-9  # at 1 itself C is rounded
-    R3 = mean(regulariser(rows([g]), Ball(norm, rho), rho / C, QUADRATIC))
+    R3 = mean(regulariser(array([g]), Ball(norm, rho), rho / C, QUADRATIC))
     if norm == 2:
         exact = rho * certainty_outside(size, len(g), 1 / C, "quadratic")
-        R1 = mean(oce(rows([g]), Ball(norm, rho), C, QUADRATIC))
+        R1 = mean(oce(array([g]), Ball(norm, rho), C, QUADRATIC))
         yield Evidence(abs(R1 - exact), QUADRATURE * rho * (size + 1 / C), "R1 and the certainty equivalent")
     else:
         exact = rho * quadratic_on_box(g, 1 / C)
@@ -240,7 +229,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 @claim(
     "Eq. (R:3), entropic phi, norm inf",
     id="H8",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\widetilde{\mathcal{E}} - \mathcal{R}_3 = -\frac{\rho^4}{\eta^3} \sum_j \frac{g_j^4}{180} + "
@@ -251,7 +239,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 def fourth_order(linear: Linear = surrogate, regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
     """In the norm inf, the entropic regulariser lies below the variance by (rho^4/eta^3) sum g_j^4/180."""
     v, eta = [1.0, 0.5], 2.0
-    g = rows([v])
+    g = array([v])
     t = (0.4, 0.2, 0.1, 0.05, 0.025)
     gaps = []
     for r in t:

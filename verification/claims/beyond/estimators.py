@@ -20,13 +20,13 @@ from phiball.refimpl import (
     signed_weights,
     worst_case,
 )
-from phiball.verification.claims.section3.chi_square import Mean, chi_square, half_variance, simplex
-from phiball.verification.claims.section3.moments import largest_chi_square, rt_moments
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.enumeration import Law, laws, level_weights, moments
-from phiball.verification.instances.strategies import NAMED
-from phiball.verification.oracles import levels as oracles_levels
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
+from phiball.verification.instances.laws import Law, laws
+from phiball.verification.instances.simplex import Mean, chi_square, half_variance, simplex
+from phiball.verification.oracles import levels
 
 ROUNDING = 2.0**-40
 
@@ -40,7 +40,6 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
 @claim(
     "Lemma (bound:simplex), sharpened",
     id="D7-exact",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{4 (m - 1)} "
@@ -79,7 +78,6 @@ def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
 @claim(
     "Proposition 3, proof of (II), sharpened",
     id="D6-level",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(r"\mathbb{E}\|G^\ell\|_2^2 \le \frac{L_f^2\, \mathbb{E} \chi^2}{2^\ell - 1}, \quad \ell \ge 1"),
     assumptions="exact weights, any phi; chi^2 that of the weights on all 2^l points",
@@ -101,7 +99,7 @@ def level_second_moment(
     exact = level_weights(
         law.f, level, lambda rows: worst_case(rows, law.eta, phi).weights, telescoping=False
     )[1]
-    mean = float(oracles_levels.chances(law.p, picks) @ oracles_levels.chi_square(exact))
+    mean = float(levels.chances(law.p, picks) @ levels.chi_square(exact))
     square = moments(law.p, law.g, picks, w)[1]
     limit = law.lipschitz**2 * bound(n, mean)
     slack = ROUNDING * (1 + max(law.f) / law.eta)
@@ -124,7 +122,6 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
 @claim(
     "Proposition 3 (II), sharpened",
     id="D6-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\|V^{RT}\|_2^2 \le (2 - 2^{-L}) L_f^2 \left[1 + \sum_{\ell=1}^{L} 2^\ell "
@@ -159,7 +156,6 @@ def whole_second_moment(
 @claim(
     "Proposition 3 (II), sharpened",
     id="D6-attained",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\|V^{RT}\|_2^2 = 2 - 2^{-L} \text{ for } C = 0, \quad "
@@ -179,7 +175,7 @@ def second_moment_is_attained(
     # Half of the pairs have unequal losses, so the mean chi-square of two points is half of the largest.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
         law = Law((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
-        mean = float(oracles_levels.chi_square(_two_weights(phi, eta))) / 2
+        mean = float(levels.chi_square(_two_weights(phi, eta))) / 2
         square = rt_moments(law, 1, partial(_solve, eta=eta, phi=phi))[1]
         off = abs(square - bound(RTMLMC(1), 1.0, mean))
         yield Evidence(off, ROUNDING, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
@@ -187,7 +183,7 @@ def second_moment_is_attained(
 
 def _two_weights(phi: Divergence, eta: float) -> Any:
     """The weights of the losses 0 and 1."""
-    return oracles_levels.solve((0.0, 1.0), eta, phi.family or "")[1]
+    return levels.solve((0.0, 1.0), eta, phi.family or "")[1]
 
 
 def _solve(rows: Array, *, eta: float, phi: Divergence) -> Array:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace, to_numpy
 from phiball.refimpl import Divergence, WorstCase, covering_bound, linear_covering, ramp_loss, worst_case
-from phiball.verification.claims.section2.duality import Solver
-from phiball.verification.claims.section5.bounds import printed_bound
-from phiball.verification.claims.section5.generalization import classes, robust_class_is_no_richer
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.strategies import NAMED, powers_of_ten
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.function_classes import classes, printed_bound, robust_class_is_no_richer
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.strategies import powers_of_ten
 
 # --- Every phi ------------------------------------------------------------------------------------
 
@@ -26,7 +26,6 @@ from phiball.verification.instances.strategies import NAMED, powers_of_ten
 @claim(
     "Proposition (covering of G_adv), every phi",
     id="I1-every",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|) "
@@ -89,7 +88,6 @@ def _centres(losses: Any, eps: float) -> int:
 @claim(
     "Example (linear function class), explicit",
     id="I5-explicit",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le K d \log\left(1 + "

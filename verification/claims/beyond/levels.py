@@ -10,26 +10,24 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array
 from phiball.refimpl import Divergence, gradient_bias, signed_weights, worst_case
-from phiball.verification.claims.section3.levels import (
-    ENUMERATED,
-    LEVELS,
-    LIPSCHITZ,
-    Smoothness,
-    gradient_error,
-)
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.laws import (
-    TWO_POINTS,
+from phiball.verification.instances.enumeration import (
+    ENUMERATED,
+    LEVELS,
     Bound,
-    Law,
-    Solve,
     Weights,
     difference_moment,
-    laws,
-    rounding,
+    gradient_error,
 )
-from phiball.verification.instances.quadratic_losses import Parabolas, gradient_change, parabolas
+from phiball.verification.instances.laws import LIPSCHITZ, TWO_POINTS, Law, bounded_laws
+from phiball.verification.instances.quadratic_losses import (
+    QuadraticLosses,
+    Smoothness,
+    gradient_change,
+    quadratic_losses,
+)
+from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level
 
 LevelValue = Callable[[int, float, float], float]
@@ -43,34 +41,32 @@ Bias = Callable[..., float]
 @claim(
     "Lemma EC (tech:sum) (II), sharpened",
     id="G2-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell} - \nabla F \right\|_2 \le L_f \, r (r - 1) 2^{-\ell},"
     r" \quad r = e^{B/(2\eta)}",
     assumptions=LIPSCHITZ,
     examples=150,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
 def gradient_bias_by_cauchy_schwarz(
-    law: Law, level: int, solve: Solve = worst_case, bias: Bias = gradient_bias
+    law: Law, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
 ) -> Evidence:
     """The bias of the gradient is at most L_f r (r - 1)/2^l, r = e^(B/(2 eta)): twice the rate."""
     bound = bias(level, lipschitz=law.lipschitz, bound=law.height, eta=law.eta)
     error = gradient_error(law, level, solve) ** 0.5
     note = f"the bias is {error:.4g}, the bound {bound:.4g}"
-    return Evidence(error - bound, law.lipschitz * rounding(law), note)
+    return Evidence(error - bound, law.lipschitz * law.rounding, note)
 
 
 @claim(
     "Lemma EC (tech:sum) (II), rate",
     id="G2-order",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell} - \nabla F \right\|_2^2 = \Theta(4^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
 )
-def gradient_bias_order(solve: Solve = worst_case, bias: Bias = gradient_bias) -> Iterator[Evidence | Curve]:
+def gradient_bias_order(solve: Solver = worst_case, bias: Bias = gradient_bias) -> Iterator[Evidence | Curve]:
     """The squared bias of the gradient falls like 4^-l, twice as fast as the paper's bound."""
     errors = [gradient_error(TWO_POINTS, k, solve) for k in LEVELS]
     bounds = [bias(k, lipschitz=1.0, bound=1.0, eta=1.0) ** 2 for k in LEVELS]
@@ -112,13 +108,12 @@ def chi_square_level_bound(law: Law, level: int) -> float:
 @claim(
     "Lemma EC (tech:sum) (III), sharpened",
     id="G3-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell} \right\|_2^2 \le \frac{L_f^2}{2^{\ell} - 1}"
     r" \sinh^2 \left( \frac{B}{2\eta} \right), \quad \ell \ge 1",
     assumptions=LIPSCHITZ,
     examples=150,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(1, 3),
 )
 def difference_by_chi_square(
@@ -126,7 +121,7 @@ def difference_by_chi_square(
 ) -> Evidence:
     """The second moment of the difference of level l >= 1 is at most L_f^2 sinh^2(B/(2 eta))/(2^l - 1)."""
     moment = difference_moment(law, level, weights)
-    return Evidence(moment - bound(law, level), law.lipschitz**2 * rounding(law))
+    return Evidence(moment - bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @difference_by_chi_square.mutant("has B/(4 eta) for B/(2 eta)", replaces="bound")
@@ -146,7 +141,6 @@ def _moment(level: int, q: float, ratio: float) -> float:
 @claim(
     "Lemma EC (tech:sum) (III), rate",
     id="G3-order",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell} \right\|_2^2 = \Theta(4^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 3, ..., 8",
@@ -161,7 +155,7 @@ def difference_order(
         moments.append(exact(k, 0.5, 1.0))
         if k in ENUMERATED:
             error = abs(moments[-1] - difference_moment(TWO_POINTS, k, weights))
-            yield Evidence(error, rounding(TWO_POINTS), f"E|G^{k}|^2 against the binomial sum")
+            yield Evidence(error, TWO_POINTS.rounding, f"E|G^{k}|^2 against the binomial sum")
     bounds = tuple(chi_square_level_bound(TWO_POINTS, k) for k in levels)
     x = tuple(2.0**k for k in levels)
     curve = Curve(
@@ -192,7 +186,7 @@ def _(level: int, q: float, ratio: float) -> float:
 # --- Smoothness -----------------------------------------------------------------------------------
 
 
-def sharp_smoothness(f: Parabolas) -> float:
+def sharp_smoothness(f: QuadraticLosses) -> float:
     """S_f + L_f^2/eta: the Hessian is the mean of those of f plus the variance of grad f over eta."""
     return f.smoothness + f.lipschitz**2 / f.eta
 
@@ -200,19 +194,18 @@ def sharp_smoothness(f: Parabolas) -> float:
 @claim(
     "Lemma EC (tech:sum) (IV), sharpened",
     id="G4-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F^{\ell}(\theta') \right\|"
     r" \le \left( S_f + \frac{L_f^2}{\eta} \right) \| \theta - \theta' \|",
     assumptions="f is L_f-Lipschitz and S_f-smooth in theta, bounded or not; the entropic phi",
     examples=120,
-    f=parabolas(),
+    f=quadratic_losses(),
     places=st.tuples(st.floats(-1, 1), st.floats(-1, 1)),
 )
 def level_is_smooth_without_exponentials(
-    f: Parabolas,
+    f: QuadraticLosses,
     places: tuple[float, float],
-    solve: Solve = worst_case,
+    solve: Solver = worst_case,
     smoothness: Smoothness = sharp_smoothness,
 ) -> Evidence:
     """Every F^l is S-smooth with S = S_f + L_f^2/eta, whatever B is."""
@@ -221,15 +214,15 @@ def level_is_smooth_without_exponentials(
 
 
 @level_is_smooth_without_exponentials.mutant("half the variance", replaces="smoothness")
-def _(f: Parabolas) -> float:
+def _(f: QuadraticLosses) -> float:
     return f.smoothness + f.lipschitz**2 / (2 * f.eta)
 
 
 @level_is_smooth_without_exponentials.mutant("S_f alone", replaces="smoothness")
-def _(f: Parabolas) -> float:
+def _(f: QuadraticLosses) -> float:
     return f.smoothness
 
 
 @level_is_smooth_without_exponentials.mutant("L_f for its square", replaces="smoothness")
-def _(f: Parabolas) -> float:
+def _(f: QuadraticLosses) -> float:
     return f.smoothness + f.lipschitz / f.eta

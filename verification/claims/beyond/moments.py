@@ -13,11 +13,13 @@ from scipy.special import erf
 
 from phiball.backends import Array
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, integrated_risk, r1, r2, surrogate
-from phiball.verification.claims.section4.effects import FIVE, QUADRATURE, SLOPES, Linear, mean, rows
-from phiball.verification.claims.section4.limits import Variation
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import array, powers_of_ten
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.divergences import PAPER_DIVERGENCES
+from phiball.verification.instances.regularizers import SLOPES, Linear, Variation
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import line_risk, log_mgf, parabola, second_moment
 
 Moment: TypeAlias = Callable[[Ball, Array], Array]
@@ -36,7 +38,6 @@ def _scaled(v: list[float], unit: float) -> list[float]:
 @claim(
     "Eq. (R:1), entropic phi, closed forms",
     id="H2-mgf",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\, e^{s^\top b} = \prod_j \frac{\sinh s_j}{s_j}\ (\ell_\infty), \quad "
@@ -77,7 +78,6 @@ def _(ball: Ball, s: Array) -> Array:
 @claim(
     "Eq. (R:3), closed forms",
     id="H2-variance",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathrm{Var}_b[g^\top b] = \frac{\|g\|_2^2}{d+2}\ (\ell_2), \quad \frac{\|g\|_2^2}{3}\ "
@@ -119,7 +119,7 @@ def _(ball: Ball, g: Array) -> Array:
 # --- The range of the regularisers ----------------------------------------------------------------
 
 CASES: dict[str, tuple[Divergence, float]] = {
-    **{f"{phi.name}, norm 2": (phi, 2.0) for phi in FIVE},
+    **{f"{phi.name}, norm 2": (phi, 2.0) for phi in PAPER_DIVERGENCES},
     "entropic, norm inf": (ENTROPIC, inf),
     "entropic, norm 1": (ENTROPIC, 1.0),
 }
@@ -129,7 +129,6 @@ CASES: dict[str, tuple[Divergence, float]] = {
 @claim(
     "Eq. (R:1) and (R:2), range",
     id="H10",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"0 \le \widetilde{\mathcal{E}} \le \mathcal{R}_2, \qquad 0 \le \mathcal{R}_1 \le \mathcal{R}_2",
     assumptions="any phi; C, rho and eta positive",
@@ -150,11 +149,11 @@ def between_zero_and_the_variation(
     phi, norm = CASES[case]
     ball = Ball(norm, 0.5)
     dual = {1.0: max(map(abs, g)), 2.0: float(np.linalg.norm(g)), inf: sum(map(abs, g))}[norm]
-    top = mean(largest(rows([g]), ball))
+    top = mean(largest(array([g]), ball))
     yield Evidence(abs(top - 0.5 * dual), 2.0**-48 * dual, "R2 = rho times the dual norm")
     for name, value in (
-        ("R1", mean(oce(rows([g]), ball, C, phi))),
-        ("E~", mean(linear(rows([g]), ball, 0.5 / C, phi))),
+        ("R1", mean(oce(array([g]), ball, C, phi))),
+        ("E~", mean(linear(array([g]), ball, 0.5 / C, phi))),
     ):
         slack = QUADRATURE * top
         yield Evidence(-value, slack, f"{name} = {value:.6g} >= 0")
@@ -179,14 +178,13 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
 @claim(
     "Section 4, the regularizer E",
     id="H10-sign",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathcal{E}(-z^2; \rho, \eta) < 0 \quad \text{at } z = 0",
     assumptions="phi = x log x - x + 1 or (x^2 - 1)/2; a line",
 )
 def may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
     """Robustness may lower the loss: E is negative for f = -z^2 at 0, where every perturbation helps."""
-    origin = rows([[0.0]])
+    origin = array([[0.0]])
     for phi in (ENTROPIC, QUADRATIC):
         for rho, eta in ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0)):
             got = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, rho), eta, phi, panels=16).value)

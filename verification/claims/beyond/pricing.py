@@ -54,7 +54,6 @@ def optimal_revenue(W: float) -> float:
 @claim(
     "Pricing with w in [0, W]",
     id="P3",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"w^* = W \text{ if } a \ge -\frac{b}{2W}, \quad w^* = -\frac{b}{2a} \text{ otherwise}",
     assumptions="revenue a w^2 + b w with a = tanh(3 beta_1'x) and b = exp(-2 beta_2'x) > 0, w in [0, W]",
@@ -89,7 +88,6 @@ def _(a: Any, b: Any, W: float) -> Any:
 @claim(
     "Pricing with w in [0, W]",
     id="P3-optimum",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"R^* = -\mathbb{E} \left[ a (w^*)^2 + b w^* \right] > -\infty",
     assumptions="beta_1 = 0.05 (1, ..., 1), beta_2 = 0.05 (1, -1, ..., 1, -1)",
@@ -138,7 +136,6 @@ def truncated_mean(t: float, power: float = 1.0) -> float:
 @claim(
     "Pricing with z_1 < 0",
     id="P1-sign",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left[ \frac{b^2}{4 |a|} \right] = \infty",
     assumptions="E[z_1 | x] = -abs(tanh(3 beta_1'x)), and any price",

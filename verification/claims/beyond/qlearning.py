@@ -12,8 +12,10 @@ from phiball.backends import Array, array_namespace
 from phiball.refimpl import ENTROPIC, Divergence, Maximum, Neighbourhood, robust_value
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.decision_processes import law, table
-from phiball.verification.instances.strategies import divergences, powers_of_ten
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.decision_processes import law
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.strategies import powers_of_ten
 
 Value: TypeAlias = Callable[..., Array]
 
@@ -24,7 +26,6 @@ ROUNDING = 2.0**-44
 @claim(
     "Section 6.2, robust value",
     id="J2-bounds",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\max_a \min Q(\cdot, a) \le V \le \max_a \mathbb{E}_{\beta} Q(\cdot, a) \le "
     r"\mathbb{E}_{\beta} \max_a Q(\cdot, a)",
@@ -41,7 +42,7 @@ def value_is_between(
     """The robust value lies between the least and the mean over perturbations, of the best action."""
     Q, p = np.array(rows, dtype=float).T, np.array(counts) / sum(counts)
     beta = law([[0, 1, 2, 3]], [p])
-    V, seen = (float(value(table(Q), beta, eta, d, maximum=kind)[0]) for kind in Maximum)
+    V, seen = (float(value(array(Q), beta, eta, d, maximum=kind)[0]) for kind in Maximum)
     yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "the least")
     yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "the mean")
     yield Evidence(V - seen, 4 * ROUNDING, "an agent that sees the perturbation does no worse")
@@ -62,14 +63,13 @@ def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Maxi
 @claim(
     "Section 6.2, robust value",
     id="J2-nominal",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"V(s) \le \max_a Q(s, a) \text{ may fail}",
 )
 def value_may_exceed_the_nominal(value: Value = robust_value) -> Iterator[Evidence]:
     """The robust value is no lower bound of the nominal one: 0.547 > 0 for Q = (1, 0, 1) and eta = 1."""
     exact = -np.log((2 * np.exp(-1.0) + 1) / 3)
-    V = float(value(table([[1.0], [0.0], [1.0]]), law([[0, 1, 2]], [[1 / 3] * 3]), 1.0, ENTROPIC)[0])
+    V = float(value(array([[1.0], [0.0], [1.0]]), law([[0, 1, 2]], [[1 / 3] * 3]), 1.0, ENTROPIC)[0])
     yield Evidence(abs(V - exact), ROUNDING, f"V = {V:.6f}, and Q = 0 at the state itself")
     yield Evidence(0.5 - V, 0.0, f"V = {V:.6f} > 0")
 

@@ -10,10 +10,11 @@ from typing import TypeAlias
 import numpy as np
 
 from phiball.refimpl import QUADRATIC, worst_case
-from phiball.verification.claims.section2.duality import numbers, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.tolerances import value_tolerance
 from phiball.verification.oracles import definitions
 
 
@@ -48,7 +49,6 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
 @claim(
     "Proposition 2 (IV), Example 3",
     id="C9-exact",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mu^* = \frac{1}{j} \left(\sum_{i \le j} f_{(i)} - m \eta\right), \quad f_{(j+1)} \le \mu^* "
@@ -77,7 +77,6 @@ def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> 
 @claim(
     "Proposition 2 (IV), Example 3",
     id="C9-sort",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\text{comparisons} \le m \lceil \log_2 m \rceil",
     assumptions="phi = (x^2 - 1)/2; losses in random order",

@@ -16,19 +16,10 @@ from phiball.backends import Array, Rng, active, rng, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, Uniform, signed_weights
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import array, powers_of_ten
-
-Sampler: TypeAlias = Callable[[Ball, Array, Array, int, Rng], tuple[Array, Array]]
-Z = 4.75
-"""The quantile of a normal error at one in a million."""
-
-
-def sampled(sample: Sampler, norm: float, tilt: tuple[float, ...], n: int, seed: int = 0) -> tuple[Any, Any]:
-    """`n` tilted points of the unit ball around 0 and their log-weights, as NumPy arrays."""
-    s = array(tilt)
-    points, log_w = sample(Ball(norm, 1.0), 0 * s, s, n, rng(seed))
-    return to_numpy(points), to_numpy(log_w)
-
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.laws import Sampler, tilted_sample
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import NORMAL_QUANTILE
 
 # --- The weights ----------------------------------------------------------------------------------
 
@@ -36,7 +27,6 @@ def sampled(sample: Sampler, norm: float, tilt: tuple[float, ...], n: int, seed:
 @claim(
     "Tilted sampling, weights",
     id="T1",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\left[h(b)\, e^{\Lambda(s) - s\cdot b}\right] = \mathbb{E}_\nu[h(b)], \quad "
     r"q \propto e^{s\cdot b}\,\nu, \quad \Lambda(s) = \log \mathbb{E}_\nu e^{s\cdot b}",
@@ -57,13 +47,13 @@ def weights_are_unbiased(sample: Sampler = Ball.sample_tilted) -> Iterator[Evide
         mass = quad(density, -1, 1)[0]
         for size in (0.0, 0.3, 1.0):
             tilt = (size, -0.5 * size, 0.25 * size)[:d]
-            points, log_w = sampled(sample, norm, tilt, 20_000)
+            points, log_w = tilted_sample(sample, norm, tilt, 20_000)
             for name, h in functions.items():
                 exact = quad(lambda b, h=h, p=density: h(np.asarray(b)) * p(b), -1, 1)[0] / mass
                 terms = h(points[:, 0]) * np.exp(log_w)
                 error = abs(float(terms.mean()) - exact)
                 # A constant is met to rounding.
-                allowed = Z * float(terms.std()) / sqrt(len(terms)) + 1e-12
+                allowed = NORMAL_QUANTILE * float(terms.std()) / sqrt(len(terms)) + 1e-12
                 yield Evidence(error, allowed, f"norm {norm:g}, tilt {size:g}, h = {name}")
 
 
@@ -133,7 +123,6 @@ def linear_risk(norm: float, eta: float, g: tuple[float, ...]) -> float:
 @claim(
     "Tilted sampling, linear losses",
     id="T2",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"f = g\cdot b \quad\Rightarrow\quad f(b_i) + \eta\log\frac{\nu}{q}(b_i) = "
     r"\eta\log\mathbb{E}_\nu e^{g\cdot b/\eta}",
@@ -184,7 +173,6 @@ def segment(g: float, curvature: float, eta: float) -> tuple[float, float]:
 @claim(
     "Tilted sampling, one point",
     id="T3",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\left[f + \eta\log\frac{\nu}{q}\right] = \mathbb{E}_q f - \eta\,\mathrm{KL}(q|\nu) "
     r"\le \eta\log\mathbb{E}_\nu e^{f/\eta}",
@@ -199,7 +187,9 @@ def one_point_is_a_lower_bound(estimate: Estimate = tilted_values) -> Iterator[E
         values = estimate(Ball(inf, 1.0), eta, (g,), c, 0, 4000)
         error = abs(float(values.mean()) - bound)
         yield Evidence(
-            error, Z * float(values.std()) / sqrt(len(values)) + 1e-12, f"g {g:g}, c {c:g}, eta {eta:g}"
+            error,
+            NORMAL_QUANTILE * float(values.std()) / sqrt(len(values)) + 1e-12,
+            f"g {g:g}, c {c:g}, eta {eta:g}",
         )
 
 
@@ -218,7 +208,6 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int
 @claim(
     "Tilted sampling, inner expectation",
     id="T8",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\, e^{f/\eta}\,\frac{\nu}{q} = \mathbb{E}_\nu\, e^{f/\eta}",
     assumptions="f = g b + c b^2/2 on [-1, 1]; the gradient taken at 0, or anew at tilted points (retilt)",
@@ -230,7 +219,7 @@ def inner_expectation_is_unbiased(estimate: Estimate = tilted_values) -> Iterato
         risk, _ = segment(1.0, c, eta)
         values = np.exp(estimate(Ball(inf, 1.0), eta, (1.0,), c, 0, 4000, Tilted(retilt=retilt)) / eta)
         error = abs(float(values.mean()) - exp(risk / eta))
-        allowed = Z * float(values.std()) / sqrt(len(values))
+        allowed = NORMAL_QUANTILE * float(values.std()) / sqrt(len(values))
         yield Evidence(error, allowed, f"retilt {retilt}, c {c:g}, eta {eta:g}")
 
 
@@ -263,7 +252,6 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
 @claim(
     "Tilted sampling, RT-MLMC",
     id="T4",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\sum_{l=0}^{L} P(l)\,\frac{1}{P(l)}\,\mathbb{E}_q\, G^l = \mathbb{E}_q\, g^L, \qquad "
     r"\lim_L \mathbb{E}_q\, R^L = \eta\log\mathbb{E}_\nu e^{f/\eta}",

@@ -11,9 +11,10 @@ from scipy.integrate import quad
 
 from phiball.backends import Array, Rng, active, rng, to_numpy
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform, signed_weights
-from phiball.verification.claims.beyond.tilted import Sampler, Z, sampled
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.laws import Sampler, tilted_sample
+from phiball.verification.instances.tolerances import NORMAL_QUANTILE
 
 G = (1.0, -0.5, 0.25)  # a gradient; in units of the radius, the tilt is G/eta
 
@@ -21,7 +22,6 @@ G = (1.0, -0.5, 0.25)  # a gradient; in units of the radius, the tilt is G/eta
 @claim(
     "Tilted sampling, small eta",
     id="T5",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\eta\to 0: \quad b \to \arg\max_{\|b\|\le\rho}\, g\cdot b",
     assumptions="g is not 0; norms 2 and inf, g with no zero for norm inf; rates sqrt(eta) and eta",
@@ -36,7 +36,7 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted) -> Iterator[Evidence 
     for norm, rate in ((2.0, 0.5), (inf, 1.0)):
         away = []
         for eta in etas:
-            points, _ = sampled(sample, norm, tuple(v / eta for v in G), 4000)
+            points, _ = tilted_sample(sample, norm, tuple(v / eta for v in G), 4000)
             off = points - best[norm]
             # The mean square in norm 2, the mean of the largest coordinate in norm inf.
             away.append(
@@ -57,7 +57,7 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted) -> Iterator[Evidence 
         )
         yield curve
         # 4000 points: the mean is known to some 2 %, and the bound is the limit for small eta.
-        yield curve.below_bound(Z * 0.02)
+        yield curve.below_bound(NORMAL_QUANTILE * 0.02)
         yield curve.exactly(rate, 0.05)
 
 
@@ -75,7 +75,6 @@ def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array
 @claim(
     "Tilted sampling, large eta",
     id="T6",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\eta\to\infty: \quad \mathbb{E}_q\left(\frac{\nu}{q} - 1\right)^2 = "
     r"\left(\mathbb{E}_\nu e^{g\cdot b/\eta}\right)^2 - 1 \to 0",
@@ -89,13 +88,15 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted) -> Iterator[Evide
     for norm in (1.0, 2.0, inf):
         spread, exact = [], []
         for eta in etas:
-            _, log_w = sampled(sample, norm, tuple(v / eta for v in G), n)
+            _, log_w = tilted_sample(sample, norm, tuple(v / eta for v in G), n)
             terms = np.expm1(log_w) ** 2
             spread.append(sqrt(float(terms.mean())))
             root = _mgf_minus_one(norm, eta)
             exact.append(sqrt(root * (2 + root)))
             yield Evidence(
-                abs(float(terms.mean()) - exact[-1] ** 2), Z * float(terms.std()) / sqrt(n), f"eta {eta:g}"
+                abs(float(terms.mean()) - exact[-1] ** 2),
+                NORMAL_QUANTILE * float(terms.std()) / sqrt(n),
+                f"eta {eta:g}",
             )
         curve = Curve(
             f"norm {norm:g}",
@@ -183,7 +184,6 @@ def bowl_values(proposal: Tilted | Uniform, eta: float, level: int, runs: int) -
 @claim(
     "Tilted sampling, more points",
     id="T7",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\,\hat R_n \le \mathbb{E}\,\hat R_{2n} \le \eta\log\mathbb{E}_\nu e^{f/\eta}, \quad "
     r"\hat R_n = \eta\log\frac1n\sum_{i=1}^n e^{f(b_i)/\eta}\,\frac{\nu}{q}(b_i)",
@@ -200,7 +200,7 @@ def more_points_tighten(values: Any = bowl_values) -> Iterator[Evidence | Curve]
         value, gain = values(Tilted(), eta, level, runs)
         # Of each draw, log of a mean is at least the mean of the logs of its halves.
         yield Evidence(-float(gain.min()), 2.0**-44 * (1 + abs(risk)), f"{2**level} points and their halves")
-        error = Z * float(value.std()) / sqrt(runs)
+        error = NORMAL_QUANTILE * float(value.std()) / sqrt(runs)
         yield Evidence(float(value.mean()) - risk, error, f"{2**level} points are below the risk")
         biases["tilted"].append(risk - float(value.mean()))
         biases["uniform"].append(risk - float(bowl_values(Uniform(), eta, level, runs)[0].mean()))

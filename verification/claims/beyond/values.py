@@ -10,10 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.refimpl import worst_case
-from phiball.verification.claims.section3.levels import BOUNDED
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.laws import TWO_POINTS, Bound, Law, Solve, laws, level_mean, rounding
+from phiball.verification.instances.enumeration import Bound, level_mean
+from phiball.verification.instances.laws import BOUNDED, TWO_POINTS, Law, bounded_laws
+from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_limit
 
 
@@ -27,9 +28,9 @@ def large_ratio_bound(law: Law, level: int) -> float:
     return law.eta * expm1(law.ratio / 2) ** 2 * 2.0**-level
 
 
-def _value_evidence(law: Law, level: int, solve: Solve, bound: Bound) -> Iterator[Evidence]:
+def _value_evidence(law: Law, level: int, solve: Solver, bound: Bound) -> Iterator[Evidence]:
     under = law.limit[0] - level_mean(law, level, solve)[0]
-    slack = law.eta * rounding(law)
+    slack = law.eta * law.rounding
     yield Evidence(-under, slack, "F^l <= F")
     yield Evidence(under - bound(law, level), slack, f"F - F^l = {under:.4g}")
 
@@ -37,15 +38,14 @@ def _value_evidence(law: Law, level: int, solve: Solve, bound: Bound) -> Iterato
 @claim(
     "Lemma EC (tech:sum) (I), sharpened",
     id="G1-sharp",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"0 \le F - F^{\ell} \le \frac{\eta}{8} \left( e^{B/\eta} - 1 \right)^2 2^{-\ell}",
     assumptions=BOUNDED,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
 def value_bias_by_variance(
-    law: Law, level: int, solve: Solve = worst_case, bound: Bound = variance_bound
+    law: Law, level: int, solve: Solver = worst_case, bound: Bound = variance_bound
 ) -> Iterator[Evidence]:
     """F^l lies below F, by at most eta (e^(B/eta) - 1)^2/8 over 2^l."""
     yield from _value_evidence(law, level, solve, bound)
@@ -54,15 +54,14 @@ def value_bias_by_variance(
 @claim(
     "Lemma EC (tech:sum) (I), sharpened for small eta",
     id="G1-small",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"0 \le F - F^{\ell} \le \eta \left( e^{B/(2\eta)} - 1 \right)^2 2^{-\ell}",
     assumptions=BOUNDED,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
 def value_bias_for_small_eta(
-    law: Law, level: int, solve: Solve = worst_case, bound: Bound = large_ratio_bound
+    law: Law, level: int, solve: Solver = worst_case, bound: Bound = large_ratio_bound
 ) -> Iterator[Evidence]:
     """F - F^l is at most eta (e^(B/(2 eta)) - 1)^2 over 2^l: e^(B/eta), for the paper's e^(2B/eta)."""
     yield from _value_evidence(law, level, solve, bound)
@@ -95,13 +94,12 @@ def _half_chi_square(q: float, ratio: float) -> float:
 @claim(
     "Lemma EC (tech:sum) (I), limit",
     id="G1-limit",
-    section=7,
     verdict=Verdict.HOLDS,
     formula=r"\lim_{\ell \to \infty} 2^{\ell} (F - F^{\ell}) = \frac{\eta}{2} \chi^2",
     assumptions="chi^2 is that of the worst case from nu; f = 0 or B; extrapolated from l = 6 and 7",
 )
 def value_bias_limit(
-    solve: Solve = worst_case, limit: Callable[[float, float], float] = _half_chi_square
+    solve: Solver = worst_case, limit: Callable[[float, float], float] = _half_chi_square
 ) -> Iterator[Evidence]:
     """2^l (F - F^l) tends to eta chi^2/2."""
     for q in (0.5, 0.1, 0.9):

@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, divergences, powers_of_ten, problems
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 
 OCE = "Optimized certainty equivalent"
 
@@ -25,7 +28,6 @@ def value(solve: Solver, problem: Problem, d: Divergence) -> float:
 @claim(
     f"{OCE}: bounds",
     id="A8-bounds",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{\nu}[f] \le R_\eta(f) \le \text{ess.sup}_{\nu}\,f",
     assumptions="any phi of the Definition; f(z) itself is no lower bound: f = -z'^2 around 0 has R < f(0)",
@@ -46,7 +48,6 @@ def between_mean_and_maximum(
 @claim(
     f"{OCE}: translation",
     id="A8-translation",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"R_\eta(f+c) = R_\eta(f)+c,\quad \mu^*(f+c)=\mu^*(f)+c,\quad \zeta^*(f+c)=\zeta^*(f)",
     problem=problems(),
@@ -69,7 +70,6 @@ def translation(problem: Problem, d: Divergence, c: float, solve: Solver = worst
 @claim(
     f"{OCE}: scaling",
     id="A8-scaling",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"R_{c\eta}(cf) = c\,R_\eta(f),\quad c>0",
     problem=problems(),
@@ -86,7 +86,6 @@ def scaling(problem: Problem, d: Divergence, c: float, solve: Solver = worst_cas
 @claim(
     f"{OCE}: eta",
     id="A8-eta",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"\eta\le\eta' \;\Rightarrow\; R_{\eta'}(f)\le R_\eta(f),\qquad"
     r" \eta\mapsto R_\eta(f)\ \text{convex}",
@@ -112,7 +111,6 @@ def falls_with_eta(
 @claim(
     f"{OCE}: monotone",
     id="A8-monotone",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"f\le g\ \text{almost surely} \;\Rightarrow\; R_\eta(f)\le R_\eta(g)",
     problem=problems(),
@@ -129,7 +127,6 @@ def monotone(problem: Problem, d: Divergence, rise: list[float], solve: Solver =
 @claim(
     f"{OCE}: convex in theta",
     id="A8-convex",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"f_\theta(z)\ \text{convex in}\ \theta \;\Rightarrow\;"
     r" R_\eta(f_\theta)\ \text{convex in}\ \theta",

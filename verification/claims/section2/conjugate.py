@@ -19,12 +19,13 @@ from phiball.refimpl import (
     indicator,
     integrated_risk,
 )
-from phiball.verification.claims.section2.duality import ROUNDING
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import array, divergences, powers_of_ten
-from phiball.verification.oracles import definitions
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import ROUNDING
+from phiball.verification.oracles import definitions, uniform
 
 Conjugate: TypeAlias = Callable[[Divergence, float, float], float]
 
@@ -72,7 +73,6 @@ def scaled_conjugate(d: Divergence, s: float, eta: float) -> float:
 @claim(
     "Eq. (CSO:formula) and Lemma EC (phi:div)",
     id="A2",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"(\eta\phi)^*(s) = \eta\,\phi^*\left(\frac{s}{\eta}\right)",
     assumptions="eta > 0; both sides are infinite where s/eta exceeds lim phi(t)/t",
@@ -125,7 +125,6 @@ def risk_of_line(G: float, eta: float, d: Divergence) -> float:
 @claim(
     "Eq. (ent:adv:trans:max:lower)",
     id="A2-inner",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"R(\theta;z) = \sup_{\gamma} \left\{ \mathbb{E}_{z'\sim\gamma}[f_\theta(z)]"
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
@@ -139,7 +138,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
     """The risk with the loss at z' has the closed forms for uniform losses, for the paper's five phi."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)):
         for G, eta in ((1.0, 1.0), (1.0, 0.5), (1.0, 0.125), (2.0, 0.2), (0.5, 3.0)):
-            exact = oracles_uniform.value(eta, d.family or "", d.parameter, G)
+            exact = uniform.value(eta, d.family or "", d.parameter, G)
             # A kink lies in one panel, of width 1/panels, in which the integrand is off by at most G/panels.
             tolerance = ROUNDING if d is ENTROPIC else G / PANELS**2
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
@@ -147,7 +146,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
 
 @risk_on_a_line.counterexample(margin=0.041)
 def _loss_at_the_centre() -> Evidence:
-    printed, exact = 0.5, oracles_uniform.value(1.0, "entropic")
+    printed, exact = 0.5, uniform.value(1.0, "entropic")
     return Evidence(
         exact - printed,
         0.0,

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import log, sqrt
 
-import mpmath as mp
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
@@ -20,40 +19,19 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.restricted import absolute_on
-from phiball.verification.instances.strategies import NAMED, Problem, powers_of_ten, problems
-from phiball.verification.oracles import definitions
+from phiball.verification.instances.divergences import CONSISTENT, absolute_on
+from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 
-CONSISTENT = tuple(d for d in NAMED if d.family != "indicator")
 BURG = cressie_read(0.0)
-
-
-def missing_at_most(problem: Problem, d: Divergence) -> float:
-    """A bound on max f - R that goes to 0 with eta: what one fixed density leaves.
-
-    It gives every point below the maximum the density ratio e and the maximum the rest: e = 0 if phi(0)
-    is finite, else e = eta/range.
-    """
-    top = max(problem.charged)
-    rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
-    q = sum(p for v, p in rows if v == top)
-    if q >= 1 or not problem.spread:
-        return 0.0
-    infinite = definitions.phi(mp.mpf(0), d.family or "", d.parameter) == mp.inf
-    e = min(problem.eta / problem.spread, 0.5) if infinite else 0.0
-    at_top = (1 - e * (1 - q)) / q
-    cost = q * definitions.phi(mp.mpf(at_top), d.family or "", d.parameter)
-    cost += (1 - q) * definitions.phi(mp.mpf(e), d.family or "", d.parameter)
-    return e * sum(p * (top - v) for v, p in rows) + problem.eta * float(cost)
 
 
 @claim(
     "Proposition 1",
     id="B1",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
@@ -76,7 +54,7 @@ def consistency(
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     got, top = float(solved(solve, small, d).value), max(small.charged)
     yield Evidence(got - top, value_tolerance(small), "R is at most the maximum")
-    bound = missing_at_most(small, d)
+    bound = shortfall_bound(small, d)
     note = f"eta = {small.eta:.4g}: {top - got:.4g} are missing, at most {bound:.4g}"
     yield Evidence(top - got - bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
 
@@ -118,7 +96,6 @@ X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
 @claim(
     "Proposition 1, popping phi with phi(0) infinite",
     id="B3",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"\phi(x)=x-1-\log x,\quad f\in\{0,1\}\ \text{equally likely}:\quad"
     r" \max f-R_\eta = \frac{e}{2}-\frac{\eta}{2}\log\left(e(2-e)\right),\quad e=1+\eta-\sqrt{1+\eta^2}",
@@ -162,7 +139,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Proof of Proposition 1, case (II)",
     id="B4",
-    section=2,
     verdict=Verdict.REFUTED,
     formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
     assumptions="phi superlinear and finite on [0, infinity)",

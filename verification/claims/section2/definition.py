@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import QUADRATIC, Divergence, WorstCase, primal_value, worst_case
 from phiball.refimpl.inner.divergences import centred
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, array, divergences, problems
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 
 # --- The definition of phi ------------------------------------------------------------------------
 
@@ -26,7 +29,6 @@ GRID = [0.25 * k for k in range(33)]
 @claim(
     "Definition (phi-divergence Regularization)",
     id="A3",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\phi:\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
@@ -53,7 +55,7 @@ def centred_phi_keeps_the_definition(
         if isfinite(b) or isfinite(a + e)
     ]
     yield Evidence(max(bends), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
-    exact = oracles.inner(problem.f, problem.eta, d.family or "", d.parameter, problem.p).value
+    exact = solve_exactly(problem.f, problem.eta, d.family or "", d.parameter, problem.p).value
     found = solved(worst_case, problem, c)
     error = abs(definitions.difference(float(found.value), exact))
     yield Evidence(error, value_tolerance(problem), "the risk")
@@ -114,7 +116,6 @@ def _(d: Divergence) -> Divergence:
 @claim(
     "Eq. (primal:WDRO:phi:reg)",
     id="A6",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"D_\phi(\gamma,\gamma_0)<\infty \;\Rightarrow\; \gamma\ll\gamma_0"
     r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
@@ -138,7 +139,7 @@ def constraint_is_redundant(
     wide = Problem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
     solution = solved(solve, wide, d)
     yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight out of reach")
-    exact = oracles.inner(problem.f, problem.eta, d.family or "", d.parameter).value
+    exact = solve_exactly(problem.f, problem.eta, d.family or "", d.parameter).value
     error = abs(definitions.difference(float(solution.value), exact))
     yield Evidence(error, value_tolerance(problem), "the value")
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k

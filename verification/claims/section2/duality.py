@@ -2,68 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
-from typing import TypeAlias
 
 import mpmath as mp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace, to_numpy
+from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, indicator, worst_case
 from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, divergences, problems
+from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
+from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
-
-Solver: TypeAlias = Callable[..., WorstCase]
-
-ROUNDING = 2.0**-44
-"""What a value may lose to rounding, relative to max abs f: 256 units, a dozen sums of a dozen terms."""
-
-
-def value_tolerance(problem: Problem) -> float:
-    """Rounding of a value: first order in f, and second order in the weights, at which phi is flat."""
-    return ROUNDING * problem.size + ROUNDING**2 * problem.eta
-
-
-def primal_tolerance(problem: Problem, d: Divergence) -> float:
-    """The same for the primal at given weights; a kinked phi is not flat, and their rounding costs eta."""
-    return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
-
-
-def numbers(x: Array) -> list[float]:
-    """The entries of an array as Python floats."""
-    entries: list[float] = np.ravel(to_numpy(x)).tolist()
-    return entries
-
-
-def exact_law(problem: Problem) -> list[Fraction]:
-    """p as fractions that sum to one."""
-    law = [Fraction(q) for q in problem.probabilities]
-    return [q / sum(law) for q in law]
-
-
-def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
-    """The solution that `solve` gives, on arrays of the active backend."""
-    return solve(problem.losses, problem.eta, d, p=problem.law)
-
-
-def solution_is(
-    solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: Problem
-) -> Iterator[Evidence]:
-    """The solver's value and weights against exact ones, given as density ratios zeta = gamma/p."""
-    scale = value_tolerance(problem)
-    error = definitions.difference(float(solution.value), value)
-    yield Evidence(abs(error), scale, "the value")
-    exact = [q * z for q, z in zip(exact_law(problem), ratios, strict=True)]
-    errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
-    yield Evidence(max(errors), ROUNDING, "the weights")
-
+from phiball.verification.oracles.inner import solve_exactly
 
 # --- Theorem 1 (I) --------------------------------------------------------------------------------
 
@@ -71,8 +29,8 @@ def solution_is(
 @claim(
     "Theorem 1 (I)",
     id="A1",
-    section=2,
     verdict=Verdict.CORRECTED,
+    any_solver=True,
     formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
@@ -89,7 +47,7 @@ def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) 
     """The optimal values of the primal and of the dual problem are equal."""
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     tolerance = value_tolerance(problem)
-    primal = oracles.inner(problem.f, *instance).value
+    primal = solve_exactly(problem.f, *instance).value
     dual = definitions.dual_minimum(problem.f, *instance)
     # The search for the dual ends at 2e-19 of an interval that is a few eta wide at least.
     apart = abs(definitions.difference(primal, dual))
@@ -97,7 +55,7 @@ def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) 
 
     solution = solved(solve, problem, d)
     mass = sum(Fraction(w) for w in numbers(solution.weights))
-    yield Evidence(abs(float(mass - 1)), ROUNDING, "the mass of the weights")
+    yield Evidence(abs(float(mass - 1)), ROUNDING, "the mass of the weights", Quantity.MASS)
     reached = definitions.primal(problem.f, numbers(solution.weights), *instance)
     short = abs(definitions.difference(primal, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
@@ -150,8 +108,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Theorem 1 (I)",
     id="A1-conic",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\max_{\gamma\in\Delta_m}\left\{\sum_i\gamma_i f_i-\eta\sum_i p_i\,"
     r"\phi\left(\frac{\gamma_i}{p_i}\right)\right\} ="
     r" \min_\mu\left\{\mu+\eta\sum_i p_i\,\phi^*\left(\frac{f_i-\mu}{\eta}\right)\right\}",
@@ -197,8 +155,8 @@ def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> f
 @claim(
     "Example 1",
     id="E1",
-    section=2,
     verdict=Verdict.CORRECTED,
+    any_solver=True,
     formula=r"R = \text{AV@R}_\alpha(f) = \inf_\mu\left\{\mu+\frac{1}{\alpha}\mathbb{E}[f-\mu]_+\right\},"
     r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
     assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",

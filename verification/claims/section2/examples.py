@@ -10,21 +10,14 @@ import mpmath as mp
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import (
-    ROUNDING,
-    Solver,
-    exact_law,
-    numbers,
-    primal_tolerance,
-    solution_is,
-    solved,
-    value_tolerance,
-)
 from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 
 # --- Example 2 ------------------------------------------------------------------------------------
 
@@ -32,8 +25,8 @@ from phiball.verification.oracles import inner as oracles
 @claim(
     "Example 2",
     id="E2",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\mu^* = R = \eta\log\mathbb{E}\left[e^{f/\eta}\right],\quad"
     r" \zeta^*(\omega) = \frac{e^{f(\omega)/\eta}}{\mathbb{E}\left[e^{f/\eta}\right]}",
     assumptions="phi = x log x - x + 1 for x >= 0; the expectation is finite",
@@ -49,11 +42,11 @@ def log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Eviden
     solution = solved(solve, problem, ENTROPIC)
     tolerance = value_tolerance(problem)
     yield Evidence(abs(definitions.difference(float(solution.value), mu)), tolerance, "the value")
-    yield Evidence(abs(definitions.difference(float(solution.mu), mu)), tolerance, "mu")
+    yield Evidence(abs(definitions.difference(float(solution.mu), mu)), tolerance, "mu", Quantity.MU)
     errors = [
         abs(definitions.difference(w, g)) for w, g in zip(numbers(solution.weights), gamma, strict=True)
     ]
-    yield Evidence(max(errors), ROUNDING, "the weights")
+    yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
 @log_sum_exp.mutant("forgets eta in the exponent")
@@ -75,8 +68,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Example 3",
     id="E3",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\mathbb{E}[f-\mu^*]_+ = \eta,\quad \zeta^*(\omega) = \frac{(f(\omega)-\mu^*)_+}{\eta},\quad"
     r" R = \inf_\mu\left\{\frac{1}{2\eta}\mathbb{E}[f-\mu]_+^2+\frac{\eta}{2}+\mu\right\}",
     assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
@@ -89,14 +82,14 @@ def positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evid
     above = [max(Fraction(v) - mu, Fraction(0)) for v in problem.f]
     scale = problem.size + problem.eta  # that of mu, which is about mean f - eta when eta is large
     mean = sum(q * v for q, v in zip(law, above, strict=True))
-    yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta")
+    yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta", Quantity.MU)
     errors = [
         abs(float(w - q * v / eta)) for w, q, v in zip(numbers(solution.weights), law, above, strict=True)
     ]
-    yield Evidence(max(errors), ROUNDING * scale / problem.eta, "the weights")
+    yield Evidence(max(errors), ROUNDING * scale / problem.eta, "the weights", Quantity.WEIGHTS)
     square = sum(q * v * v for q, v in zip(law, above, strict=True))
     formula = mu + eta / 2 + square / (2 * eta)
-    exact = oracles.inner(problem.f, problem.eta, "quadratic", p=problem.p).value
+    exact = solve_exactly(problem.f, problem.eta, "quadratic", p=problem.p).value
     yield Evidence(abs(float(formula - exact)), value_tolerance(problem), "the printed formula")
     error = float(Fraction(float(solution.value)) - exact)
     yield Evidence(abs(error), value_tolerance(problem), "the value")
@@ -154,7 +147,7 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     end = max(top - eta, min(v for v, q in pairs if q) + (eta if d is ABSOLUTE else 0))
     mu = Fraction(float(solution.mu))
     outside = max(top - eta - mu, mu - end)
-    yield Evidence(float(outside), tolerance, "mu and the set of minimisers")
+    yield Evidence(float(outside), tolerance, "mu and the set of minimisers", Quantity.MU)
     # At f = max f - c the worst case is not unique, and beside it rounding decides: compare values only.
     beside = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
     checks = list(solution_is(solution, value, zeta, problem))
@@ -186,8 +179,8 @@ def corrected(c: str) -> str:
 @claim(
     "Example 4",
     id="E4",
-    section=2,
     verdict=Verdict.CORRECTED,
+    any_solver=True,
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
     r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
     assumptions="phi = abs(x - 1) for x >= 0; f bounded above with ess-sup f written as its norm",
@@ -209,8 +202,8 @@ def _mass_absolute() -> Evidence:
 @claim(
     "Example 5",
     id="E5",
-    section=2,
     verdict=Verdict.CORRECTED,
+    any_solver=True,
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
     r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
     assumptions="phi = (x - 1)_+ for x >= 0; f bounded above with ess-sup f written as its norm",

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, to_numpy
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, indicator, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
-from phiball.verification.oracles import inner as oracles
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
+from phiball.verification.oracles import uniform
+from phiball.verification.oracles.inner import solve_exactly
 
 # --- Finding 1: the indicator ---------------------------------------------------------------------
 
@@ -24,7 +26,6 @@ from phiball.verification.oracles import uniform as oracles_uniform
 @claim(
     "Section 2.2, finding 1",
     id="E6-indicator",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"\zeta^*_{\alpha,\eta} = \zeta^*_{\alpha,\eta'},\qquad \zeta^*_{1,\eta}=1,\qquad"
     r" \alpha\le\alpha' \;\Rightarrow\; \mathbb{E}[f\zeta^*_\alpha]\ge\mathbb{E}[f\zeta^*_{\alpha'}]",
@@ -71,7 +72,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Section 2.2, finding 2",
     id="E6-entropic",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"e^{-r/\eta} \le \zeta^* \le e^{r/\eta},\qquad"
     r" P_*(f\le\max f-t) \le \frac{e^{-t/\eta}}{\nu(f=\max f)},\qquad"
@@ -121,8 +121,8 @@ ETAS = (0.1, 0.03, 0.01, 0.003, 0.001, 1e-4)
 
 def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of U[0, 1] and the density ratios of the worst case of f(x) = x there."""
-    breaks = (oracles_uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
-    x, p = oracles_uniform.graded(breaks)
+    breaks = (uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+    x, p = uniform.graded(breaks)
     w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
     return x, w / p
 
@@ -130,7 +130,6 @@ def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.n
 @claim(
     "Section 2.2, finding 3",
     id="E6-quadratic",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,G]:\quad \max\zeta^*_{\text{quad}} = \sqrt{\frac{2G}{\eta}},\quad"
     r" \max\zeta^*_{\text{entr}} = \frac{G/\eta}{1-e^{-G/\eta}},\quad"
@@ -145,7 +144,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
         for d in (ENTROPIC, QUADRATIC):
             x, zeta = _uniform(eta, d, solve)
             tops[d.name].append(float(zeta[-1]))
-            exact = oracles_uniform.largest_density(eta, d.name)
+            exact = uniform.largest_density(eta, d.name)
             # The last node is within 2^-46 of 1, and zeta has slope at most zeta/eta.
             note = f"{d.name}, eta = {eta}: largest density {zeta[-1]:.6g}"
             yield Evidence(abs(zeta[-1] / exact - 1), ROUNDING * (1 + 2 / eta), note)
@@ -157,7 +156,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
     labels = ("eta", "largest density ratio")
     slower = Curve(
         "Largest density, quadratic phi", *labels, "the entropic one", ETAS, tuple(tops["quadratic"]),
-        tuple(oracles_uniform.largest_density(eta, "entropic") for eta in ETAS),
+        tuple(uniform.largest_density(eta, "entropic") for eta in ETAS),
     )  # fmt: skip
     yield slower
     yield slower.below_bound()
@@ -195,7 +194,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Section 2.2, finding 4",
     id="E6-kinked",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\zeta^*(\omega)\in\{0,1\}",
     quote="histograms with equal weights assigned to different support points",
@@ -228,7 +226,7 @@ def one_and_an_atom(problem: Problem, d: Divergence, solve: Solver = worst_case)
 @one_and_an_atom.counterexample(margin=0.33)
 def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
-    w = oracles.inner(f, eta, "absolute").weights
+    w = solve_exactly(f, eta, "absolute").weights
     shown = ", ".join(str(v) for v in w)
     return Evidence(float(w[2] - w[1]), 0.0, f"f = {f}, absolute value, eta = {eta}: the weights are {shown}")
 

@@ -10,25 +10,31 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, numbers, solved, value_tolerance
 from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.inner import (
-    FORMULA,
-    LABEL,
-    MASS,
-    VALUE,
-    Reordered,
-    dyadic_problems,
-    mean,
+from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.solutions import (
+    Solver,
+    exact_mean,
     primal_is,
-    reordered,
+    solved,
     value_is,
     weights_are,
 )
-from phiball.verification.instances.strategies import Problem, array, divergences, powers_of_ten, problems
+from phiball.verification.instances.strategies import (
+    Problem,
+    Reordered,
+    dyadic_problems,
+    powers_of_ten,
+    problems,
+    reordered,
+)
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
+
+LABEL = "Eq. (expression:R)"
 
 
 def _uniform(s: WorstCase, losses: Array) -> WorstCase:
@@ -43,9 +49,10 @@ def _uniform(s: WorstCase, losses: Array) -> WorstCase:
 @claim(
     LABEL,
     id="E8",
-    section=2,
     verdict=Verdict.HOLDS,
-    formula=FORMULA,
+    any_solver=True,
+    formula=r"R = \max_{\gamma \in \Delta^m} \sum_i \gamma_i f_i - "
+    r"\eta \sum_i p_i \phi\left(\frac{\gamma_i}{p_i}\right)",
     assumptions="max f < 0",
     examples=60,
     problem=problems(),
@@ -55,10 +62,10 @@ def negative_losses(problem: Problem, d: Divergence, solve: Solver = worst_case)
     """All losses negative: the value and the weights are optimal as for any other losses."""
     top = max(problem.f)
     negative = Problem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
-    exact = oracles.inner(negative.f, negative.eta, d.family or "", d.parameter, negative.p).value
+    exact = solve_exactly(negative.f, negative.eta, d.family or "", d.parameter, negative.p).value
     solution = solved(solve, negative, d)
     off = abs(definitions.difference(float(solution.value), exact))
-    yield Evidence(off, value_tolerance(negative), VALUE)
+    yield Evidence(off, value_tolerance(negative), "the value")
     yield primal_is(solution, exact, negative, d)
 
 
@@ -76,8 +83,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E9",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"R(f + c) = R(f) + c, \quad \gamma(f + c) = \gamma(f)",
     examples=60,
     problem=dyadic_problems(min_size=2),
@@ -113,8 +120,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E10",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\gamma \ge 0, \quad \sum_i \gamma_i = 1",
     examples=60,
     problem=problems(),
@@ -125,9 +132,11 @@ def weights_are_probabilities(
 ) -> Iterator[Evidence]:
     """The weights are not negative, and their mass is one to rounding."""
     weights = numbers(solved(solve, problem, d).weights)
-    yield Evidence(-min(weights), 0.0, "the least weight")
+    yield Evidence(-min(weights), 0.0, "the least weight", Quantity.MASS)
     mass = sum(map(Fraction, weights), Fraction(0))
-    yield Evidence(abs(float(mass - 1)), ROUNDING, f"{MASS}, {float(mass):.6g}")
+    yield Evidence(
+        abs(float(mass - 1)), ROUNDING, f"the mass of the weights, {float(mass):.6g}", Quantity.MASS
+    )
 
 
 @weights_are_probabilities.mutant("stops at a mass of 1.006")
@@ -150,8 +159,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E11",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"R(c f; c \eta) = c R(f; \eta), \quad \gamma(c f; c \eta) = \gamma(f; \eta), \quad c > 0",
     examples=60,
     problem=dyadic_problems(),
@@ -167,7 +176,7 @@ def change_of_units(
     solution = solved(solve, scaled, d)
     # In the larger of the two units, so that an error counts for what it is.
     off = abs(float(solution.value) - c * float(plain.value)) / max(c, 1.0)
-    yield Evidence(off, value_tolerance(scaled) / max(c, 1.0), VALUE)
+    yield Evidence(off, value_tolerance(scaled) / max(c, 1.0), "the value")
     yield from weights_are(solution, numbers(plain.weights), float(solution.value), scaled, d)
 
 
@@ -184,8 +193,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E12",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"R(f_{\pi}) = R(f), \quad \gamma(f_{\pi}) = \gamma(f)_{\pi}",
     examples=60,
     case=reordered(),
@@ -217,8 +226,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E13",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"R(f_1, \ldots, f_n)_k = R(f_k), \qquad \gamma(f_1, \ldots, f_n)_k = \gamma(f_k)",
     assumptions="losses of shape (n, m), and eta a number or of shape (n,)",
     examples=60,
@@ -271,8 +280,8 @@ def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = Non
 @claim(
     LABEL,
     id="E16",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\mathbb{E} f \le R(f; \eta') \le R(f; \eta) \le \max f, \quad \eta \le \eta'",
     assumptions="the largest loss of positive probability",
     examples=60,
@@ -289,9 +298,9 @@ def value_falls_with_eta(
         float(solved(solve, replace(problem, eta=eta), d).value) for eta in (problem.eta, ratio * problem.eta)
     ]
     for value in values:
-        yield Evidence(float(mean(problem) - Fraction(value)), tolerance, f"{VALUE}, and the mean")
-        yield Evidence(value - max(problem.charged), tolerance, f"{VALUE}, and the largest loss")
-    yield Evidence(values[1] - values[0], 2 * tolerance, f"{VALUE} at a larger eta")
+        yield Evidence(float(exact_mean(problem) - Fraction(value)), tolerance, "the value, and the mean")
+        yield Evidence(value - max(problem.charged), tolerance, "the value, and the largest loss")
+    yield Evidence(values[1] - values[0], 2 * tolerance, "the value at a larger eta")
 
 
 @value_falls_with_eta.mutant("multiplies by eta in place of dividing")

@@ -11,28 +11,23 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import Divergence, WorstCase, indicator, worst_case
-from phiball.verification.claims.section2.duality import (
-    ROUNDING,
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.solutions import (
     Solver,
     exact_law,
-    numbers,
-    primal_tolerance,
+    exact_mean,
     solved,
-    value_tolerance,
-)
-from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.inner import (
-    LABEL,
-    VALUE,
-    WEIGHTS,
-    dyadic_problems,
-    mean,
     value_is,
     weights_are,
 )
-from phiball.verification.instances.strategies import Problem, divergences, problems
+from phiball.verification.instances.strategies import Problem, dyadic_problems, problems
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
+
+LABEL = "Eq. (expression:R)"
 
 
 def _law(losses: Array, p: Array | None) -> Array:
@@ -45,8 +40,8 @@ def _law(losses: Array, p: Array | None) -> Array:
 @claim(
     LABEL,
     id="E14",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"p_i = 0 \Rightarrow \gamma_i = 0",
     assumptions="the other points have positive probability",
     examples=60,
@@ -62,7 +57,9 @@ def zero_probability(
     alone, solution = solved(solve, problem, d), solved(solve, wider, d)
     weights = numbers(solution.weights)
     m = len(problem.f)
-    yield Evidence(max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability")
+    yield Evidence(
+        max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability", Quantity.MASS
+    )
     yield value_is(solution, float(alone.value), problem)
     kept = replace(alone, weights=solution.weights[:m])
     yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
@@ -83,8 +80,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E15",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"f_i = f_j \Rightarrow \frac{\gamma_i}{p_i} = \frac{\gamma_j}{p_j}",
     examples=60,
     problem=problems(),
@@ -100,7 +97,7 @@ def ties_share(
     m = len(problem.f)
     for i in range(m):
         tied = weights[i::m]
-        yield Evidence(max(tied) - min(tied), ROUNDING, f"{WEIGHTS} of equal losses")
+        yield Evidence(max(tied) - min(tied), ROUNDING, "the weights of equal losses", Quantity.MASS)
 
 
 @ties_share.mutant("gives the weight of equal losses to the first")
@@ -127,8 +124,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E18",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\phi = \iota_{[0, 1]} \Rightarrow \gamma = p, \quad R = \mathbb{E} f",
     examples=60,
     problem=problems(),
@@ -136,10 +133,10 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 def risk_level_one(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """At alpha = 1 the indicator leaves no choice: the weights are p and the value is the mean."""
     solution = solved(solve, problem, indicator(1.0))
-    off = definitions.difference(float(solution.value), mean(problem))
-    yield Evidence(abs(off), value_tolerance(problem), f"{VALUE} at alpha = 1")
+    off = definitions.difference(float(solution.value), exact_mean(problem))
+    yield Evidence(abs(off), value_tolerance(problem), "the value at alpha = 1")
     errors = [abs(w - q) for w, q in zip(numbers(solution.weights), exact_law(problem), strict=True)]
-    yield Evidence(float(max(errors)), ROUNDING, f"{WEIGHTS} at alpha = 1")
+    yield Evidence(float(max(errors)), ROUNDING, "the weights at alpha = 1", Quantity.WEIGHTS)
 
 
 @risk_level_one.mutant("takes the largest loss at alpha = 1")
@@ -156,8 +153,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E19",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"\max f - \eta D(\gamma_{top}) \le R \le \max f, \quad R \le \mathbb{E} f + "
     r"\frac{(\max f - \min f)^2}{\eta} \text{ if } \eta \ge 10^9 (\max f - \min f)",
     examples=60,
@@ -173,10 +170,10 @@ def extreme_eta(
     value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
     pairs = list(zip(problem.f, exact_law(problem), strict=True))
     top = max(problem.charged)
-    yield Evidence(value - top, tolerance, f"{VALUE}, and the largest loss")
+    yield Evidence(value - top, tolerance, "the value, and the largest loss")
     if ratio > 1 and d.family != "indicator":
-        above = definitions.difference(value, mean(problem))
-        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, f"{VALUE}, and the mean")
+        above = definitions.difference(value, exact_mean(problem))
+        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value, and the mean")
     elif ratio < 1:
         # What it costs to move all the mass to the largest loss; infinite for some phi, which say nothing.
         mass = float(sum(q for v, q in pairs if v == top))
@@ -184,7 +181,7 @@ def extreme_eta(
         if mass < 1:
             cost += (1 - mass) * definitions.phi(mp.mpf(0), d.family or "", d.parameter)
         if cost < inf:
-            yield Evidence(float(top - extreme.eta * cost - value), tolerance, f"{VALUE} at a tiny eta")
+            yield Evidence(float(top - extreme.eta * cost - value), tolerance, "the value at a tiny eta")
 
 
 @extreme_eta.mutant("adds 1e-6 to eta")
@@ -201,8 +198,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E20",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"m = 1 \Rightarrow \gamma = 1, \quad R = f_1",
     examples=60,
     problem=problems(max_size=1, laws=False),
@@ -212,7 +209,7 @@ def one_point(problem: Problem, d: Divergence, solve: Solver = worst_case) -> It
     """One point has all the weight, and its loss is the value."""
     solution = solved(solve, problem, d)
     yield value_is(solution, problem.f[0], problem)
-    yield Evidence(abs(numbers(solution.weights)[0] - 1), ROUNDING, WEIGHTS)
+    yield Evidence(abs(numbers(solution.weights)[0] - 1), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
 @one_point.mutant("keeps the penalty phi(0)")
@@ -233,8 +230,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     LABEL,
     id="E17",
-    section=2,
     verdict=Verdict.HOLDS,
+    any_solver=True,
     formula=r"gap = D(\mu) - P(\gamma), \quad P(\gamma) \le R \le D(\mu)",
     examples=60,
     problem=problems(),
@@ -247,12 +244,12 @@ def certificate(problem: Problem, d: Divergence, solve: Solver = worst_case) -> 
     dual = definitions.dual(problem.f, float(solution.mu), *instance)
     primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
     gap, tolerance = definitions.difference(dual, primal), 2 * primal_tolerance(problem, d)
-    yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap")
+    yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap", Quantity.GAP)
     value = float(solution.value)
     yield Evidence(
-        definitions.difference(primal, value), tolerance, f"{VALUE}, and the primal at the weights"
+        definitions.difference(primal, value), tolerance, "the value, and the primal at the weights"
     )
-    yield Evidence(definitions.difference(value, dual), tolerance, f"{VALUE}, and the dual at mu")
+    yield Evidence(definitions.difference(value, dual), tolerance, "the value, and the dual at mu")
 
 
 @certificate.mutant("says zero without looking")

@@ -20,12 +20,14 @@ from phiball.refimpl import (
     integrated_risk,
     worst_case,
 )
-from phiball.verification.claims.section2.consistency import CONSISTENT, missing_at_most
-from phiball.verification.claims.section2.duality import ROUNDING, Solver, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import CONSISTENT
+from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
+from phiball.verification.oracles import uniform
 
 # --- The indicator --------------------------------------------------------------------------------
 
@@ -35,7 +37,6 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
 @claim(
     "Discussion of Proposition 1: the indicator",
     id="B6",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,1],\ \phi=\iota_{[0,1/\alpha]}:\quad R_\eta = 1-\frac{\alpha}{2}"
     r"\ \text{for every}\ \eta>0,\ \text{not}\ \to 1",
@@ -43,7 +44,7 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
 def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
     """The indicator is not consistent: its risk does not depend on eta and stays below the maximum."""
     for alpha in (1.0, 0.5, 0.3, 0.01):
-        x, p = oracles_uniform.graded((1 - alpha,))
+        x, p = uniform.graded((1 - alpha,))
         gaps = [
             1 - float(solve(array(x.tolist()), eta, indicator(alpha), p=array(p.tolist())).value)
             for eta in ETAS
@@ -77,7 +78,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Proposition 1, the limit",
     id="B7",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
     assumptions="phi is finite on (0, infinity), and f is bounded above",
@@ -96,7 +96,7 @@ def limit_is_the_essential_supremum(
     peak = Problem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
     got, top = float(solved(solve, peak, d).value), max(problem.charged)
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
-    bound = missing_at_most(peak, d)
+    bound = shortfall_bound(peak, d)
     yield Evidence(top - got - bound, 2 * value_tolerance(peak) + ROUNDING * bound, "and not far below")
 
 
@@ -133,7 +133,6 @@ def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
 @claim(
     "Proof of Proposition 1, case (I)",
     id="B7-mean",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0}\text{Optval} \ge \text{ess.sup}_{\nu_z} f",
     assumptions="f(x) = x, two data points 0 and 1, rho = 1/4, absolute value and hinge",
@@ -147,7 +146,7 @@ def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
     z = array([0.0, 1.0])[:, None]
     for d in (ABSOLUTE, HINGE):
         for eta in (0.1, 0.01, 1e-3, 1e-6):
-            missing = 2 * RHO - oracles_uniform.value(eta, d.family or "", G=2 * RHO)
+            missing = 2 * RHO - uniform.value(eta, d.family or "", G=2 * RHO)
             # The kink lies in one panel, 2 rho/panels wide; and no rule misses more than there is.
             tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
             error = abs(0.5 + RHO - missing - risk(z, eta, d))

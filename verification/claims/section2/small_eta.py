@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, quiet
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, WorstCase, worst_case
-from phiball.verification.claims.section2.duality import Solver, solved, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 
 # --- Small eta ------------------------------------------------------------------------------------
 
@@ -23,7 +24,6 @@ from phiball.verification.oracles import inner as oracles
 @claim(
     "Section 2.1, remark on small eta",
     id="E7",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\eta\to 0:\quad \eta\log\mathbb{E}\left[e^{f/\eta}\right]\ \text{is numerically unstable}",
     quote="using small eta in entropic regularization can lead to numerical errors",
@@ -40,7 +40,7 @@ def exact_for_small_eta(
 ) -> Iterator[Evidence]:
     """The entropic value keeps all its digits as eta falls to 1e-15 of the range, as does the quadratic."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
-    exact = oracles.inner(small.f, small.eta, d.family or "", None, small.p).value
+    exact = solve_exactly(small.f, small.eta, d.family or "", None, small.p).value
     got = float(solved(solve, small, d).value)
     error = inf if abs(got) == inf else abs(definitions.difference(got, exact))
     yield Evidence(error, value_tolerance(small), f"eta = {small.eta:.4g}")
@@ -66,7 +66,7 @@ def _naive(shift: Callable[[Array], Array]) -> Solver:
 def _no_error() -> Evidence:
     problem = Problem((0.0, 1.0), 1e-6)
     naive = float(solved(_naive(lambda f: 0 * f[0]), problem, ENTROPIC).value)
-    exact = oracles.inner(problem.f, problem.eta, "entropic").value
+    exact = solve_exactly(problem.f, problem.eta, "entropic").value
     shifted = 1.0 + 1e-6 * log((1 + exp(-1e6)) / 2)
     digits = -log10(max(abs(definitions.difference(shifted, exact)), 2.0**-53))
     return Evidence(

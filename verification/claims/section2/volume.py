@@ -9,10 +9,10 @@ import numpy as np
 
 from phiball.backends import active
 from phiball.refimpl import Ball
-from phiball.verification.claims.section2.duality import ROUNDING
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.tolerances import ROUNDING
+from phiball.verification.oracles import uniform
 
 POINTS = 20_000
 Z = 5.5
@@ -27,7 +27,6 @@ def volume_in_space(ball: Ball, d: int) -> float:
 @claim(
     "Eq. (def:nu:z)",
     id="A5",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\text{vol}(B_\rho(z)) = V_\rho\ \text{for every}\ z\in Z,\quad"
     r" B_\rho(z)=\{z'\in Z:\ \|z'-z\|\le\rho\}",
@@ -45,7 +44,7 @@ def volume_does_not_depend_on_the_centre(
     for norm in (1.0, 2.0, inf):
         for d in (1, 2, 4):
             ball = Ball(norm, 0.45)
-            got, exact = volume(ball, d), float(oracles_uniform.volume(norm, 0.45, d))
+            got, exact = volume(ball, d), float(uniform.volume(norm, 0.45, d))
             yield Evidence(abs(got - exact), ROUNDING * exact, f"norm {norm}, d = {d}: {got:.6g}")
             share = got / 0.9**d
             for centre in (0.0, 10.0):

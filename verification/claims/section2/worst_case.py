@@ -10,7 +10,7 @@ import mpmath as mp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, Rng, array_namespace, rng, to_numpy
+from phiball.backends import Array, array_namespace, rng, to_numpy
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -24,44 +24,21 @@ from phiball.refimpl import (
     worst_case,
     worst_case_density,
 )
-from phiball.verification.claims.section2.duality import (
-    ROUNDING,
-    Solver,
-    numbers,
-    primal_tolerance,
-    solved,
-    value_tolerance,
-)
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, array, divergences, powers_of_ten, problems
-from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
-from phiball.verification.oracles import uniform as oracles_uniform
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.laws import Midpoints
+from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
+from phiball.verification.oracles import definitions, uniform
+from phiball.verification.oracles.inner import solve_exactly, solve_extended
 
 Densities: TypeAlias = Callable[..., Density]
 
 SUPERLINEAR = (QUADRATIC, ENTROPIC, cressie_read(1.5), cressie_read(3.0))
 NODES = 200
-
-
-class Midpoints(Ball):
-    """An interval whose sample is the midpoints of n equal cells, so that averages over it are exact sums."""
-
-    def sample(
-        self,
-        z: Array,
-        n: int,
-        rng: Rng,
-        *,
-        event_ndim: int = 1,
-        antithetic: bool = False,
-        qmc: bool = False,
-    ) -> Array:
-        """The midpoints around each z (N, 1); shape (N, n, 1)."""
-        xp = array_namespace(z)
-        t = (2 * xp.arange(n, dtype=z.dtype) + 1) / n - 1
-        return z[:, None, :] + self.radius * t[None, :, None]
 
 
 # --- Theorem 1 (II) -------------------------------------------------------------------------------
@@ -70,7 +47,6 @@ class Midpoints(Ball):
 @claim(
     "Theorem 1 (II)",
     id="A4",
-    section=2,
     verdict=Verdict.HOLDS,
     formula=r"\frac{dP_*(\omega)}{d\omega} = V_\rho^{-1}\,\mathbb{E}_{z\sim\hat P}"
     r"\left[1\{\omega\in B_\rho(z)\}\,\zeta_z^*(\omega)\right],\quad"
@@ -126,7 +102,7 @@ def density_of_the_worst_case(
     for z, alone in zip((0, cells), each, strict=True):
         zeta = alone[z : z + NODES] * 2 * rho
         cost += sum(float(definitions.phi(mp.mpf(v), d.family or "", d.parameter)) for v in zeta.tolist())
-        value += float(oracles.inner_extended(f[z : z + NODES], eta, d.family or "", d.parameter)[0])
+        value += float(solve_extended(f[z : z + NODES], eta, d.family or "", d.parameter)[0])
     primal = float(np.sum(mixed * f) * h) - eta * cost / (2 * NODES)
     yield Evidence(abs(primal - value / 2), (3 + eta) * scale, "the primal value and the dual")
 
@@ -151,7 +127,6 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
 @claim(
     "Eq. (condition:zeta:mu)",
     id="A4-kinked",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E}_{\nu_z}[\zeta_z^*]=1,\quad"
     r" \zeta_z^*(\omega) = (\eta\phi)^{*\prime}\left(f(\omega)-\mu_z^*\right)",
@@ -180,7 +155,7 @@ def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_
                 apart.append(float(mp.mpf(q) * eta * young))
     # One Fenchel gap a point: they add up to the duality gap, so that its rounding is theirs.
     yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
-    exact = oracles.inner(problem.f, *instance, problem.p).value
+    exact = solve_exactly(problem.f, *instance, problem.p).value
     reached = definitions.primal(problem.f, w, *instance, problem.p)
     short = abs(definitions.difference(exact, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal value")
@@ -221,7 +196,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Lemma EC (phi:div), existence",
     id="A7",
-    section=2,
     verdict=Verdict.CORRECTED,
     formula=r"\exists\,\zeta^*:\quad \mathbb{E}_\nu[f\zeta^*] - \eta\,\mathbb{E}_\nu[\phi(\zeta^*)] = R",
     assumptions="f bounded",
@@ -235,12 +209,12 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
     """A density reaches R for superlinear phi and f uniform on [0, 1], and weights do for finite support."""
     for d in (ENTROPIC, QUADRATIC):
         for eta in (10.0, 1.0, 0.3, 0.05, 1e-3):
-            breaks = (oracles_uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
-            x, p = oracles_uniform.graded(breaks)
+            breaks = (uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+            x, p = uniform.graded(breaks)
             w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
             zeta = array((w / p).tolist())
             reached = float(w @ x - eta * (p @ to_numpy(d.phi(zeta))))
-            exact = oracles_uniform.value(eta, d.family or "")
+            exact = uniform.value(eta, d.family or "")
             note = f"{d.name}, eta = {eta}: {reached:.9f}"
             yield Evidence(abs(reached - exact), ROUNDING * (1 + eta), note)
     for d in (ABSOLUTE, HINGE):
@@ -248,7 +222,7 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
             problem = Problem(tuple((k + 1) / m for k in range(m)), 0.2)
             w = numbers(solved(solve, problem, d).weights)
             got = definitions.primal(problem.f, w, 0.2, d.family or "")
-            best = oracles.inner(problem.f, 0.2, d.family or "").value
+            best = solve_exactly(problem.f, 0.2, d.family or "").value
             short = abs(definitions.difference(got, best))
             yield Evidence(short, value_tolerance(problem) + ROUNDING * 0.2, f"{d.name}, {m} points")
 
@@ -256,7 +230,7 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
 @supremum_is_reached.counterexample(margin=0.29)
 def _not_reached() -> Evidence:
     # Of all densities, it is best to move P(f <= 1 - 2 eta) to the top e of [0, 1], and e -> 0.
-    eta, dual = 0.2, oracles_uniform.value(0.2, "absolute")
+    eta, dual = 0.2, uniform.value(0.2, "absolute")
     short, shown = [], []
     for e in (0.1, 0.01, 0.001):
         moved = 1 - 2 * eta

@@ -12,7 +12,7 @@ from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, QUADRATIC, Divergence, dual_value, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.divergences import KAPPA, NAMED
 from phiball.verification.instances.printed_algorithms import (
     Bracket,
     algorithm2,
@@ -21,18 +21,8 @@ from phiball.verification.instances.printed_algorithms import (
     printed_bracket,
     printed_iterations,
 )
-from phiball.verification.instances.strategies import (
-    NAMED,
-    Problem,
-    powers_of_ten,
-    problems,
-)
-
-
-def rounding(problem: Problem) -> float:
-    """What rounding may add: D(mu) - R is a difference of numbers of the size of f and eta."""
-    return 2.0**-40 * (problem.size + problem.eta)
-
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import bisection_tolerance
 
 # --- The bracket ----------------------------------------------------------------------------------
 
@@ -48,7 +38,6 @@ def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> 
 @claim(
     "Algorithm 2, bracket",
     id="C1",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
     assumptions="phi convex with phi(1) = 0; with K = -inf the upper end is max f - eta (min f - max f)",
@@ -65,12 +54,16 @@ def printed_bracket_holds_mu(
     """The bracket [min f, max f - eta K] contains a dual solution."""
     low, high = bracket(problem.losses, problem.eta, phi)
     if phi != QUADRATIC:
-        return Evidence(_excess((low, high), problem, phi), rounding(problem), "the dual on the bracket")
+        return Evidence(
+            _excess((low, high), problem, phi), bisection_tolerance(problem), "the dual on the bracket"
+        )
     mu = float(worst_case(problem.losses, problem.eta, phi).mu)
     mean = sum(v - min(problem.f) for v in problem.f) / len(problem.f)
     missed = max(low - mu, mu - high, 0.0)
     return Evidence(
-        abs(missed - max(problem.eta - mean, 0.0)), rounding(problem), "the distance of mu* to the bracket"
+        abs(missed - max(problem.eta - mean, 0.0)),
+        bisection_tolerance(problem),
+        "the distance of mu* to the bracket",
     )
 
 
@@ -104,7 +97,6 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
 @claim(
     "Algorithm 2, bracket",
     id="C2",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\mu^* \in \left[\min_i f_i,\; \max_i f_i - \eta K\right], \quad K = \lim_{s \to 0+} \phi'(s)",
     assumptions="phi convex with phi(1) = 0, of any sign; g a subgradient of phi at 1",
@@ -124,12 +116,16 @@ def corrected_bracket_holds_mu(
 ) -> Iterator[Evidence]:
     """A bracket as wide as the range of f contains a dual solution, whatever phi is."""
     low, high = bracket(problem.losses, problem.eta, phi)
-    yield Evidence(_excess((low, high), problem, phi), rounding(problem), "the dual on the bracket")
-    yield Evidence(high - low - problem.spread, rounding(problem), "the width")
+    yield Evidence(
+        _excess((low, high), problem, phi), bisection_tolerance(problem), "the dual on the bracket"
+    )
+    yield Evidence(high - low - problem.spread, bisection_tolerance(problem), "the width")
     if phi == ABSOLUTE:  # every number in [-1, 1] is a subgradient at 1
         low, high = min(problem.f) - problem.eta * tilt, max(problem.f) - problem.eta * tilt
         low = max(low, max(problem.f) - problem.eta)
-        yield Evidence(_excess((low, high), problem, phi), rounding(problem), "another subgradient")
+        yield Evidence(
+            _excess((low, high), problem, phi), bisection_tolerance(problem), "another subgradient"
+        )
 
 
 @corrected_bracket_holds_mu.counterexample(margin=1.0)
@@ -165,7 +161,6 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
 @claim(
     "Proposition 2, T",
     id="C7",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"T = \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta \epsilon}",
     assumptions="a bracket of width rho >= 0; kappa, eta, eps > 0",

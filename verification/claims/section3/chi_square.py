@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import combinations
-from math import comb, log
+from math import log
 from typing import TypeAlias
 
 import numpy as np
@@ -23,37 +22,16 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA
-from phiball.verification.instances.enumeration import on_backend
-from phiball.verification.instances.strategies import NAMED, powers_of_ten
-from phiball.verification.oracles import levels as oracles_levels
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import KAPPA, NAMED
+from phiball.verification.instances.simplex import Mean, chi_square, half_variance, simplex
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.oracles import levels
 
-Mean: TypeAlias = Callable[[list[Fraction]], Fraction]
 ChiSquareBound: TypeAlias = Callable[[Divergence, float, float], float]
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 # --- The lemma on a random half -------------------------------------------------------------------
-
-
-def chi_square(gamma: list[Fraction]) -> Fraction:
-    """m sum (gamma_i - 1/m)^2."""
-    m = len(gamma)
-    return m * sum(((v - Fraction(1, m)) ** 2 for v in gamma), Fraction(0))
-
-
-def half_variance(gamma: list[Fraction]) -> Fraction:
-    """E(sum over I of gamma_i - 1/2)^2 for I a random half, over all halves."""
-    m = len(gamma)
-    sums = (sum(half, Fraction(0)) - Fraction(1, 2) for half in combinations(gamma, m // 2))
-    return sum((v * v for v in sums), Fraction(0)) / comb(m, m // 2)
-
-
-@st.composite
-def simplex(draw: st.DrawFn) -> list[Fraction]:
-    """2, 4, 6 or 8 probabilities, exact."""
-    m = 2 * draw(st.integers(1, 4))
-    counts = draw(st.lists(st.sampled_from([0, 1, 2, 1000]), min_size=m, max_size=m).filter(any))
-    return [Fraction(c, sum(counts)) for c in counts]
 
 
 def _lemma(gamma: list[Fraction]) -> Fraction:
@@ -75,7 +53,6 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
 @claim(
     "Lemma (bound:simplex)",
     id="D7",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
@@ -102,7 +79,6 @@ def _(gamma: list[Fraction]) -> Fraction:
 @claim(
     "Lemma (bound:simplex)",
     id="D7-half",
-    section=3,
     verdict=Verdict.REFUTED,
     formula=(
         r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
@@ -138,7 +114,6 @@ def _(gamma: list[Fraction]) -> Fraction:
 @claim(
     "Proposition 3, proof of (II)",
     id="D8",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"\gamma_i - \frac{1}{2} \gamma_i' \text{ has one sign for } i \le 2^{\ell-1}, \quad "
@@ -159,7 +134,7 @@ def one_sign_on_each_half(
 ) -> Iterator[Evidence]:
     """The weights of a level less those of its two halves have one sign on each half."""
     n = 2**level
-    w = to_numpy(weights(on_backend(f[:n]), eta, phi, telescoping=True)[1])
+    w = to_numpy(weights(array(f[:n]), eta, phi, telescoping=True)[1])
     slack = 2.0**-44 * (1 + max(map(abs, f)) / eta)  # weights move by rounding/eta
     for half in (w[: n // 2], w[n // 2 :]):
         yield Evidence(min(half.max(), -half.min()), slack, f"the weights {half}")
@@ -170,7 +145,7 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
     half = rows.shape[-1] // 2
     value, w = signed_weights(rows, eta, phi, telescoping=False)
     parts = [to_numpy(worst_case(one, eta, phi).weights) / 2 for one in (rows[half:], rows[:half])]
-    return value, on_backend(to_numpy(w) - np.concatenate(parts))
+    return value, array(to_numpy(w) - np.concatenate(parts))
 
 
 @one_sign_on_each_half.mutant("solves the halves with another eta")
@@ -185,13 +160,12 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
 
 def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     """chi-square of the exact weights, by closed forms."""
-    return float(oracles_levels.chi_square(oracles_levels.solve(f, eta, phi.family or "", phi.parameter)[1]))
+    return float(levels.chi_square(levels.solve(f, eta, phi.family or "", phi.parameter)[1]))
 
 
 @claim(
     "Assumption 3 (I)",
     id="D9",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"D_{\chi^2}\left(\gamma^*, \frac{1}{m}\right) \le C \quad \text{for all } f_1, \dots, f_m",
     assumptions="phi quadratic or entropic",
@@ -220,10 +194,10 @@ def chi_square_is_bounded(
     losses = tuple(B * v for v in f)
     C = bound(phi, B, eta)
     exact = _chi_square(losses, eta, phi)
-    weights = to_numpy(worst_case(on_backend(losses), eta, phi).weights)
+    weights = to_numpy(worst_case(array(losses), eta, phi).weights)
     slack = 2.0**-40 * len(f) * (1 + B / eta)
     yield Evidence(exact - C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
-    solved = float(oracles_levels.chi_square(weights))
+    solved = float(levels.chi_square(weights))
     yield Evidence(solved - C, slack * (1 + C), "chi-square of the solver's weights")
     if phi.family != "indicator":  # whose weights are not unique where losses tie
         yield Evidence(abs(solved - exact), slack * (1 + exact), "the same, to rounding")

@@ -27,13 +27,12 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.orders import order, within
-from phiball.verification.instances.piecewise_linear import Valley, mean_gap
-from phiball.verification.instances.sgd_paths import Descent, stacked_gradient
+from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap
+from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
+from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.oracles.complexity import distance_risk
 
-Planner: TypeAlias = Callable[..., Plan]
 LevelRule: TypeAlias = Callable[[float, float], float]
 
 # --- The proof's M --------------------------------------------------------------------------------
@@ -42,7 +41,6 @@ LevelRule: TypeAlias = Callable[[float, float], float]
 @claim(
     "Proof of Theorem (nonsmooth:cvx)",
     id="F2",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"M = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right], \quad"
     r" T \ge \frac{4 M^2 \left[ F(\theta_1) - F(\theta_*) + \frac{\delta}{2} \right]^2}{\delta^2}",
@@ -58,7 +56,7 @@ def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_
     """With T and the step from M, the root of the second moment, the gap is at most delta."""
     delta = D * L / ratio
     made = plan(delta, lipschitz=L, diameter=D, idf=0.0, chi_square=0.0, estimator=SG)
-    gap = mean_gap(Valley(L, L, 0.0, D, 0.0, made.steps), projected_sgd, made.step_size)
+    gap = mean_gap(PiecewiseLinear(L, L, 0.0, D, 0.0, made.steps), projected_sgd, made.step_size)
     return Evidence(gap - delta, 2.0**-44 * L, f"T = {made.steps}: the gap is {gap:.4g}, delta {delta:.4g}")
 
 
@@ -72,7 +70,7 @@ def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
 def _one_step() -> Evidence:
     L, delta = 0.01, 0.002
     T, step = _proof(delta, 2 * L**2, 1 + delta / 2)  # with the distance 1 for the gap, to favour it
-    gap = mean_gap(Valley(L, L, 0.0, 1.0, 0.0, T), projected_sgd, step)
+    gap = mean_gap(PiecewiseLinear(L, L, 0.0, 1.0, 0.0, T), projected_sgd, step)
     enough, _ = _proof(delta, sqrt(2) * L, 1 + delta / 2)
     return Evidence(
         gap - delta,
@@ -106,7 +104,6 @@ def rounded_level(G: float, delta: float) -> float:
 @claim(
     "Table 1, max level",
     id="F3",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"L = \log\frac{8 G}{\delta}, \quad"
     r" 2\left[ \epsilon + \frac{G}{2^L} \right] \le \frac{\delta}{2}",
@@ -155,9 +152,6 @@ def _(G: float, delta: float) -> float:
 
 # --- The cost -------------------------------------------------------------------------------------
 
-DELTAS = tuple(2.0**-k for k in range(2, 21, 3))
-COMMON = {"lipschitz": 1.0, "diameter": 1.0, "idf": 1.0, "chi_square": 1.0}
-
 
 def cost(made: Plan, delta: float) -> float:
     """Perturbed points times log(1/epsilon), epsilon = delta/8, which the paper counts for halving."""
@@ -167,7 +161,6 @@ def cost(made: Plan, delta: float) -> float:
 @claim(
     "Theorem (nonsmooth:cvx), cost",
     id="F4",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{SG} = O\left( \delta^{-3} \log\frac{1}{\delta} \right), \quad"
     r" \mathrm{cost}_{RT-MLMC} = O\left( \delta^{-2} \left( \log\frac{1}{\delta} \right)^4 \right)",
@@ -177,11 +170,13 @@ def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     """A gap of delta costs O(delta^-3 log(1/delta)) with SG, O(delta^-2 log^4(1/delta)) with RT-MLMC."""
     x = [1 / delta for delta in DELTAS]
     for estimator, power, logs in ((SG, 3, 1), (RTMLMC, 2, 4)):
-        plans = [plan(delta, **COMMON, estimator=estimator) for delta in DELTAS]
+        plans = [plan(delta, **CONVEX_UNITS, estimator=estimator) for delta in DELTAS]
         for made, delta in zip(plans, DELTAS, strict=True):
             yield Evidence(made.bound - delta, 0.0, f"the bound for delta = {delta:.2g}")
         costs = [cost(made, delta) for made, delta in zip(plans, DELTAS, strict=True)]
-        yield from within(order(f"cost, {estimator.__name__}", "1/delta", x, costs, power, logs), 0.0)
+        yield from Curve.of_order(
+            f"cost, {estimator.__name__}", "1/delta", x, costs, power, logs
+        ).within_order()
 
 
 @cost_in_delta.mutant("forgets C")
@@ -226,7 +221,7 @@ def _side(theta: Array, x: Array) -> Array:
     return array_namespace(x).sign(theta - x)
 
 
-def train(made: Plan, sgd: Descent, seed: int) -> Any:
+def train(made: Plan, sgd: Sgd, seed: int) -> Any:
     """The answers of independent runs from theta_1 = 1 on [-1, 1]."""
     objective = RegularizedLoss(Ball(2, RHO), ETA, QUADRATIC, made.estimator)
     gradient = stacked_gradient(objective, _distance, _side, DATA, runs=RUNS, batch=made.batch, seed=seed)
@@ -239,13 +234,12 @@ def train(made: Plan, sgd: Descent, seed: int) -> Any:
 @claim(
     "Theorem (nonsmooth:cvx), end to end",
     id="F4-run",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}_{1:T}) - F(\theta_*) \right] \le \delta",
     assumptions="f = abs(theta - z'), rho = 0.2, three data points, quadratic phi, eta = 1; 24 runs a delta",
     error_level=1e-6,
 )
-def delta_is_reached(plan: Planner = convex_plan, sgd: Descent = projected_sgd) -> Iterator[Evidence | Curve]:
+def delta_is_reached(plan: Planner = convex_plan, sgd: Sgd = projected_sgd) -> Iterator[Evidence | Curve]:
     """Projected SGD with SG and with RT-MLMC finds a delta-optimal solution, as planned."""
     for estimator in (SG, RTMLMC):
         means = []

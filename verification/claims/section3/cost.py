@@ -13,7 +13,7 @@ from phiball.backends import Array
 from phiball.refimpl import RTMLMC, Divergence, WorstCase, bisection, cressie_read
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.enumeration import on_backend
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.printed_algorithms import (
     Algorithm,
     Output,
@@ -48,7 +48,7 @@ def losses(m: int) -> Any:
 
 def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2) -> tuple[int, int]:
     """How often Algorithm 2 asks for (phi')^-1 at precision eps, and T."""
-    meter, rows = Meter(), on_backend(f)
+    meter, rows = Meter(), array(f)
     low, high = corrected_bracket(rows, ETA, meter.phi)
     T = iterations(high - low, 1.0, ETA, eps)
     algorithm(rows, ETA, meter.phi, T, (low, high))
@@ -58,7 +58,7 @@ def queries_of_algorithm2(f: Any, eps: float, algorithm: Algorithm = algorithm2)
 def queries_of_bisection(f: Any, eps: float, solve: Solver) -> int:
     """The same for the library's bisection, which stops at a certified gap of eps."""
     meter = Meter()
-    solve(on_backend(f), ETA, meter.phi, tol=eps)
+    solve(array(f), ETA, meter.phi, tol=eps)
     return meter.queries
 
 
@@ -70,7 +70,6 @@ BITS = tuple(log2(1 / eps) for eps in PRECISIONS)
 @claim(
     "Proposition 2 (IV)",
     id="C9",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\text{cost} = O(m T) = O\left(m \log \frac{1}{\epsilon}\right)",
     assumptions="the cost is the number of losses looked at; (x - 1)^2/2, losses in [0, 1], eta = 0.1",
@@ -134,7 +133,6 @@ def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
 @claim(
     "Proposition 3 (IV)",
     id="D13",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"\text{SG: } O\left(2^L \log \frac{1}{\epsilon}\right), \quad "

@@ -8,12 +8,14 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from phiball.refimpl import Divergence, worst_case
-from phiball.verification.claims.section2.duality import ROUNDING, numbers
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, divergences, problems
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 
 
 def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
@@ -29,7 +31,6 @@ def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
 @claim(
     "Danskin's theorem, before Section 3.1",
     id="A8-danskin",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\nabla F(\theta) = \mathbb{E}_{z\sim\hat P}\,\mathbb{E}_{z'\sim\bar\gamma_z}"
     r"\left[\nabla f_\theta(z')\right]",
@@ -50,13 +51,13 @@ def danskin(
     """The gradient of the risk is the expectation of the loss's gradient under the worst case."""
     w = gradient(problem, d)
     exact = (problem.eta, d.family or "", d.parameter, problem.p)
-    here = oracles.inner(problem.f, *exact).value
+    here = solve_exactly(problem.f, *exact).value
     h = size * (problem.spread or problem.eta)
     for sign in (1, -1):
         moved = replace(
             problem, f=tuple(v + sign * h * g for v, g in zip(problem.f, direction, strict=False))
         )
-        there = oracles.inner(moved.f, *exact).value
+        there = solve_exactly(moved.f, *exact).value
         # R is convex in f, so that w is its gradient if and only if the tangent stays below, on both sides.
         tangent = sum(x * (b - a) for x, a, b in zip(w, problem.f, moved.f, strict=True))
         rise = definitions.difference(there, here)

@@ -14,7 +14,8 @@ from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, signed_weights
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import NAMED, powers_of_ten
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.strategies import powers_of_ten
 
 Levels: TypeAlias = Callable[[int], tuple[float, ...]]
 Cost: TypeAlias = Callable[[int], float]
@@ -32,7 +33,6 @@ def _evaluations(level: int) -> float:
 @claim(
     "Section 3.1, levels",
     id="D1",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"P(\ell) = \frac{2^{-\ell}}{2 - 2^{-L}}, \quad \sum_{\ell=0}^{L} P(\ell) = 1",
     assumptions="L >= 0",
@@ -60,7 +60,6 @@ def _(level: int) -> tuple[float, ...]:
 @claim(
     "Section 3.1, cost",
     id="D2",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L}{2 - 2^{-L}}",
     assumptions="one data point, with its level drawn from P",
@@ -100,7 +99,6 @@ def _mean(f: Any, p: Any, g: Any, level: int, solve: Callable[[Array], tuple[Arr
 @claim(
     "Eq. (RTMLMC:estimator)",
     id="D3",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\mathbb{E}\, V^{RT} = \sum_{\ell=0}^{L} \mathbb{E}\, G^\ell = \mathbb{E}\, \nabla "
@@ -182,7 +180,6 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
 @claim(
     "Eq. (expression:G)",
     id="D3-entropic",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"G^\ell = \nabla_\theta \left[U_{1:2^\ell} - \frac{1}{2} U_{1:2^{\ell-1}} - \frac{1}{2} "

@@ -7,22 +7,23 @@ from math import exp, sqrt
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import array_namespace
 from phiball.refimpl import ENTROPIC, Divergence, worst_case
-from phiball.verification.claims.section3.bracket import rounding
-from phiball.verification.claims.section3.value import SMOOTH, dual_at, dual_value_is_within_eps, run
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
+    FAULTY_ALGORITHMS,
     Algorithm,
     Bracket,
-    Output,
     algorithm2,
     corrected_bracket,
+    dual_at,
     printed_bracket,
+    run_algorithm2,
 )
 from phiball.verification.instances.strategies import Problem, moderate_problems, precisions
+from phiball.verification.instances.tolerances import bisection_tolerance
 
 # --- gamma and mu ---------------------------------------------------------------------------------
 
@@ -37,13 +38,12 @@ def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
 @claim(
     "Proposition 2 (II)",
     id="C5",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
     assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
     examples=200,
     problem=moderate_problems(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     bracket=BRACKETS,
 )
@@ -51,7 +51,7 @@ def gamma_is_close(
     problem: Problem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m, for a bracket that holds mu* and T rounded up."""
-    out = run(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
+    out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
     best = worst_case(problem.losses, problem.eta, phi)
     xp = array_namespace(best.weights)
     error = float(xp.max(xp.abs(out.gamma - best.weights)))
@@ -68,13 +68,12 @@ def rounding_ratio(problem: Problem, phi: Divergence) -> float:
 @claim(
     "Proposition 2 (III)",
     id="C6",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{dist}(\mu, \mathcal{S}^*) \le \varrho\, 2^{-T} = \sqrt{2 \eta \kappa \epsilon}",
     assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
     examples=200,
     problem=moderate_problems(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     bracket=BRACKETS,
 )
@@ -82,9 +81,9 @@ def mu_is_close(
     problem: Problem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """abs(mu - mu*) <= sqrt(2 eta kappa eps), for a bracket that holds mu* and T rounded up."""
-    out = run(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
+    out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
     mu = float(worst_case(problem.losses, problem.eta, phi).mu)
-    return Evidence(abs(out.mu - mu) - sqrt(2 * problem.eta * KAPPA[phi] * eps), rounding(problem))
+    return Evidence(abs(out.mu - mu) - sqrt(2 * problem.eta * KAPPA[phi] * eps), bisection_tolerance(problem))
 
 
 # --- The entropy, which is not strongly convex ----------------------------------------------------
@@ -98,7 +97,6 @@ def local_kappa(problem: Problem) -> float:
 @claim(
     "Proposition 2, entropic phi",
     id="C8",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}, \quad "
@@ -123,7 +121,7 @@ def entropic_guarantee(
 
 
 def _entropic(problem: Problem, eps: float, kappa: float, algorithm: Algorithm) -> Iterator[Evidence]:
-    out = run(problem, ENTROPIC, eps, kappa=kappa, algorithm=algorithm)
+    out = run_algorithm2(problem, ENTROPIC, eps, kappa=kappa, algorithm=algorithm)
     best = worst_case(problem.losses, problem.eta, ENTROPIC)
     xp = array_namespace(best.weights)
     error = float(xp.max(xp.abs(out.gamma - best.weights)))
@@ -131,7 +129,7 @@ def _entropic(problem: Problem, eps: float, kappa: float, algorithm: Algorithm) 
     slack = 2.0**-40 * (1 + (problem.size + problem.eta) / problem.eta)
     yield Evidence(error - bound, slack, f"gamma is off by {error:.4g}, the bound is {bound:.4g}")
     over = dual_at(problem, ENTROPIC, out) - float(best.value)
-    yield Evidence(over - eps, rounding(problem), "D(mu) - R <= eps")
+    yield Evidence(over - eps, bisection_tolerance(problem), "D(mu) - R <= eps")
 
 
 @entropic_guarantee.counterexample(margin=0.057)
@@ -148,37 +146,8 @@ def _(problem: Problem) -> float:
 
 # --- Faults that every guarantee must notice ------------------------------------------------------
 
-
-@dual_value_is_within_eps.mutant("moves the wrong end of the bracket")
-@gamma_is_close.mutant("moves the wrong end of the bracket")
-@mu_is_close.mutant("moves the wrong end of the bracket")
-@entropic_guarantee.mutant("moves the wrong end of the bracket", replaces="algorithm")
-def _(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    low, high = bracket
-    out = algorithm2(f, eta, phi, 1, bracket)
-    for _ in range(1, T):
-        low, high = (out.mu, high) if out.h <= 0 else (low, out.mu)
-        out = algorithm2(f, eta, phi, 1, (low, high))
-    return out
-
-
-@dual_value_is_within_eps.mutant("halves two times too few")
-@gamma_is_close.mutant("halves two times too few")
-@mu_is_close.mutant("halves two times too few")
-def _(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    return algorithm2(f, eta, phi, max(1, T - 2), bracket)
-
-
-@dual_value_is_within_eps.mutant("starts from the printed bracket")
-@gamma_is_close.mutant("starts from the printed bracket")
-@mu_is_close.mutant("starts from the printed bracket")
-def _(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    return algorithm2(f, eta, phi, T + 3, printed_bracket(f, eta, phi))
-
-
-@dual_value_is_within_eps.mutant("forgets eta in (f - mu)/eta")
-@gamma_is_close.mutant("forgets eta in (f - mu)/eta")
-@mu_is_close.mutant("forgets eta in (f - mu)/eta")
-@entropic_guarantee.mutant("forgets eta in (f - mu)/eta", replaces="algorithm")
-def _(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[float, float]) -> Output:
-    return algorithm2(f, 1.0, phi, T, bracket)
+for _fault, _algorithm in FAULTY_ALGORITHMS.items():
+    gamma_is_close.mutant(_fault)(_algorithm)
+    mu_is_close.mutant(_fault)(_algorithm)
+for _fault in ("moves the wrong end of the bracket", "forgets eta in (f - mu)/eta"):
+    entropic_guarantee.mutant(_fault, replaces="algorithm")(FAULTY_ALGORITHMS[_fault])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import exp
-from typing import TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,27 +12,24 @@ from phiball.backends import Array
 from phiball.refimpl import ENTROPIC, Divergence, WorstCase, signed_weights, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.laws import (
-    TWO_POINTS,
+from phiball.verification.instances.enumeration import (
+    ENUMERATED,
+    LEVELS,
     Bound,
-    Law,
-    Solve,
     Weights,
     difference_moment,
-    growth,
-    laws,
+    gradient_error,
     level_mean,
-    rounding,
 )
-from phiball.verification.instances.quadratic_losses import Parabolas, gradient_change, parabolas
+from phiball.verification.instances.laws import BOUNDED, LIPSCHITZ, TWO_POINTS, Law, bounded_laws
+from phiball.verification.instances.quadratic_losses import (
+    QuadraticLosses,
+    Smoothness,
+    gradient_change,
+    quadratic_losses,
+)
+from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level
-
-LEVELS = range(9)
-ENUMERATED = range(7)  # the pairs of halves of the higher levels are many
-BOUNDED = "0 <= f <= B; the entropic phi"
-LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
-
-Smoothness: TypeAlias = Callable[[Parabolas], float]
 
 
 def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
@@ -45,7 +41,7 @@ def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
 def _as_enumerated(what: str, found: list[float], exact: list[float]) -> Evidence:
     """The library's levels are the binomial sums of the two-point law."""
     error = float(np.max(np.abs(np.array(found) - np.array(exact))))
-    return Evidence(error, rounding(TWO_POINTS), f"{what} against the binomial sums")
+    return Evidence(error, TWO_POINTS.rounding, f"{what} against the binomial sums")
 
 
 # --- The value ------------------------------------------------------------------------------------
@@ -53,34 +49,32 @@ def _as_enumerated(what: str, found: list[float], exact: list[float]) -> Evidenc
 
 def value_bound(law: Law, level: int) -> float:
     """Lemma EC (tech:sum) (tech:sum) (I)."""
-    return law.eta * growth(law, 2) * 2.0 ** -(level + 1)
+    return law.eta * law.growth(2) * 2.0 ** -(level + 1)
 
 
 @claim(
     "Lemma EC (tech:sum) (I), bias of the value",
     id="G1",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\left| F^{\ell}(\theta) - F(\theta) \right| \le \eta e^{2B/\eta} \cdot 2^{-(\ell+1)}",
     assumptions=BOUNDED,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
-def value_bias(law: Law, level: int, solve: Solve = worst_case, bound: Bound = value_bound) -> Evidence:
+def value_bias(law: Law, level: int, solve: Solver = worst_case, bound: Bound = value_bound) -> Evidence:
     """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
     value, _ = level_mean(law, level, solve)
-    return Evidence(abs(value - law.limit[0]) - bound(law, level), law.eta * rounding(law))
+    return Evidence(abs(value - law.limit[0]) - bound(law, level), law.eta * law.rounding)
 
 
 @claim(
     "Lemma EC (tech:sum) (I), bias of the value",
     id="G1-rate",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\left| F^{\ell}(\theta) - F(\theta) \right| = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities, eta = 1; l = 0, ..., 8 by binomial sums",
 )
-def value_bias_rate(solve: Solve = worst_case, bound: Bound = value_bound) -> Iterator[Evidence | Curve]:
+def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> Iterator[Evidence | Curve]:
     """The bias of the value falls like 2^-l, and stays below the bound."""
     values = [level_mean(TWO_POINTS, k, solve)[0] for k in LEVELS]
     yield _as_enumerated("F^l", values, [two_point_level(k, 0.5, 1.0).value for k in LEVELS])
@@ -96,43 +90,37 @@ def value_bias_rate(solve: Solve = worst_case, bound: Bound = value_bound) -> It
 
 def squared_bound(law: Law, level: int) -> float:
     """Lemma EC (tech:sum) (tech:sum) (II) and (III)."""
-    return law.lipschitz**2 * growth(law, 4) * 2.0**-level
-
-
-def gradient_error(law: Law, level: int, solve: Solve) -> float:
-    """|grad F^l - grad F|^2."""
-    _, gradient = level_mean(law, level, solve)
-    return float(np.sum((gradient - law.limit[1]) ** 2))
+    return law.lipschitz**2 * law.growth(4) * 2.0**-level
 
 
 @claim(
     "Lemma EC (tech:sum) (II), bias of the gradient",
     id="G2",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F(\theta) \right\|_2^2"
     r" \le L_f^2 e^{4B/\eta} \cdot 2^{-\ell}",
     assumptions=LIPSCHITZ,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
 def gradient_bias_is_bounded(
-    law: Law, level: int, solve: Solve = worst_case, bound: Bound = squared_bound
+    law: Law, level: int, solve: Solver = worst_case, bound: Bound = squared_bound
 ) -> Evidence:
     """The squared bias of the gradient of level l is at most L_f^2 e^(4B/eta)/2^l."""
     error = gradient_error(law, level, solve)
-    return Evidence(error - bound(law, level), law.lipschitz**2 * rounding(law))
+    return Evidence(error - bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @claim(
     "Lemma EC (tech:sum) (II), bias of the gradient",
     id="G2-rate",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F(\theta) \right\|_2^2 = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
 )
-def gradient_bias_rate(solve: Solve = worst_case, bound: Bound = squared_bound) -> Iterator[Evidence | Curve]:
+def gradient_bias_rate(
+    solve: Solver = worst_case, bound: Bound = squared_bound
+) -> Iterator[Evidence | Curve]:
     """The squared bias of the gradient falls at least like 2^-l, and stays below the bound."""
     gradients = [float(level_mean(TWO_POINTS, k, solve)[1][0]) for k in LEVELS]
     yield _as_enumerated("grad F^l", gradients, [two_point_level(k, 0.5, 1.0).gradient for k in LEVELS])
@@ -149,12 +137,11 @@ def gradient_bias_rate(solve: Solve = worst_case, bound: Bound = squared_bound) 
 @claim(
     "Lemma EC (tech:sum) (III), second moment of a level",
     id="G3",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell}(\theta, \zeta^{\ell}) \right\|_2^2"
     r" \le L_f^2 e^{4B/\eta} \cdot 2^{-\ell}",
     assumptions=LIPSCHITZ,
-    law=laws(),
+    law=bounded_laws(),
     level=st.integers(0, 3),
 )
 def difference_is_bounded(
@@ -162,13 +149,12 @@ def difference_is_bounded(
 ) -> Evidence:
     """The second moment of the difference of level l is at most L_f^2 e^(4B/eta)/2^l."""
     moment = difference_moment(law, level, weights)
-    return Evidence(moment - bound(law, level), law.lipschitz**2 * rounding(law))
+    return Evidence(moment - bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @claim(
     "Lemma EC (tech:sum) (III), second moment of a level",
     id="G3-rate",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell}(\theta, \zeta^{\ell}) \right\|_2^2 = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
@@ -196,7 +182,7 @@ def _lemma(S: float, L: float, ratio: float, eta: float) -> float:
     return (S + L**2 / eta) * exp(ratio) + L**2 / eta * exp(2 * ratio)
 
 
-def corrected_smoothness(f: Parabolas) -> float:
+def corrected_smoothness(f: QuadraticLosses) -> float:
     """(S_f + L_f^2/eta) e^(B/eta) + (L_f^2/eta) e^(2B/eta)."""
     return _lemma(f.smoothness, f.lipschitz, f.ratio, f.eta)
 
@@ -204,7 +190,6 @@ def corrected_smoothness(f: Parabolas) -> float:
 @claim(
     "Lemma EC (tech:sum) (IV), smoothness of a level",
     id="G4",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\overline{S} = (S_f^2 + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz and S_f-smooth in theta; the entropic phi",
@@ -212,13 +197,13 @@ def corrected_smoothness(f: Parabolas) -> float:
     correction="S_f in the place of S_f^2; S_f + L_f^2/eta is enough",
     corrected=r"\overline{S} = (S_f + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     examples=120,
-    f=parabolas().filter(lambda f: f.ratio <= 100),
+    f=quadratic_losses().filter(lambda f: f.ratio <= 100),
     places=st.tuples(st.floats(-1, 1), st.floats(-1, 1)),
 )
 def level_is_smooth(
-    f: Parabolas,
+    f: QuadraticLosses,
     places: tuple[float, float],
-    solve: Solve = worst_case,
+    solve: Solver = worst_case,
     smoothness: Smoothness = corrected_smoothness,
 ) -> Evidence:
     """Every F^l is S-smooth with S = (S_f + L_f^2/eta) e^(B/eta) + (L_f^2/eta) e^(2B/eta)."""
@@ -229,7 +214,7 @@ def level_is_smooth(
 
 @level_is_smooth.counterexample(margin=0.01)
 def _flat_parabola() -> Evidence:
-    f = Parabolas(((0.0, 0.0, 0.1),), 0.1, 1.0)
+    f = QuadraticLosses(((0.0, 0.0, 0.1),), 0.1, 1.0)
     printed = _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
     change, distance = gradient_change(f, (-1.0, 1.0), worst_case)
     return Evidence(
@@ -265,18 +250,18 @@ def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
 
 @value_bias.mutant("has a constant that falls with B", replaces="bound")
 def _(law: Law, level: int) -> float:
-    return law.eta * growth(law, -2) * 2.0 ** -(level + 1)
+    return law.eta * law.growth(-2) * 2.0 ** -(level + 1)
 
 
 @gradient_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 @difference_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 def _(law: Law, level: int) -> float:
-    return law.lipschitz**2 * growth(law, -4) * 2.0**-level
+    return law.lipschitz**2 * law.growth(-4) * 2.0**-level
 
 
 @difference_is_bounded.mutant("is not squared in L_f", replaces="bound")
 def _(law: Law, level: int) -> float:
-    return law.lipschitz * growth(law, 4) * 2.0**-level
+    return law.lipschitz * law.growth(4) * 2.0**-level
 
 
 @difference_is_bounded.mutant("does not subtract the halves", replaces="weights")
@@ -292,12 +277,12 @@ def _(losses: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple
 
 
 @level_is_smooth.mutant("the printed constant", replaces="smoothness")
-def _(f: Parabolas) -> float:
+def _(f: QuadraticLosses) -> float:
     return _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
 
 
 @level_is_smooth.mutant("forgets the second term of the Hessian", replaces="smoothness")
-def _(f: Parabolas) -> float:
+def _(f: QuadraticLosses) -> float:
     return f.smoothness * exp(f.ratio)
 
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import sqrt
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, to_numpy
-from phiball.refimpl import QUADRATIC, RTMLMC, Divergence, cressie_read, worst_case
+from phiball.refimpl import QUADRATIC, Divergence, cressie_read, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX
 from phiball.verification.instances.enumeration import (
-    Law,
-    Rows,
+    RowSolver,
     algorithm2_rows,
     halved,
-    laws,
+    largest_chi_square,
     level_weights,
     moments,
-    on_backend,
+    rt_moments,
 )
+from phiball.verification.instances.laws import Law, laws
 from phiball.verification.instances.strategies import precisions
-from phiball.verification.oracles import levels as oracles_levels
+from phiball.verification.oracles import levels
 
 Bound: TypeAlias = Callable[[float, float], float]
 MomentBound: TypeAlias = Callable[[float, float, float, int], float]
-SMOOTH = tuple(KAPPA)
 
 
 def rounding(law: Law, phi: Divergence) -> float:
@@ -48,7 +48,6 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
 @claim(
     "Proposition 3 (II), (III), SG",
     id="D5",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathbb{E}\|V^{SG}\|_2^2 \le 2 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right], \quad "
@@ -57,12 +56,17 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
     assumptions=("phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps"),
     examples=150,
     law=laws(3),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 2),
 )
 def sg_second_moment(
-    law: Law, phi: Divergence, eps: float, level: int, solve: Rows = algorithm2_rows, bound: Bound = sg_bound
+    law: Law,
+    phi: Divergence,
+    eps: float,
+    level: int,
+    solve: RowSolver = algorithm2_rows,
+    bound: Bound = sg_bound,
 ) -> Iterator[Evidence]:
     """E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)) for SG, and its variance is at most that over the batch."""
     picks, weights = level_weights(
@@ -72,7 +76,7 @@ def sg_second_moment(
     limit = bound(law.lipschitz, eps / (KAPPA[phi] * law.eta))
     yield Evidence(square - limit, rounding(law, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
     if level < 2:  # a batch of two data points, by all pairs of draws
-        chance = oracles_levels.chances(law.p, picks)
+        chance = levels.chances(law.p, picks)
         V = (weights[:, :, None] * np.asarray(law.g)[picks]).sum(axis=1)
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
@@ -107,27 +111,9 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     return lipschitz**2 * (4 * (1 + 2 * ratio) + 96 * 2.0**level * ratio + 6 * level * chi_square)
 
 
-def rt_moments(law: Law, level: int, solve: Callable[[Array], Array]) -> tuple[Any, float]:
-    """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
-    mean, square = np.zeros(2), 0.0
-    for k, chance in enumerate(RTMLMC(level).probabilities):
-        one = moments(law.p, law.g, *level_weights(law.f, k, solve, telescoping=True))
-        mean, square = mean + one[0], square + one[1] / chance
-    return mean, square
-
-
-def largest_chi_square(law: Law, level: int, phi: Divergence) -> float:
-    """The largest chi-square of exact weights over all draws: the least C of Assumption 3 (I) for them."""
-    exact = level_weights(
-        law.f, level, lambda rows: worst_case(rows, law.eta, phi).weights, telescoping=False
-    )
-    return float(oracles_levels.chi_square(exact[1]).max())
-
-
 @claim(
     "Proposition 3 (II), (III), RT-MLMC",
     id="D6",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\mathbb{E}\|V^{RT}\|_2^2 \le \frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 (L + 1) L_f^2 C, \quad "
@@ -146,7 +132,7 @@ def largest_chi_square(law: Law, level: int, phi: Divergence) -> float:
     ),
     examples=80,
     law=laws(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 3),
 )
@@ -155,7 +141,7 @@ def rt_second_moment(
     phi: Divergence,
     eps: float,
     level: int,
-    solve: Rows = algorithm2_rows,
+    solve: RowSolver = algorithm2_rows,
     bound: MomentBound = corrected_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 of RT-MLMC is bounded by eps, C and L_f."""
@@ -214,7 +200,6 @@ def _coefficient(level: int) -> float:
 @claim(
     "Proposition 3, proof of (II)",
     id="D6b",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\sum_{i \le n/2} \left|\gamma_i - \frac{\gamma_i'}{2}\right| \le \frac{n}{2} \|\gamma - "
@@ -236,7 +221,7 @@ def _coefficient(level: int) -> float:
     examples=100,
     f=st.lists(st.floats(0, 3, width=32, allow_subnormal=False), min_size=8, max_size=8),
     eta=st.sampled_from([1.0, 0.3, 0.1, 3.0]),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(1, 3),
 )
@@ -258,7 +243,7 @@ def _half(
     n, half = 2**level, 2 ** (level - 1)
     gamma, bar, part, part_bar = (
         to_numpy(one)
-        for rows in (on_backend([f[:n]]), on_backend([f[:half]]))
+        for rows in (array([f[:n]]), array([f[:half]]))
         for one in (algorithm2_rows(rows, eta, phi, eps), worst_case(rows, eta, phi).weights)
     )
     errors = 2 ** (level - 1) * np.abs(gamma - bar).max() + coefficient(level) * np.abs(part - part_bar).max()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from math import ceil, exp, log2, sqrt
-from typing import TypeAlias
+from dataclasses import replace
+from math import ceil
 
 import numpy as np
 from hypothesis import strategies as st
@@ -14,42 +13,41 @@ from phiball.backends import Array
 from phiball.refimpl import RTMLMC, Divergence, signed_weights, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.laws import (
+from phiball.verification.instances.enumeration import (
     Bound,
-    Law,
     Weights,
-    difference_moment,
-    growth,
-    laws,
     level_mean,
-    rounding,
+    second_moment_of,
 )
-from phiball.verification.instances.orders import order, within
+from phiball.verification.instances.laws import Law, bounded_laws
+from phiball.verification.instances.printed_algorithms import (
+    EPSILONS,
+    INVERSE_EPSILONS,
+    HyperParameters,
+    Setting,
+    Table,
+    guarantee,
+    settings,
+    table_2,
+)
 from phiball.verification.instances.strategies import powers_of_ten
 
 # --- The variance of RT-MLMC ----------------------------------------------------------------------
 
 
-def second_moment_of(law: Law, top: int, weights: Weights) -> float:
-    """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l counts with 1/P(l)."""
-    p = RTMLMC(top).probabilities
-    return sum(difference_moment(law, k, weights) / p[k] for k in range(top + 1))
-
-
 def variance_bound(law: Law, top: int) -> float:
     """2 (L+1) L_f^2 e^(4B/eta)."""
-    return 2 * (top + 1) * law.lipschitz**2 * growth(law, 4)
+    return 2 * (top + 1) * law.lipschitz**2 * law.growth(4)
 
 
 @claim(
     "Proof of Theorem (complexity:BSMD), variance",
     id="G5",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left\| v(\theta) - \nabla F^L(\theta) \right\|^2"
     r" \le \frac{2 (L+1) L_f^2 e^{4B/\eta}}{n_L}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz; n_L = 1, as n_L independent data points divide both sides",
-    law=laws(),
+    law=bounded_laws(),
     top=st.integers(0, 4),
 )
 def variance_is_bounded(
@@ -58,7 +56,7 @@ def variance_is_bounded(
     """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
     _, mean = level_mean(law, top, worst_case)
     variance = second_moment_of(law, top, weights) - float(np.sum(mean**2))
-    return Evidence(variance - bound(law, top), 2.0**top * law.lipschitz**2 * rounding(law))
+    return Evidence(variance - bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
 
 
 @variance_is_bounded.mutant("does not subtract the halves", replaces="weights")
@@ -68,84 +66,20 @@ def _(losses: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple
 
 @variance_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 def _(law: Law, top: int) -> float:
-    return 2 * (top + 1) * law.lipschitz**2 * growth(law, -4)
+    return 2 * (top + 1) * law.lipschitz**2 * law.growth(-4)
 
 
 @variance_is_bounded.mutant("is not squared in L_f", replaces="bound")
 def _(law: Law, top: int) -> float:
-    return 2 * (top + 1) * law.lipschitz * growth(law, 4)
+    return 2 * (top + 1) * law.lipschitz * law.growth(4)
 
 
 # --- The hyper-parameters -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A problem: L_f, S (a smoothness constant of every F^l), B, eta, and D = F^L(theta_1) - min F^L."""
-
-    lipschitz: float
-    smoothness: float
-    height: float
-    eta: float
-    drop: float
-    constrained: bool
-
-    @property
-    def level_constant(self) -> float:
-        """L_f^2 e^(4B/eta)."""
-        return self.lipschitz**2 * exp(4 * self.height / self.eta)
-
-
-@dataclass(frozen=True)
-class Hyper:
-    """L, n_L, T and the step."""
-
-    level: int
-    batch: int
-    steps: int
-    step_size: float
-
-
-Table: TypeAlias = Callable[[Setting, float], Hyper]
-
-
-def table_2(problem: Setting, eps: float, factor: float = 128.0) -> Hyper:
-    """The hyper-parameters of the proof, for the Euclidean norm."""
-    K, S, D = problem.level_constant, problem.smoothness, problem.drop
-    L = max(0, ceil(log2(4 * K / eps**2)))
-    if problem.constrained:
-        T = max(1, ceil(64 * S * D / eps**2))
-        return Hyper(L, ceil(96 * (L + 1) * K / eps**2), T, 1 / (2 * S))
-    M2 = 2 * (L + 1) * K
-    T = max(1, ceil(factor * D * S * M2 / eps**4))
-    return Hyper(L, 1, T, sqrt(2 * D / (S * T * M2)))
-
-
-def guarantee(problem: Setting, h: Hyper) -> float:
-    """What the lemmas give for E|mapping of F|^2: twice the squared bias plus twice that of F^L."""
-    K, S, D = problem.level_constant, problem.smoothness, problem.drop
-    bias, M2 = K * 2.0**-h.level, 2 * (h.level + 1) * K
-    if problem.constrained:
-        own = 8 * S * D / h.steps + 6 * M2 / h.batch  # the lemma for the step 1/(2S)
-    else:
-        # The descent lemma: E F^L(next) <= F^L - step |grad F^L|^2 + S step^2 M_2/2, summed over T steps.
-        own = D / (h.step_size * h.steps) + S * h.step_size * M2 / 2
-    return 2 * bias + 2 * own
-
-
-@st.composite
-def settings(draw: st.DrawFn) -> Setting:
-    """L_f, S, eta from 0.1 to 10, B/eta from 0.01 to 3, D from B/1000 to B."""
-    unit = powers_of_ten(-1, 1)
-    eta = draw(unit)
-    B = eta * draw(st.one_of(st.sampled_from([1.0, 0.01, 3.0]), powers_of_ten(-2, 0)))
-    return Setting(draw(unit), draw(unit), B, eta, B * draw(powers_of_ten(-3, 0)), draw(st.booleans()))
-
-
 @claim(
     "Theorem (complexity:BSMD), hyper-parameters",
     id="G6",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"L = \left\lceil \log_2\frac{4 L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad"
     r" n_L = \left\lceil \frac{96 (L+1) L_f^2 e^{4B/\eta}}{\epsilon^2} \right\rceil, \quad"
@@ -165,33 +99,29 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
 
 
 @hyper_parameters_suffice.mutant("the natural logarithm")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, level=ceil(h.level * 0.6931))
 
 
 @hyper_parameters_suffice.mutant("a batch without its L + 1")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, batch=ceil(h.batch / (h.level + 1)))
 
 
 @hyper_parameters_suffice.mutant("a tenth of the steps")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, steps=max(1, h.steps // 10))
 
 
 # --- The orders -----------------------------------------------------------------------------------
 
-EPSILONS = tuple(2.0**-k for k in range(1, 9))
-INVERSE = tuple(1 / eps for eps in EPSILONS)
-
 
 @claim(
     "Table 2, exponents",
     id="G8",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"L = O\left( \log\frac{1}{\epsilon^2} \right); \quad T = \widetilde{O}(\epsilon^{-2}),"
     r" n_L = \widetilde{O}(\epsilon^{-2}), \gamma = O(1); \quad T = \widetilde{O}(\epsilon^{-4}),"
@@ -218,24 +148,26 @@ def exponents_of_table(table: Table = table_2) -> Iterator[Evidence | Curve]:
             rows.append(("memory", memory, 2, 2))
         where = "constrained" if constrained else "unconstrained"
         for name, y, power, logs in rows:
-            for one in within(order(f"{name}, {where}", "1/epsilon", INVERSE, y, power, logs), 0.0):
+            for one in Curve.of_order(
+                f"{name}, {where}", "1/epsilon", INVERSE_EPSILONS, y, power, logs
+            ).within_order():
                 if isinstance(one, Evidence) or name in ("T", "cost"):  # the curves worth drawing
                     yield one
 
 
 @exponents_of_table.mutant("a batch for both")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     return replace(table_2(problem, eps), batch=table_2(replace(problem, constrained=True), eps).batch)
 
 
 @exponents_of_table.mutant("steps for epsilon^3")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, steps=ceil(h.steps / eps))
 
 
 @exponents_of_table.mutant("a step that grows as epsilon falls")
-def _(problem: Setting, eps: float) -> Hyper:
+def _(problem: Setting, eps: float) -> HyperParameters:
     return replace(table_2(problem, eps), step_size=1 / problem.smoothness / eps**0.1)
 
 
@@ -256,7 +188,6 @@ def expected_peak(level: int, steps: int) -> float:
 @claim(
     "Theorem (complexity:BSMD) (II), memory",
     id="G7",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\mathrm{Memo.} = O(n_L L) = \widetilde{O}(1)",
     assumptions="no constraint, batches of one data point; the hyper-parameters of the proof",
@@ -271,14 +202,14 @@ def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) ->
     for h, held in zip(made, y, strict=True):
         exact = sum(2.0**k * 2.0**-k / (2 - 2.0**-h.level) for k in range(h.level + 1))
         yield Evidence(abs(held - exact), 2.0**-44 * exact, f"L = {h.level}: {held:.4g} points")
-    yield from within(order("points held in a step", "1/epsilon", INVERSE, y, 0, 1), 0.0)
+    yield from Curve.of_order("points held in a step", "1/epsilon", INVERSE_EPSILONS, y, 0, 1).within_order()
 
 
 @memory_in_the_mean.counterexample(margin=1.9)
 def _peak() -> Evidence:
     made = [table_2(Setting(1.0, 1.0, 1.0, 10.0, 1.0, False), eps) for eps in EPSILONS]
     peaks = [expected_peak(h.level, h.steps) for h in made]
-    exponent = order("peak", "1/epsilon", INVERSE, peaks, 0, 1).fit.slope
+    exponent = Curve.of_order("peak", "1/epsilon", INVERSE_EPSILONS, peaks, 0, 1).fit.slope
     never = (1 - RTMLMC(7).probabilities[7]) ** 4921
     return Evidence(
         exponent,

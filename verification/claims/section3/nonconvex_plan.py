@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import ceil, sqrt
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy.stats import t as student
@@ -23,24 +23,23 @@ from phiball.refimpl import (
     onto_box,
     projected_sgd,
 )
-from phiball.verification.claims.section3.nonconvex import EPSILONS, INVERSE
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.orders import order, within
-from phiball.verification.instances.sgd_paths import Descent, stacked_gradient
+from phiball.verification.instances.printed_algorithms import (
+    EPSILONS,
+    INVERSE_EPSILONS,
+    NONCONVEX_UNITS,
+    Planner,
+)
+from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
 from phiball.verification.oracles.complexity import wave_slope
 
-Planner: TypeAlias = Callable[..., Plan]
-
 # --- The cost -------------------------------------------------------------------------------------
-
-UNIT = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}
 
 
 @claim(
     "Theorem (complexity:BSMD), cost",
     id="G6-cost",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{RT-MLMC} = \widetilde{O}(\epsilon^{-4})",
     assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|mapping|^2 <= epsilon^2",
@@ -48,12 +47,12 @@ UNIT = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}
 def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
     """An epsilon-stationary point costs O(eps^-4 log^2(1/eps)) perturbed points with RT-MLMC."""
     for constrained in (True, False):
-        plans = [plan(eps, **UNIT, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
+        plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence(made.bound - eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
         name = "cost, constrained" if constrained else "cost, unconstrained"
         costs = [made.evaluations for made in plans]
-        yield from within(order(name, "1/epsilon", INVERSE, costs, 4, 2), 0.0)
+        yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()
 
 
 @cost_in_epsilon.mutant("draws all levels in full")
@@ -89,7 +88,7 @@ def _wave_gradient(theta: Array, x: Array) -> Array:
 
 
 def stationarity_of_runs(
-    made: Plan, sgd: Descent, project: Callable[[Array], Array], *, runs: int, seed: int
+    made: Plan, sgd: Sgd, project: Callable[[Array], Array], *, runs: int, seed: int
 ) -> Any:
     """The mean of |mapping|^2 over all iterates of each run, hence over the choice of one."""
     objective = RegularizedLoss(Ball(2, 1.0), ETA, ENTROPIC, made.estimator)
@@ -116,7 +115,6 @@ def stationarity_of_runs(
 @claim(
     "Theorem (complexity:BSMD), end to end",
     id="G6-run",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} - \mathrm{Proj}_{\Theta}"
     r"\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right] \right\|_2^2"
@@ -125,7 +123,7 @@ def stationarity_of_runs(
     error_level=1e-6,
 )
 def random_iterate_of_training(
-    plan: Planner = nonconvex_plan, sgd: Descent = projected_sgd
+    plan: Planner = nonconvex_plan, sgd: Sgd = projected_sgd
 ) -> Iterator[Evidence]:
     """Projected SGD finds an epsilon-stationary point, as planned, with and without constraints."""
     problem = {"lipschitz": HEIGHT / 2, "smoothness": HEIGHT / 2, "bound": HEIGHT, "eta": ETA}

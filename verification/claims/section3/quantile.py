@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.oracles import levels as oracles_levels
+from phiball.verification.oracles import levels
 
 # --- A density bounded below -----------------------------------------------------------------------
 
@@ -38,7 +38,6 @@ def _quantile(pieces: Pieces, u: Fraction) -> Fraction:
 @claim(
     "Section 3.3, density bounded below",
     id="D10",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=(
         r"p \ge \Upsilon \text{ on its support} \;\Rightarrow\; |Q(u) - Q(v)| \le \frac{1}{\Upsilon} "
@@ -76,7 +75,7 @@ def density_bounded_below(
 def _gap() -> Evidence:
     # U([0, 1] and [10, 11]): density 1/2, and AV@R at 1/2 is the mean of the upper piece.
     u, x = [0.0, 0.5, 0.5 + 1e-12, 1.0], [0.0, 1.0, 10.0, 11.0]
-    bias = oracles_levels.average_value_at_risk(u, x, 0.5) - float(oracles_levels.order_means(u, x, 1)[0])
+    bias = levels.average_value_at_risk(u, x, 0.5) - float(levels.order_means(u, x, 1)[0])
     return Evidence(
         bias - 2.0,
         0.0,
@@ -101,13 +100,12 @@ SIZES = (4, 16, 64, 256, 1024)
 
 def _disc(n: int) -> float:
     """F - F^n of the hinge at eta = 0.05 for f = b_1, b uniform on the disc."""
-    return oracles_levels.hinge_bias(n, 2, 0.05)
+    return levels.hinge_bias(n, 2, 0.05)
 
 
 @claim(
     "Assumption 3 (II)",
     id="D11",
-    section=3,
     verdict=Verdict.REFUTED,
     formula=(
         r"|Q(u) - Q(v)| \le G |u - v| \quad \text{for a linear loss on a ball, hence } F - F^n \le "
@@ -140,7 +138,7 @@ def linear_loss_on_a_disc(bias: Callable[[int], float] = _disc) -> Iterator[Evid
 @linear_loss_on_a_disc.counterexample(margin=20.0)
 def _steep_quantile() -> Evidence:
     t = 10.0 ** -np.arange(1, 6)
-    slopes = t / (1 - oracles_levels.coordinate_law(1 - t, 2)[0])
+    slopes = t / (1 - levels.coordinate_law(1 - t, 2)[0])
     return Evidence(
         float(slopes[-1] / slopes[0]),
         0.0,
@@ -151,7 +149,7 @@ def _steep_quantile() -> Evidence:
 
 @linear_loss_on_a_disc.mutant("has one active coordinate")
 def _(n: int) -> float:
-    return oracles_levels.hinge_bias(n, 1, 0.05)
+    return levels.hinge_bias(n, 1, 0.05)
 
 
 @linear_loss_on_a_disc.mutant("is the bias of a flat phi")

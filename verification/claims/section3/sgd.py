@@ -13,22 +13,29 @@ from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import gradient_mapping, onto_box, projected_sgd
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.piecewise_linear import Valley, mean_gap, valleys
-from phiball.verification.instances.sgd_paths import Descent, Landscape, all_noise, follow, landscapes
-from phiball.verification.instances.strategies import array, powers_of_ten
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap, piecewise_linear
+from phiball.verification.instances.sgd_paths import (
+    Sgd,
+    SmoothFunction,
+    follow,
+    smooth_functions,
+    stationarity,
+)
+from phiball.verification.instances.strategies import powers_of_ten
 
-Step: TypeAlias = Callable[[Valley], float]
+Step: TypeAlias = Callable[[PiecewiseLinear], float]
 Map: TypeAlias = Callable[..., Array]
 
 # --- Nonsmooth convex -----------------------------------------------------------------------------
 
 
-def corrected_step(F: Valley) -> float:
+def corrected_step(F: PiecewiseLinear) -> float:
     """D/(M sqrt T) with D = |theta_1 - theta*|."""
     return F.distance / (F.M * sqrt(F.steps))
 
 
-def printed_step(F: Valley) -> float:
+def printed_step(F: PiecewiseLinear) -> float:
     """D/(M sqrt T) with D = F(theta_1) - min F."""
     return F.gap / (F.M * sqrt(F.steps))
 
@@ -36,7 +43,6 @@ def printed_step(F: Valley) -> float:
 @claim(
     "Lemma EC (standard:SGD)",
     id="F1",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\gamma = \frac{D_*}{M\sqrt{T}}, \quad \mathbb{E}\left[ F(\widetilde{\theta})"
     r" - \min_{\theta} F(\theta) \right] \le \frac{D_* M}{\sqrt{T}}, \quad"
@@ -45,9 +51,9 @@ def printed_step(F: Valley) -> float:
     quote="where the constant D_* = F(theta_1) - min F(theta)",
     correction="D_* is the distance |theta_1 - theta*|, not the gap of the values",
     corrected=r"D_* = \| \theta_1 - \theta^* \|",
-    F=valleys().filter(lambda F: F.distance > 0),
+    F=piecewise_linear().filter(lambda F: F.distance > 0),
 )
-def average_of_sgd(F: Valley, sgd: Descent = projected_sgd, step: Step = corrected_step) -> Evidence:
+def average_of_sgd(F: PiecewiseLinear, sgd: Sgd = projected_sgd, step: Step = corrected_step) -> Evidence:
     """With D = |theta_1 - theta*| and the step D/(M sqrt T), the mean gap is at most D M/sqrt T."""
     gap = mean_gap(F, sgd, step(F))
     bound = F.distance * F.M / sqrt(F.steps)
@@ -55,9 +61,9 @@ def average_of_sgd(F: Valley, sgd: Descent = projected_sgd, step: Step = correct
 
 
 @average_of_sgd.counterexample(margin=0.009)
-def _shallow(sgd: Descent = projected_sgd) -> Iterator[Evidence]:
+def _shallow(sgd: Sgd = projected_sgd) -> Iterator[Evidence]:
     for T in (1, 100):
-        F = Valley(0.01, 0.01, 0.0, 1.0, 0.0, T)
+        F = PiecewiseLinear(0.01, 0.01, 0.0, 1.0, 0.0, T)
         gap = mean_gap(F, sgd, printed_step(F))
         printed = F.gap * F.M / sqrt(T)
         yield Evidence(
@@ -66,32 +72,31 @@ def _shallow(sgd: Descent = projected_sgd) -> Iterator[Evidence]:
 
 
 @average_of_sgd.mutant("the printed step", replaces="step")
-def _(F: Valley) -> float:
+def _(F: PiecewiseLinear) -> float:
     return printed_step(F)
 
 
 @average_of_sgd.mutant("forgets the root of T", replaces="step")
-def _(F: Valley) -> float:
+def _(F: PiecewiseLinear) -> float:
     return F.distance / (F.M * F.steps)
 
 
 @average_of_sgd.mutant("takes M^2 for M", replaces="step")
-def _(F: Valley) -> float:
+def _(F: PiecewiseLinear) -> float:
     return F.distance / (F.M**2 * sqrt(F.steps))
 
 
 @claim(
     "Lemma EC (standard:SGD), rate",
     id="F1-rate",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}) - \min_{\theta} F(\theta) \right] = O(T^{-1/2})",
     assumptions="F = abs(theta) from theta_1 = 1, without noise; D = M = 1",
 )
-def sgd_rate(sgd: Descent = projected_sgd, step: Step = corrected_step) -> Iterator[Evidence | Curve]:
+def sgd_rate(sgd: Sgd = projected_sgd, step: Step = corrected_step) -> Iterator[Evidence | Curve]:
     """The gap of the average falls like T^-1/2, below D M/sqrt T, and no faster."""
     T = [16 * 4**k for k in range(4)]
-    runs = [Valley(1.0, 1.0, 0.0, 1.0, 0.0, t) for t in T]
+    runs = [PiecewiseLinear(1.0, 1.0, 0.0, 1.0, 0.0, t) for t in T]
     gaps = tuple(mean_gap(F, sgd, step(F)) for F in runs)
     bound = tuple(F.distance * F.M / sqrt(F.steps) for F in runs)
     curve = Curve(
@@ -103,12 +108,12 @@ def sgd_rate(sgd: Descent = projected_sgd, step: Step = corrected_step) -> Itera
 
 
 @sgd_rate.mutant("a step that does not fall with T", replaces="step")
-def _(F: Valley) -> float:
+def _(F: PiecewiseLinear) -> float:
     return 0.3 * F.distance / F.M
 
 
 @sgd_rate.mutant("forgets the root of T", replaces="step")
-def _(F: Valley) -> float:
+def _(F: PiecewiseLinear) -> float:
     return F.distance / (F.M * F.steps)
 
 
@@ -120,7 +125,6 @@ VECTOR = st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=3,
 @claim(
     "Notations, stationary point",
     id="F5",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \theta - \mathrm{Proj}_{\Theta}"
     r"\left( \theta - \delta \nabla F(\theta) \right) \right] \right\|_2^2 \le \delta^2",
@@ -174,7 +178,7 @@ def _(gradient: Array, theta: Array, *, step_size: float, project: Any = lambda 
 # --- Smooth nonconvex: the shape of F is that of a wave or a bowl ---------------------------------
 
 
-def gradient_constant(F: Landscape) -> float:
+def gradient_constant(F: SmoothFunction) -> float:
     """S, the Lipschitz constant of grad F."""
     return F.smoothness
 
@@ -182,7 +186,6 @@ def gradient_constant(F: Landscape) -> float:
 @claim(
     "Section EC, S-smoothness",
     id="F6",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\| F(\theta) - F(\theta') \| \le S \| \theta - \theta' \|",
     assumptions="F continuously differentiable; the step 1/(2S)",
@@ -190,10 +193,10 @@ def gradient_constant(F: Landscape) -> float:
     correction="the gradient of F is S-Lipschitz; with the printed S the lemma on smooth F fails",
     corrected=r"\| \nabla F(\theta) - \nabla F(\theta') \| \le S \| \theta - \theta' \|",
     examples=150,
-    F=landscapes(),
+    F=smooth_functions(),
 )
 def step_of_a_smooth_function(
-    F: Landscape, sgd: Descent = projected_sgd, S: Callable[[Landscape], float] = gradient_constant
+    F: SmoothFunction, sgd: Sgd = projected_sgd, S: Callable[[SmoothFunction], float] = gradient_constant
 ) -> Evidence:
     """If grad F is S-Lipschitz, a projected step 1/(2S) lowers F by at least 3 |mapping|^2/(8S)."""
     step = 1 / (2 * S(F))
@@ -206,8 +209,8 @@ def step_of_a_smooth_function(
 
 
 @step_of_a_smooth_function.counterexample(margin=0.001)
-def _lipschitz_for_smooth(sgd: Descent = projected_sgd) -> Evidence:
-    F = Landscape(True, 1.0, 1.0, -0.1, 0.1, 0.1, 0.0, 1, 100)
+def _lipschitz_for_smooth(sgd: Sgd = projected_sgd) -> Evidence:
+    F = SmoothFunction(True, 1.0, 1.0, -0.1, 0.1, 0.1, 0.0, 1, 100)
     S = F.lipschitz
     found, printed = stationarity(F, sgd, S), 8 * S * F.drop / F.steps
     return Evidence(
@@ -219,28 +222,16 @@ def _lipschitz_for_smooth(sgd: Descent = projected_sgd) -> Evidence:
 
 
 @step_of_a_smooth_function.mutant("the printed S, a Lipschitz constant of F", replaces="S")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return F.lipschitz
 
 
 @step_of_a_smooth_function.mutant("half of S", replaces="S")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return F.smoothness / 2
 
 
-def stationarity(F: Landscape, sgd: Descent, S: float) -> float:
-    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
-    noise, chance = all_noise(F.sigma, F.batch, F.steps)
-    step = 1 / (2 * S)
-    how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
-    iterates = follow(sgd, F.slope, F.start, step_size=step, **how).iterates
-    xp = active().namespace
-    theta = xp.asarray(iterates, dtype=xp.float64)
-    mapping = gradient_mapping(F.slope(theta), theta, step_size=step, project=onto_box(F.low, F.high))
-    return float(np.mean(to_numpy(mapping) ** 2 @ chance))
-
-
-def lemma_bound(F: Landscape) -> float:
+def lemma_bound(F: SmoothFunction) -> float:
     """8 S D/T + 6 sigma^2/m."""
     return 8 * F.smoothness * F.drop / F.steps + 6 * F.sigma**2 / F.batch
 
@@ -248,17 +239,16 @@ def lemma_bound(F: Landscape) -> float:
 @claim(
     "Lemma EC (SMD:smooth:noncvx)",
     id="F7",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
     r" \mathrm{Proj}_{\Theta}\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right]"
     r" \right\|^2 \le \frac{8 S D_*}{T} + \frac{6\sigma^2}{m}",
     assumptions="grad F is S-Lipschitz, E V = grad F with variance sigma^2, batches of m; a random iterate",
     examples=150,
-    F=landscapes(),
+    F=smooth_functions(),
 )
 def random_iterate_is_stationary(
-    F: Landscape, sgd: Descent = projected_sgd, bound: Callable[[Landscape], float] = lemma_bound
+    F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = lemma_bound
 ) -> Evidence:
     """With the step 1/(2S), E|mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
     found, limit = stationarity(F, sgd, F.smoothness), bound(F)
@@ -266,12 +256,12 @@ def random_iterate_is_stationary(
 
 
 @random_iterate_is_stationary.mutant("forgets the noise", replaces="bound")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return 8 * F.smoothness * F.drop / F.steps
 
 
 @random_iterate_is_stationary.mutant("forgets S", replaces="bound")
-def _(F: Landscape) -> float:
+def _(F: SmoothFunction) -> float:
     return 8 * F.drop / F.steps + 6 * F.sigma**2 / F.batch
 
 

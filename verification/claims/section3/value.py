@@ -17,45 +17,24 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.verification.claims.section3.bracket import rounding
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA, QUARTIC
+from phiball.verification.instances.divergences import KAPPA, QUARTIC, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
+    FAULTY_ALGORITHMS,
     Algorithm,
-    Bracket,
     Output,
     algorithm2,
-    corrected_bracket,
-    iterations,
+    dual_at,
+    run_algorithm2,
 )
 from phiball.verification.instances.strategies import Problem, moderate_problems, precisions, spikes
+from phiball.verification.instances.tolerances import bisection_tolerance
 
 Value: TypeAlias = Callable[[Problem, Divergence, Output], float]
 
-SMOOTH = tuple(KAPPA)
 CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made non-negative
 SMALL = Problem((100.0, 101.0, 103.0), 1.0)
-
-
-def run(
-    problem: Problem,
-    phi: Divergence,
-    eps: float,
-    *,
-    kappa: float | None = None,
-    bracket: Bracket = corrected_bracket,
-    algorithm: Algorithm = algorithm2,
-) -> Output:
-    """Algorithm 2 with T = max(1, ceil(T)) halvings."""
-    low, high = ends = bracket(problem.losses, problem.eta, phi)
-    T = iterations(high - low, KAPPA[phi] if kappa is None else kappa, problem.eta, eps)
-    return algorithm(problem.losses, problem.eta, phi, T, ends)
-
-
-def dual_at(problem: Problem, phi: Divergence, out: Output) -> float:
-    """D(mu)."""
-    return float(dual_value(problem.losses, out.mu, problem.eta, phi))
 
 
 def lagrangian_free_value(problem: Problem, phi: Divergence, out: Output) -> float:
@@ -78,10 +57,12 @@ def residual(problem: Problem, phi: Divergence, out: Output) -> float:
 
 def _within(problem: Problem, phi: Divergence, eps: float, value: Value) -> Evidence:
     """abs(value - R) <= eps for the given reading of the estimated optimal value."""
-    estimate = value(problem, phi, run(problem, phi, eps))
+    estimate = value(problem, phi, run_algorithm2(problem, phi, eps))
     R = float(worst_case(problem.losses, problem.eta, phi).value)
     return Evidence(
-        abs(estimate - R) - eps, rounding(problem), f"{estimate:.7g} for R = {R:.7g}, eps = {eps:g}"
+        abs(estimate - R) - eps,
+        bisection_tolerance(problem),
+        f"{estimate:.7g} for R = {R:.7g}, eps = {eps:g}",
     )
 
 
@@ -96,7 +77,6 @@ def _on_the_small_instance(value: Value) -> Evidence:
 @claim(
     "Algorithm 2, output",
     id="C3",
-    section=3,
     verdict=Verdict.REFUTED,
     formula=r"\left|h(\mu) - \mathcal{R}\right| \le \epsilon, \quad h(\mu) = \sum_i \gamma_i - 1",
     assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
@@ -104,7 +84,7 @@ def _on_the_small_instance(value: Value) -> Evidence:
     correction="h(mu) is the residual of the constraint; the value is D(mu)",
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     problem=moderate_problems(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
 )
 def residual_is_the_value(problem: Problem, phi: Divergence, eps: float, value: Value = residual) -> Evidence:
@@ -120,7 +100,6 @@ def _residual(value: Value = residual) -> Evidence:
 @claim(
     "Proposition 2 (I)",
     id="C4",
-    section=3,
     verdict=Verdict.CORRECTED,
     formula=r"\left|\widetilde{\mathcal{R}} - \mathcal{R}\right| \le \epsilon",
     assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
@@ -129,20 +108,20 @@ def _residual(value: Value = residual) -> Evidence:
     corrected=r"0 \le D(\mu) - \mathcal{R} \le \frac{(\mu - \mu^*)^2}{2 \kappa \eta} \le \epsilon",
     examples=200,
     problem=moderate_problems(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
 )
 def dual_value_is_within_eps(
     problem: Problem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
 ) -> Iterator[Evidence]:
     """The estimated objective value is within eps of R."""
-    out = run(problem, phi, eps, algorithm=algorithm)
+    out = run_algorithm2(problem, phi, eps, algorithm=algorithm)
     best = worst_case(problem.losses, problem.eta, phi)
     over = dual_at(problem, phi, out) - float(best.value)
-    yield Evidence(-over, rounding(problem), "D(mu) >= R")
-    yield Evidence(over - eps, rounding(problem), "D(mu) - R <= eps")
+    yield Evidence(-over, bisection_tolerance(problem), "D(mu) >= R")
+    yield Evidence(over - eps, bisection_tolerance(problem), "D(mu) - R <= eps")
     bound = (out.mu - float(best.mu)) ** 2 / (2 * KAPPA[phi] * problem.eta)
-    yield Evidence(over - bound, rounding(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)")
+    yield Evidence(over - bound, bisection_tolerance(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)")
 
 
 @dual_value_is_within_eps.counterexample(margin=6.3)
@@ -150,10 +129,13 @@ def _value_at_gamma() -> Evidence:
     return _on_the_small_instance(lagrangian_free_value)
 
 
+for _fault, _algorithm in FAULTY_ALGORITHMS.items():
+    dual_value_is_within_eps.mutant(_fault)(_algorithm)
+
+
 @claim(
     "Proposition 2 (I)",
     id="C4-gamma",
-    section=3,
     verdict=Verdict.REFUTED,
     formula=(
         r"\left|\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) - \mathcal{R}\right| \le "
@@ -164,7 +146,7 @@ def _value_at_gamma() -> Evidence:
     correction="gamma does not sum to one: its objective is off by about mu h(mu)",
     corrected=r"\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) = D(\mu) + \mu\, h(\mu)",
     problem=moderate_problems(),
-    phi=st.sampled_from(SMOOTH),
+    phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
 )
 def value_at_gamma_is_within_eps(
@@ -182,7 +164,6 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
 @claim(
     "Proposition 2 (I)",
     id="C4-normalised",
-    section=3,
     verdict=Verdict.REFUTED,
     formula=(
         r"\left|\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) - \mathcal{R}\right| \le \epsilon, "
@@ -193,7 +174,7 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     correction="the objective at gamma divided by its sum is at most R, but may be lower by more than eps",
     corrected=r"\sum_i q_i f_i - \frac{\eta}{m} \sum_i \phi(m q_i) \le \mathcal{R}",
     problem=spikes(),
-    phi=st.sampled_from([QUARTIC, *SMOOTH]),
+    phi=st.sampled_from([QUARTIC, *STRONGLY_CONVEX]),
     eps=precisions(),
 )
 def normalised_value_is_within_eps(
@@ -221,7 +202,6 @@ def _(problem: Problem, phi: Divergence, out: Output) -> float:
 @claim(
     "Proposition 2 (I)",
     id="C4-gap",
-    section=3,
     verdict=Verdict.HOLDS,
     formula=(
         r"D(\mu) - P\left(\frac{\gamma}{s}\right) = \frac{\eta}{2}\left(1 + \chi^2\right)(s - 1)^2, "
@@ -249,10 +229,12 @@ def gap_of_normalised_weights(
     chi2 = float(xp.mean((len(problem.f) * q - 1) ** 2))
     gap = float(dual(f, mu, eta, QUADRATIC) - primal(f, q, eta, QUADRATIC))
     formula = eta / 2 * (1 + chi2) * (s - 1) ** 2
-    yield Evidence(abs(gap - formula), rounding(problem) + 2.0**-44 * formula, "the gap of Example 3")
+    yield Evidence(
+        abs(gap - formula), bisection_tolerance(problem) + 2.0**-44 * formula, "the gap of Example 3"
+    )
     x = ENTROPIC.dconj((f - mu) / eta)
     error = float(worst_case(f, eta, ENTROPIC).value - primal(f, x / xp.sum(x), eta, ENTROPIC))
-    yield Evidence(abs(error), rounding(problem), "the entropic primal value")
+    yield Evidence(abs(error), bisection_tolerance(problem), "the entropic primal value")
 
 
 @gap_of_normalised_weights.mutant("forgets eta in front of phi*", replaces="dual")

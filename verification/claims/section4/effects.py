@@ -9,16 +9,12 @@ from typing import TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, to_numpy
+from phiball.backends import Array, to_numpy
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
-    QUADRATIC,
     Ball,
     Divergence,
     cressie_read,
-    indicator,
     r1,
     r2,
     r3,
@@ -26,75 +22,26 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.divergences import QUARTIC, mixed
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.divergences import PAPER_DIVERGENCES, QUARTIC, mixed
+from phiball.verification.instances.regularizers import QUADRATICS, SLOPES, Linear, linearisation
 from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import (
     certainty_inside,
     certainty_outside,
-    line_risk,
-    parabola,
     second_moment,
 )
 
-Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
 Certainty: TypeAlias = Callable[..., float]
-
-FIVE = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3))
-"""The paper's five phi."""
-
-QUADRATURE = 2e-11
-"""What the rules for one integral promise, refimpl's 1e-12 and the oracle's, relative to rho times g."""
-
-
-def rows(g: list[list[float]]) -> Array:
-    """Gradients (N, d) as an array of the active backend."""
-    xp = active().namespace
-    return xp.asarray(g, dtype=xp.float64)
-
-
-def mean(values: Array) -> float:
-    """The expectation over the data points."""
-    return float(np.mean(to_numpy(values)))
 
 
 # --- Linearisation --------------------------------------------------------------------------------
-
-SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
-PARABOLAS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
-
-
-def linearisation(
-    points: list[tuple[float, float]],
-    rho: float,
-    ratio: float,
-    phi: Divergence,
-    linear: Linear,
-    constant: float,
-) -> Iterator[Evidence]:
-    """abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each of several data points."""
-    eta = rho / ratio
-    excess = [line_risk(*parabola(g, S, rho), eta, phi.family or "", phi.parameter) for g, S in points]
-    bends = [abs(S) for _, S in points]
-    # Both are integrals; for the quadratic phi the oracle adds numbers of size eta as well.
-    rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
-    error = abs(float(np.mean(excess)) - mean(linear(rows([[g] for g, _ in points]), Ball(2, rho), eta, phi)))
-    bound = constant * float(np.mean(bends)) * rho**2
-    yield Evidence(error - bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}")
-    if phi is ENTROPIC:
-        # The coordinates of one data point: in the norm inf the risk is a sum, and so is S.
-        box = linear(rows([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
-        error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
-        yield Evidence(
-            error - bound,
-            3 * rounding,
-            f"in a box: the error is {error:.4g}, the bound {bound:.4g}",
-        )
 
 
 @claim(
     "Proposition EC (linearization)",
     id="H1",
-    section=4,
     verdict=Verdict.HOLDS,
     formula=(
         r"\left| \mathcal{E}(f;\rho,\eta) - \widetilde{\mathcal{E}}(f;\rho,\eta) \right| \le "
@@ -102,10 +49,10 @@ def linearisation(
     ),
     assumptions="the gradient of f is S(z)-Lipschitz from the norm to its dual",
     examples=60,
-    points=PARABOLAS,
+    points=QUADRATICS,
     rho=powers_of_ten(-2, 0),
     ratio=powers_of_ten(-3, 3),
-    phi=st.sampled_from(FIVE),
+    phi=st.sampled_from(PAPER_DIVERGENCES),
 )
 def linearisation_error(
     points: list[tuple[float, float]],
@@ -117,7 +64,7 @@ def linearisation_error(
     """Linearising f changes the regulariser by E[S] rho^2 at most, whatever eta is."""
     yield from linearisation(points, rho, ratio, phi, linear, 1.0)
     # The printed proof has z - z' for z' - z, which is the same for a ball around z.
-    g, ball = rows([[g] for g, _ in points]), Ball(2, rho)
+    g, ball = array([[g] for g, _ in points]), Ball(2, rho)
     there, back = (linear(v, ball, rho / ratio, phi) for v in (g, -g))
     yield Evidence(
         float(np.max(np.abs(to_numpy(there - back)))),
@@ -147,7 +94,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 @claim(
     "Eq. (R:1), optimized certainty equivalent",
     id="H2",
-    section=4,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathcal{R}_1 = \rho\, \mathbb{E}_z\left[\mathfrak{S}_{1/C}(\nabla f(z)^\top b)\right], \quad "
@@ -159,7 +105,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     examples=50,
     g=st.lists(SLOPES, min_size=1, max_size=4),
     C=powers_of_ten(-2, 2),
-    phi=st.sampled_from([*FIVE, cressie_read(1.5), cressie_read(-1.0)]),
+    phi=st.sampled_from([*PAPER_DIVERGENCES, cressie_read(1.5), cressie_read(-1.0)]),
 )
 def certainty_equivalent(
     g: list[float], C: float, phi: Divergence, regulariser: Linear = r1, inside: Certainty = certainty_inside
@@ -171,7 +117,7 @@ def certainty_equivalent(
     # Golden section ends within 2e-15 of an interval that is a few size + 1/C wide.
     rounding = 1e-14 * (size + 1 / C)
     yield Evidence(abs(one - other), rounding, "the two forms of the certainty equivalent")
-    got = mean(regulariser(rows([g]), Ball(2, rho), C, phi)) / rho
+    got = mean(regulariser(array([g]), Ball(2, rho), C, phi)) / rho
     yield Evidence(abs(got - other), QUADRATURE * size + rounding, "R1/rho and the certainty equivalent")
 
 
@@ -216,7 +162,6 @@ def _fourth_order(derivatives: tuple[float, float, float]) -> float:
 @claim(
     "Theorem 3 (III), the factor phi''(1)",
     id="H6",
-    section=4,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathcal{R}_3 = \frac{\rho^2}{2 \eta\, \phi''(1)} \mathbb{E}_z\left[\mathrm{Var}_b[\nabla f(z)"
@@ -228,13 +173,13 @@ def curvature_of_phi(regulariser: Linear = r3, linear: Linear = surrogate) -> It
     """The variance is divided by phi''(1), not by 1: the linearised risk over R3 tends to 1."""
     eta = 0.5
     C = (0.3, 0.1, 0.03, 0.01, 0.003)
-    g = rows([[1.0]])
+    g = array([[1.0]])
     for phi, derivatives in CURVED:
         for norm, d in ((2.0, 1), (2.0, 3), (inf, 3), (1.0, 2)):
             v = [1.0, -2.0, 0.5][:d]
             variance = second_moment(norm, d) * sum(a * a for a in v) * (0.1 * eta) ** 2
             exact = variance / (2 * eta * derivatives[0])
-            error = mean(regulariser(rows([v]), Ball(norm, 0.1 * eta), eta, phi)) / exact - 1
+            error = mean(regulariser(array([v]), Ball(norm, 0.1 * eta), eta, phi)) / exact - 1
             yield Evidence(abs(error), 2.0**-44, f"{phi.name}: R3 in {d} dimensions, norm {norm:g}")
         ratios = [
             mean(linear(g, Ball(2, c * eta), eta, phi)) / mean(regulariser(g, Ball(2, c * eta), eta, phi))

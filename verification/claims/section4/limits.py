@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from math import exp, inf, log, sqrt
-from typing import TypeAlias
+from collections.abc import Iterator
+from math import inf, sqrt
 
 import numpy as np
 
 from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, r1, r2, r3, surrogate
-from phiball.verification.claims.section4.effects import QUADRATURE, Linear, mean, rows
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.restricted import absolute_on
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.divergences import absolute_on
+from phiball.verification.instances.regularizers import DATA, GRADIENTS, Linear, Variation, lack
+from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import line_risk, parabola
 
-Variation: TypeAlias = Callable[[Array, Ball], Array]
-
-# f(z) = sin z + z^2 at two data points, on which it is monotone within a distance of 0.1.
-DATA = (0.3, -1.2)
 S = 3.0  # abs(f'') <= 3
 FOUR = (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)
-
-
-def _slope(z: float) -> float:
-    return float(np.cos(z) + 2 * z)
-
-
-GRADIENTS = [_slope(z) for z in DATA]
-BENDS = [2 - float(np.sin(z)) for z in DATA]
 
 
 def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
@@ -53,7 +42,6 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
 @claim(
     "Theorem 3 (I)",
     id="H3",
-    section=4,
     verdict=Verdict.HOLDS,
     formula=(
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_1(f;\rho,\eta) \right| = o(\rho) \quad "
@@ -65,7 +53,7 @@ def fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     """With rho/eta -> C, R1 is the regulariser up to o(rho), and up to O(rho^2) if the ratio is C."""
     C = 2.0
     scales = tuple(10 ** (-k / 2) for k in range(3, 9))
-    g = rows([[v] for v in GRADIENTS])
+    g = array([[v] for v in GRADIENTS])
 
     def error(rho: float, ratio: float, phi: Divergence) -> float:
         return abs(true_regulariser(rho, rho / ratio, phi) - mean(regulariser(g, Ball(2, rho), C, phi)))
@@ -117,17 +105,6 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
 # --- rho/eta -> infinity --------------------------------------------------------------------------
 
 
-def lack(g: float, C: float, phi: Divergence) -> float:
-    """abs(g) minus the certainty equivalent of g b at 1/C, b uniform on [-1, 1], for C abs(g) >= 1."""
-    g = abs(g)
-    if phi is ENTROPIC:
-        return (log(2 * g * C) - float(np.log1p(-exp(-2 * g * C)))) / C
-    if phi is QUADRATIC:
-        return 4 / 3 * sqrt(g / C) - 1 / (2 * C)
-    width = 2 / C if phi is ABSOLUTE else 1 / C
-    return width - width**2 / (4 * g)
-
-
 HALF = absolute_on(0.5)
 """Finite at large x, as Assumption 1 (I) wants it, and infinite near 0."""
 
@@ -135,7 +112,6 @@ HALF = absolute_on(0.5)
 @claim(
     "Theorem 3 (II)",
     id="H4",
-    section=4,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_2(f;\rho,\eta) \right| = o(\rho) \quad "
@@ -152,7 +128,7 @@ HALF = absolute_on(0.5)
 def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
     """With rho/eta -> infinity, the dual norm of the gradient is the regulariser up to o(rho)."""
     scales = tuple(10.0**-k for k in (2, 3, 4, 5, 6))
-    g = rows([[v] for v in GRADIENTS])
+    g = array([[v] for v in GRADIENTS])
     rates = {ENTROPIC: -0.4, QUADRATIC: -0.25, ABSOLUTE: -0.5, HINGE: -0.5}
     for phi in FOUR:
         # eta = rho^1.5, so that rho/eta = rho^-0.5 and eta is larger than the error of linearisation.
@@ -174,7 +150,7 @@ def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
         yield curve.below_bound(QUADRATURE)
     box = [(1.0, 1.0), (-2.0, 2.0)]
     y = [sum(line_risk(*parabola(a, b, rho), rho**1.5, "entropic") for a, b in box) for rho in scales]
-    R2 = [mean(regulariser(rows([[a for a, _ in box]]), Ball(inf, rho))) for rho in scales]
+    R2 = [mean(regulariser(array([[a for a, _ in box]]), Ball(inf, rho))) for rho in scales]
     curve = Curve(
         "(E - R2)/rho at rho/eta = rho^-0.5, entropic phi, norm inf in the plane",
         "1/rho",
@@ -192,7 +168,7 @@ def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
 @variation.counterexample(margin=0.49)
 def _infinite_near_zero() -> Iterator[Evidence]:
     C = 1e4
-    g = rows([[1.0]])
+    g = array([[1.0]])
     got = mean(surrogate(g, Ball(2, 1.0), 1 / C, HALF))
     # At mu = 1 - 1/C the dual integrand is x above 1 - 2/C, and (x + 1 - 2/C)/2 below.
     exact = 1 - 2 / C - ((2 - 2 / C) ** 2 / 4 - (2 / C) ** 2 / 2) / 2

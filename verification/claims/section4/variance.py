@@ -11,10 +11,11 @@ import numpy as np
 
 from phiball.backends import Array
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, r1, r2, r3
-from phiball.verification.claims.section4.effects import QUADRATURE, Linear, mean, rows
-from phiball.verification.claims.section4.limits import BENDS, DATA, GRADIENTS, Variation
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.regularizers import BENDS, DATA, GRADIENTS, Linear, Variation
+from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import certainty_outside
 
 # --- rho/eta -> 0 ---------------------------------------------------------------------------------
@@ -40,13 +41,12 @@ def _exact_at(z: Any, rho: Any, eta: Any, phi: Divergence) -> Any:
 
 
 def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> float:
-    return mean(regulariser(rows([[v] for v in GRADIENTS]), Ball(2, rho), eta, phi))
+    return mean(regulariser(array([[v] for v in GRADIENTS]), Ball(2, rho), eta, phi))
 
 
 @claim(
     "Theorem 3 (III)",
     id="H5",
-    section=4,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_3(f;\rho,\eta) \right| = o(\rho) \quad "
@@ -158,7 +158,6 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
 @claim(
     "Section 4, Case 1",
     id="H9",
-    section=4,
     verdict=Verdict.HOLDS,
     formula=(
         r"\frac{\mathcal{R}_1}{\mathcal{R}_2} \to 1 \quad (C \to \infty), \qquad "
@@ -173,7 +172,7 @@ def interpolation(
     ball, d = Ball(2, 0.05), 2
     # A length of 1 in two dimensions, and another that is not.
     for v in ([0.6, 0.8], [1.2, 0.7]):
-        g, size = rows([v]), float(np.linalg.norm(v))
+        g, size = array([v]), float(np.linalg.norm(v))
         for phi in (ENTROPIC, QUADRATIC):
             wide = tuple(10.0**k for k in range(1, 6))
             got = [mean(oce(g, ball, C, phi)) / ball.radius for C in wide]

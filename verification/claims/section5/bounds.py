@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 
 from phiball.backends import active, to_numpy
 from phiball.refimpl import (
@@ -23,21 +23,16 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.function_classes import (
+    Capacity,
+    LogCovering,
+    linear_classes,
+    printed_bound,
+)
 
-LogCovering: TypeAlias = Callable[[float], float]
 Bound: TypeAlias = Callable[[int, float, LogCovering], CoveringBound]
 
 # --- The bound ------------------------------------------------------------------------------------
-
-
-def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:
-    """8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N) + 3 sqrt(log(2/delta)/n), the integral by scipy."""
-    # eps = e^u, in which a power of 1/eps has no steep end.
-    integral = integrate.quad(
-        lambda u: sqrt(log_covering(np.exp(u))) * np.exp(u), log(alpha), 0.0, epsrel=1e-12, limit=200
-    )[0]
-    return float(8 * alpha + 24 / sqrt(n) * integral + 3 * sqrt(log(2 / delta) / n))
 
 
 @cache
@@ -69,7 +64,6 @@ def _robust_losses() -> Any:
 @claim(
     "Proposition (cover)",
     id="I3",
-    section=5,
     verdict=Verdict.HOLDS,
     formula=(
         r"R_{adv}(\theta) \le \widehat{R}_{adv}(\theta) + \inf_{\alpha > 0} \left( 8 \alpha + "
@@ -141,21 +135,9 @@ def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
 SIZES = st.integers(1, 6).map(lambda k: 10**k)
 
 
-@st.composite
-def linear_classes(draw: st.DrawFn) -> dict[str, float]:
-    """d, Lambda, Psi, rho and varrho."""
-    names = ("Lambda", "Psi", "varrho")
-    drawn = {name: draw(powers_of_ten(-1, 1)) for name in names}
-    return {"d": draw(st.integers(1, 50)), "rho": draw(st.sampled_from([0.0, 0.1, 1.0])), **drawn}
-
-
-Capacity: TypeAlias = Callable[..., float]
-
-
 @claim(
     "Example (linear function class)",
     id="I5",
-    section=5,
     verdict=Verdict.HOLDS,
     formula=(
         r"\log \mathcal{N} = \frac{A^2}{\epsilon^2},\ A = \frac{\Lambda \sqrt{d} (\Psi + \sqrt{d} \rho)}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations, product
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace, to_numpy
+from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -23,12 +22,15 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.verification.claims.section2.duality import Solver, primal_tolerance, value_tolerance
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import Problem, array, powers_of_ten, problems
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.function_classes import classes, robust_class_is_no_richer
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.tolerances import primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles.inner import solve_exactly
 
 Value: TypeAlias = Callable[..., Array]
 
@@ -37,55 +39,10 @@ Value: TypeAlias = Callable[..., Array]
 STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
 """Strictly convex, as the paper's proposition asks."""
 
-LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_subnormal=False))
-
-
-@st.composite
-def classes(draw: st.DrawFn) -> list[list[list[float]]]:
-    """Up to five members of G on S: losses in [0, 1] at each perturbation of each data point."""
-    members, points, perturbations = (draw(st.integers(1, most)) for most in (5, 2, 4))
-    row = st.lists(LOSSES, min_size=perturbations, max_size=perturbations)
-    member = st.lists(row, min_size=points, max_size=points)
-    return draw(st.lists(member, min_size=members, max_size=members))
-
-
-def covering_number(distances: Any, eps: float) -> int:
-    """The least number of members that are within eps of all, by trying every choice of them."""
-    count = len(distances)
-    near = distances <= eps
-    for size in range(1, count):
-        for centres in combinations(range(count), size):
-            if near[list(centres)].any(axis=0).all():
-                return size
-    return count
-
-
-def robust_class_is_no_richer(
-    family: list[list[list[float]]], eta: float, phi: Divergence, solve: Solver
-) -> Iterator[Evidence]:
-    """The map from losses to robust losses does not stretch, and so needs no more centres to cover."""
-    losses = np.array(family)
-    xp = active().namespace
-    robust = to_numpy(solve(xp.asarray(losses, dtype=xp.float64), eta, phi).value)
-    yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "a loss in [0, 1] stays there")
-    # Neighbours in every direction: what stretches a little is seen between these.
-    step = 2.0**-6
-    nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
-    near = to_numpy(solve(xp.asarray(losses[0, 0] + nudges, dtype=xp.float64), eta, phi).value)
-    yield Evidence(float(np.abs(near - robust[0, 0]).max()) - step, 2.0**-44, "close by")
-    apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
-    robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
-    yield Evidence(float((robustly - apart).max()), 2.0**-44, "abs(T(g) - T(g')) <= max abs(g - g')")
-    # Radii at and between the distances that occur; 2^-40 more, so that rounding decides nothing.
-    for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
-        few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
-        yield Evidence(few - many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
-
 
 @claim(
     "Proposition (covering of G_adv)",
     id="I1",
-    section=5,
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, "
@@ -121,7 +78,6 @@ def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> 
 @claim(
     "Proof of Proposition (covering of G_adv)",
     id="I2",
-    section=5,
     verdict=Verdict.CORRECTED,
     formula=(
         r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim P}\left[\phi\left("
@@ -145,7 +101,7 @@ def divergence_under_beta(
     instance = (problem.eta, phi.family or "", phi.parameter, problem.p)
     best = worst_case(problem.losses, problem.eta, phi, p=problem.law)
     reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.law))
-    exact = oracles.inner(problem.f, *instance).value
+    exact = solve_exactly(problem.f, *instance).value
     # Rounding in the weights costs eta times phi' where phi is not flat.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
     yield Evidence(abs(definitions.difference(reached, exact)), slack, "the primal at its worst case")

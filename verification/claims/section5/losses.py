@@ -12,7 +12,8 @@ from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import ramp_loss
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.strategies import array, powers_of_ten
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.strategies import powers_of_ten
 
 Ramp: TypeAlias = Callable[..., Array]
 
@@ -35,7 +36,6 @@ def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
 @claim(
     "Eq. (ramp loss), Lipschitz constant",
     id="I4",
-    section=5,
     verdict=Verdict.HOLDS,
     formula=r"|\ell(t, y) - \ell(t', y)| \le \frac{2}{\varrho} \|t - t'\|_\infty",
     assumptions="two classes or more, margin varrho > 0",
@@ -79,7 +79,6 @@ def cross_entropy(t: list[float], y: int) -> float:
 @claim(
     "Section 5, the loss",
     id="I4-range",
-    section=5,
     verdict=Verdict.CORRECTED,
     formula=r"\ell : \mathbb{R}^K \times \{1,\ldots,K\} \to [0,1]",
     assumptions="a classification loss, such as the one named",

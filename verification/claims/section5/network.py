@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.refimpl import network_capacity
-from phiball.verification.claims.section5.bounds import Capacity, linear_classes
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.function_classes import Capacity, linear_classes
 from phiball.verification.instances.strategies import powers_of_ten
 
 # --- The network class ----------------------------------------------------------------------------
@@ -29,7 +29,6 @@ Covering: TypeAlias = Callable[[float, float], float]
 @claim(
     "Example (neural network function class)",
     id="I6",
-    section=5,
     verdict=Verdict.CORRECTED,
     formula=(
         r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 \epsilon} "
@@ -120,7 +119,6 @@ def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho:
 @unchecked(
     "Remark after the examples",
     id="I7",
-    section=5,
     reason=(
         "what is new is no matter of computation; its reference is wrong, as Proposition (cover) is quoted "
         "from earlier work and does not speak of G"

@@ -75,7 +75,6 @@ def instance(seed: int) -> Instance:
 @claim(
     "Eq. (casual:dual)",
     id="L1",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z) = \mathbb{E}_{\hat{x}} \sup_{x' \in B_{\rho}"
     r"(\hat{x})} \mathbb{E}_{\hat{z} | \hat{x}} \Psi(f(x'), \hat{z})",
@@ -93,7 +92,6 @@ def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
 @claim(
     "Eq. (reg:casual:dual)",
     id="L2",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z) - \eta D_{\phi}(\gamma, \gamma_0) = "
     r"\mathbb{E}_{\hat{x}} \inf_{\mu} \left\{ \mu + \mathbb{E}_{\nu} (\eta \phi)^* "
@@ -150,7 +148,6 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
 @claim(
     "Eq. (casual), causality",
     id="L1-causal",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"X \perp \hat{Z} \mid \hat{X}",
 )

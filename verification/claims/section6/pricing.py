@@ -55,7 +55,6 @@ def _unbounded(sensitivity: Sensitivity) -> Iterator[Evidence]:
 @claim(
     "Section 6.3, pricing",
     id="P1",
-    section=6,
     verdict=Verdict.REFUTED,
     formula=r"\inf_{\theta} \mathbb{E} \Psi(\theta^{\top} g(x), z) > -\infty, \quad "
     r"\Psi(w, z) = -w z^{\top} (w, 1)^{\top}",
@@ -107,7 +106,6 @@ _NUMBERS = st.fractions(-10, 10, max_denominator=20)
 @claim(
     "Section 6.3, improvement",
     id="P2",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"J(\theta) = 1 - \frac{R(\theta) - R^*}{R(\theta_{ERM}) - R^*}",
     assumptions="R(theta_ERM) is not R*",

@@ -22,8 +22,10 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.decision_processes import Tables, law, table, tables
-from phiball.verification.instances.strategies import divergences, powers_of_ten
+from phiball.verification.instances.arrays import array
+from phiball.verification.instances.decision_processes import Tables, law, tables
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.qlearning import followed, relative_entropy
 
@@ -41,7 +43,6 @@ ROUNDING = 2.0**-44
 @claim(
     "Section 6.2, update",
     id="J1",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"-\min_a \eta \log \mathbb{E}_{\beta} e^{-Q(\cdot, a)/\eta} = "
     r"\max_a \min_{\gamma} \left\{ \mathbb{E}_{\gamma} Q(\cdot, a) + \eta D_{KL}(\gamma, \beta) \right\}",
@@ -74,7 +75,7 @@ def update_is_robust(
 
     def updated(near: list[int], weight: Any) -> float:
         new = update(
-            table(Q),
+            array(Q),
             *(0, 0, reward, 0, False),
             alpha=alpha,
             discount=discount,
@@ -112,7 +113,6 @@ def _(Q: Array, *step: Any, **options: Any) -> Array:
 @claim(
     "Section 6.2, update",
     id="J2-mean",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{s' \sim P(\cdot | s, a)}[Q_{new}(s, a)] = (1 - \alpha) Q(s, a) + \alpha (TQ)(s, a)",
 )
@@ -120,7 +120,7 @@ def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellma
     """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
         one = tables(seed, 4, 2, 0.9)
-        Q = table(np.random.default_rng(seed + 100).normal(size=(4, 2)))
+        Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
         image, now = to_numpy(operator(Q, one.process, one.beta, 0.5, ENTROPIC)), to_numpy(Q)
         for s, a in product(range(4), range(2)):
             options = {"discount": 0.9, "neighbourhood": one.beta, "eta": 0.5, "divergence": ENTROPIC}
@@ -149,7 +149,6 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
 @claim(
     "Section 6.2, convergence",
     id="J2",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"\| TQ - TQ' \|_{\infty} \le \gamma \| Q - Q' \|_{\infty}",
     assumptions="finitely many states and actions, any phi",
@@ -175,7 +174,7 @@ def operator_contracts(
     """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
     one = tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
-    images = [to_numpy(operator(table(v), one.process, one.beta, eta, d)) for v in (q, q + change_q)]
+    images = [to_numpy(operator(array(v), one.process, one.beta, eta, d)) for v in (q, q + change_q)]
     apart = float(abs(images[0] - images[1]).max())
     return Evidence(apart - 0.9 * abs(change_q).max(), ROUNDING * (6 * unit + abs(one.r).max()))
 
@@ -196,7 +195,6 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
 @claim(
     "Section 6.2, objective",
     id="J3",
-    section=6,
     verdict=Verdict.CORRECTED,
     formula=r"\sup_{P \in \mathfrak{R}} \mathbb{E} \left[ \sum_t \gamma^t r(s_t, a_t) \right]",
     assumptions="kernels that move the next state within its neighbourhood, at the price of their divergence",

@@ -23,7 +23,6 @@ ERROR_LEVEL = 1e-6
 @unchecked(
     "Section 6.1, results",
     id="S1",
-    section=6,
     reason="the paper gives curves without numbers, of networks trained on data that is not part of a check",
     quote="the regularized adversarial risk model consistently outperforms all baselines",
 )
@@ -53,7 +52,6 @@ def _differing(columns: Callable[[], Columns]) -> Evidence:
 @claim(
     "Section 6.1, results",
     id="S1-columns",
-    section=6,
     verdict=Verdict.REFUTED,
     quote="four columns correspond to different types of perturbations (adversarial attack, and white noise)",
     correction="one of the two has the order reversed; the images would tell which",
@@ -90,7 +88,6 @@ def true_cap() -> float:
 @claim(
     "Section 6.2, returns",
     id="J4",
-    section=6,
     verdict=Verdict.CORRECTED,
     formula=r"\bar{G} \le 400",
     assumptions="a step of the cart-pole is rewarded by 1",
@@ -145,7 +142,6 @@ def _off_by(numbers: Callable[[], dict[tuple[str, str], int]]) -> Iterator[Evide
 @claim(
     "Section 6.2, references",
     id="J4-numbers",
-    section=6,
     verdict=Verdict.REFUTED,
     quote="Figure 3 demonstrates the training process ... we report the performance ... in Table 2",
     correction="the training process is in Figure 4, and the returns are in Table 3",
@@ -190,7 +186,6 @@ def _mismatch(of: Shapes) -> int:
 @claim(
     "Appendix, toy loss",
     id="Q1",
-    section=6,
     verdict=Verdict.CORRECTED,
     formula=r"g(z) = W_4 \, \mathrm{Sigmoid}(W_3 \, \mathrm{Sp}(W_2 \, \mathrm{Sp}(W_1 z'))), \quad "
     r"W_4 \in \mathbb{R}^{10 \times 1}",
@@ -260,7 +255,6 @@ def _more_often_than_not(hits: int, what: str) -> Evidence:
 @claim(
     "Section 2, toy loss",
     id="Q2",
-    section=6,
     verdict=Verdict.HOLDS,
     formula=r"P\left(\text{f has three local maxima or more on } [-5, 5]\right) > \frac12",
     assumptions="read of the printed law of the weights, as those of the paper are not given; many is "
@@ -291,7 +285,6 @@ def _near_five(loss: Losses) -> Evidence:
 @claim(
     "Section 2, toy loss",
     id="Q2-area",
-    section=6,
     verdict=Verdict.REFUTED,
     formula=r"P\left(\arg\max_{|z| \le 5} f(z) \in [4, 5]\right) > \frac12",
     assumptions="read of the printed law of the weights, as those of the paper are not given",

@@ -1,0 +1,83 @@
+"""Losses and data on which the regularisers of Section 4 are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import exp, inf, log, sqrt
+from typing import TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Divergence
+from phiball.verification.framework.evidence import Evidence
+from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.tolerances import QUADRATURE
+from phiball.verification.oracles.effects import line_risk, parabola
+
+Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
+
+
+Variation: TypeAlias = Callable[[Array, Ball], Array]
+
+
+# f(z) = sin z + z^2 at two data points, on which it is monotone within a distance of 0.1.
+DATA = (0.3, -1.2)
+
+
+def _slope(z: float) -> float:
+    return float(np.cos(z) + 2 * z)
+
+
+GRADIENTS = [_slope(z) for z in DATA]
+
+
+BENDS = [2 - float(np.sin(z)) for z in DATA]
+
+
+SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
+
+
+QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
+
+
+def linearisation(
+    points: list[tuple[float, float]],
+    rho: float,
+    ratio: float,
+    phi: Divergence,
+    linear: Linear,
+    constant: float,
+) -> Iterator[Evidence]:
+    """abs(E - E~) <= constant E[S] rho^2, for f = g z + S z^2/2 around each of several data points."""
+    eta = rho / ratio
+    excess = [line_risk(*parabola(g, S, rho), eta, phi.family or "", phi.parameter) for g, S in points]
+    bends = [abs(S) for _, S in points]
+    # Both are integrals; for the quadratic phi the oracle adds numbers of size eta as well.
+    rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
+    error = abs(
+        float(np.mean(excess)) - mean(linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi))
+    )
+    bound = constant * float(np.mean(bends)) * rho**2
+    yield Evidence(error - bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}")
+    if phi is ENTROPIC:
+        # The coordinates of one data point: in the norm inf the risk is a sum, and so is S.
+        box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
+        error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
+        yield Evidence(
+            error - bound,
+            3 * rounding,
+            f"in a box: the error is {error:.4g}, the bound {bound:.4g}",
+        )
+
+
+def lack(g: float, C: float, phi: Divergence) -> float:
+    """abs(g) minus the certainty equivalent of g b at 1/C, b uniform on [-1, 1], for C abs(g) >= 1."""
+    g = abs(g)
+    if phi is ENTROPIC:
+        return (log(2 * g * C) - float(np.log1p(-exp(-2 * g * C)))) / C
+    if phi is QUADRATIC:
+        return 4 / 3 * sqrt(g / C) - 1 / (2 * C)
+    width = 2 / C if phi is ABSOLUTE else 1 / C
+    return width - width**2 / (4 * g)

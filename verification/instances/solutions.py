@@ -1,0 +1,96 @@
+"""Solutions of inner problems: what a solver returns, and how it compares with what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from math import inf
+from typing import TypeAlias
+
+import mpmath as mp
+
+from phiball.refimpl import Divergence, WorstCase
+from phiball.verification.framework.evidence import Evidence, Quantity
+from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.strategies import Problem
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
+from phiball.verification.oracles import definitions
+
+Solver: TypeAlias = Callable[..., WorstCase]
+"""A solver of the inner problem, called as `worst_case` is."""
+
+
+def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
+    """The solution that `solve` gives, on arrays of the active backend."""
+    return solve(problem.losses, problem.eta, d, p=problem.law)
+
+
+def exact_law(problem: Problem) -> list[Fraction]:
+    """p as fractions that sum to one."""
+    law = [Fraction(q) for q in problem.probabilities]
+    return [q / sum(law) for q in law]
+
+
+def exact_mean(problem: Problem) -> Fraction:
+    """E f under the reference law, exactly."""
+    pairs = zip(problem.f, exact_law(problem), strict=True)
+    return sum((Fraction(v) * q for v, q in pairs), Fraction(0))
+
+
+def shortfall_bound(problem: Problem, d: Divergence) -> float:
+    """A bound on max f - R that goes to 0 with eta: what one fixed density leaves.
+
+    It gives every point below the maximum the density ratio e and the maximum the rest: e = 0 if phi(0)
+    is finite, else e = eta/range.
+    """
+    top = max(problem.charged)
+    rows = [(v, q) for v, q in zip(problem.f, problem.probabilities, strict=True) if q]
+    q = sum(p for v, p in rows if v == top)
+    if q >= 1 or not problem.spread:
+        return 0.0
+    infinite = definitions.phi(mp.mpf(0), d.family or "", d.parameter) == mp.inf
+    e = min(problem.eta / problem.spread, 0.5) if infinite else 0.0
+    at_top = (1 - e * (1 - q)) / q
+    cost = q * definitions.phi(mp.mpf(at_top), d.family or "", d.parameter)
+    cost += (1 - q) * definitions.phi(mp.mpf(e), d.family or "", d.parameter)
+    return e * sum(p * (top - v) for v, p in rows) + problem.eta * float(cost)
+
+
+# --- Comparisons ----------------------------------------------------------------------------------
+
+
+def value_is(solution: WorstCase, value: float, problem: Problem, times: float = 1.0) -> Evidence:
+    """The value against a number, up to the rounding of the problem, `times` over."""
+    off = abs(definitions.difference(float(solution.value), value))
+    return Evidence(off, times * value_tolerance(problem), "the value")
+
+
+def primal_is(solution: WorstCase, value: float, problem: Problem, d: Divergence) -> Evidence:
+    """The primal value at the weights against a number: weights that are not unique are judged so."""
+    instance = (problem.eta, d.family or "", d.parameter, problem.p)
+    reached = definitions.primal(problem.f, numbers(solution.weights), *instance)
+    off = abs(definitions.difference(reached, value))
+    return Evidence(off, 2 * primal_tolerance(problem, d), "the primal at the weights")
+
+
+def weights_are(
+    solution: WorstCase, expected: list[float], value: float, problem: Problem, d: Divergence
+) -> Iterator[Evidence]:
+    """The weights against those of an equal problem; where phi is kinked, by what they attain."""
+    if not 0 < d.curvature1 < inf:
+        yield primal_is(solution, value, problem, d)
+        return
+    off = max(abs(w - v) for w, v in zip(numbers(solution.weights), expected, strict=True))
+    # A rounding of f moves f/eta by that much, and the weights with it.
+    yield Evidence(off, ROUNDING * (1 + problem.size / problem.eta), "the weights", Quantity.WEIGHTS)
+
+
+def solution_is(
+    solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: Problem
+) -> Iterator[Evidence]:
+    """The solver's value and weights against exact ones, the weights as density ratios zeta = gamma/p."""
+    error = definitions.difference(float(solution.value), value)
+    yield Evidence(abs(error), value_tolerance(problem), "the value")
+    exact = [q * z for q, z in zip(exact_law(problem), ratios, strict=True)]
+    errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
+    yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
