@@ -1,7 +1,7 @@
 """The paper's statements as executable claims, and their report."""
 
 from phiball.verification.framework.claim import Claim, Result, claim, unchecked
-from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict
 from phiball.verification.framework.runner import all_claims, find, run
 from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
 from phiball.verification.solver_check.verify_solver import verify_solver
@@ -11,6 +11,7 @@ __all__ = [
     "Curve",
     "Evidence",
     "Outcome",
+    "Quantity",
     "Result",
     "SolverCheck",
     "SolverReport",

@@ -11,11 +11,15 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import integrate
 
-from phiball.backends import active, to_numpy
+from phiball.backends import to_numpy
 from phiball.refimpl import Divergence
 from phiball.verification.framework.evidence import Evidence
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
+
+LogCovering: TypeAlias = Callable[[float], float]
+Capacity: TypeAlias = Callable[..., float]
 
 LOSSES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, width=32, allow_subnormal=False))
 
@@ -45,13 +49,12 @@ def robust_class_is_no_richer(
 ) -> Iterator[Evidence]:
     """The map from losses to robust losses does not stretch, and so needs no more centres to cover."""
     losses = np.array(family)
-    xp = active().namespace
-    robust = to_numpy(solve(xp.asarray(losses, dtype=xp.float64), eta, phi).value)
+    robust = to_numpy(solve(array(losses), eta, phi).value)
     yield Evidence(float(max(robust.max() - 1, -robust.min())), 2.0**-44, "a loss in [0, 1] stays there")
     # Neighbours in every direction: what stretches a little is seen between these.
     step = 2.0**-6
     nudges = step * np.array(list(product((-1, 1), repeat=losses.shape[-1])))
-    near = to_numpy(solve(xp.asarray(losses[0, 0] + nudges, dtype=xp.float64), eta, phi).value)
+    near = to_numpy(solve(array(losses[0, 0] + nudges), eta, phi).value)
     yield Evidence(float(np.abs(near - robust[0, 0]).max()) - step, 2.0**-44, "close by")
     apart = np.abs(losses[:, None] - losses[None]).max(axis=(-2, -1))
     robustly = np.abs(robust[:, None] - robust[None]).max(axis=-1)
@@ -60,9 +63,6 @@ def robust_class_is_no_richer(
     for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
         few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
         yield Evidence(few - many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
-
-
-LogCovering: TypeAlias = Callable[[float], float]
 
 
 def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:
@@ -80,6 +80,3 @@ def linear_classes(draw: st.DrawFn) -> dict[str, float]:
     names = ("Lambda", "Psi", "varrho")
     drawn = {name: draw(powers_of_ten(-1, 1)) for name in names}
     return {"d": draw(st.integers(1, 50)), "rho": draw(st.sampled_from([0.0, 0.1, 1.0])), **drawn}
-
-
-Capacity: TypeAlias = Callable[..., float]

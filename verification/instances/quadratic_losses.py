@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import active, to_numpy
+from phiball.backends import to_numpy
 from phiball.refimpl import ENTROPIC
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.strategies import powers_of_ten
 
 
@@ -54,6 +55,9 @@ class QuadraticLosses:
         return 2.0**-46 * self.lipschitz * (1 + size / self.eta)
 
 
+Smoothness: TypeAlias = Callable[[QuadraticLosses], float]
+
+
 @st.composite
 def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
     """One to four of them; flat, steep or bent ones, B/eta up to about 100."""
@@ -76,11 +80,7 @@ def gradient_change(
     """|grad F^l(theta) - grad F^l(theta')| on these points as the sample, and |theta - theta'|."""
     theta = np.array([[f.tau * place] for place in places])
     c, g, h = np.array(f.terms).T
-    xp = active().namespace
-    losses = xp.asarray(c + g * theta + h * theta**2 / 2, dtype=xp.float64)
+    losses = array(c + g * theta + h * theta**2 / 2)
     weights = to_numpy(solve(losses, f.eta, ENTROPIC).weights)
     first, second = (weights * (g + h * theta)).sum(axis=-1)
     return float(abs(first - second)), float(abs(theta[0, 0] - theta[1, 0]))
-
-
-Smoothness: TypeAlias = Callable[[QuadraticLosses], float]

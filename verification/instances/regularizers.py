@@ -17,29 +17,16 @@ from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import line_risk, parabola
 
 Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
-
-
 Variation: TypeAlias = Callable[[Array, Ball], Array]
-
 
 # f(z) = sin z + z^2 at two data points, on which it is monotone within a distance of 0.1.
 DATA = (0.3, -1.2)
-
-
-def _slope(z: float) -> float:
-    return float(np.cos(z) + 2 * z)
-
-
-GRADIENTS = [_slope(z) for z in DATA]
-
-
+GRADIENTS = [float(np.cos(z) + 2 * z) for z in DATA]
 BENDS = [2 - float(np.sin(z)) for z in DATA]
 
-
 SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
-
-
 QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
+"""Pairs (g, S) of f = g z + S z^2/2, one for each data point."""
 
 
 def linearisation(
@@ -56,23 +43,19 @@ def linearisation(
     bends = [abs(S) for _, S in points]
     # Both are integrals; for the quadratic phi the oracle adds numbers of size eta as well.
     rounding = QUADRATURE * rho * max(abs(g) + rho * abs(S) for g, S in points) + 2.0**-48 * eta
-    error = abs(
-        float(np.mean(excess)) - mean(linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi))
-    )
+    line = linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi)
+    error = abs(float(np.mean(excess)) - mean(line))
     bound = constant * float(np.mean(bends)) * rho**2
     yield Evidence(error - bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}")
     if phi is ENTROPIC:
         # The coordinates of one data point: in the norm inf the risk is a sum, and so is S.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
-        yield Evidence(
-            error - bound,
-            3 * rounding,
-            f"in a box: the error is {error:.4g}, the bound {bound:.4g}",
-        )
+        note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"
+        yield Evidence(error - bound, 3 * rounding, note)
 
 
-def lack(g: float, C: float, phi: Divergence) -> float:
+def shortfall_of_r1(g: float, C: float, phi: Divergence) -> float:
     """abs(g) minus the certainty equivalent of g b at 1/C, b uniform on [-1, 1], for C abs(g) >= 1."""
     g = abs(g)
     if phi is ENTROPIC:

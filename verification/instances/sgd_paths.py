@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace, rng, to_numpy
 from phiball.refimpl import RegularizedLoss, gradient_mapping, onto_box
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.strategies import powers_of_ten
 
 Sgd: TypeAlias = Callable[..., Any]
@@ -55,7 +56,7 @@ def follow(
     def gradient(theta: Array) -> Array:
         own = noise[:, len(seen)]
         seen.append(to_numpy(theta))
-        return slope(theta) + xp.asarray(own, dtype=xp.float64)
+        return slope(theta) + array(own)
 
     theta0 = xp.full((len(chance),), start, dtype=xp.float64)
     how = {"step_size": step_size, "steps": noise.shape[1] + 1, "project": onto_box(low, high)}
@@ -63,7 +64,7 @@ def follow(
     return SgdPaths(np.stack([*seen, to_numpy(run.last)]), to_numpy(run.theta), chance)
 
 
-# --- Smooth landscapes ----------------------------------------------------------------------------
+# --- Smooth functions -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,17 @@ def smooth_functions(draw: st.DrawFn, most_steps: int = 64) -> SmoothFunction:
     return SmoothFunction(bowl, a, k, low, high, start, sigma, batch, steps)
 
 
+def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
+    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
+    noise, chance = all_noise(F.sigma, F.batch, F.steps)
+    step = 1 / (2 * S)
+    how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
+    iterates = follow(sgd, F.slope, F.start, step_size=step, **how).iterates
+    theta = array(iterates)
+    mapping = gradient_mapping(F.slope(theta), theta, step_size=step, project=onto_box(F.low, F.high))
+    return float(np.mean(to_numpy(mapping) ** 2 @ chance))
+
+
 # --- Training by an estimator ---------------------------------------------------------------------
 
 
@@ -150,7 +162,7 @@ def stacked_gradient(
     """
     xp = active().namespace
     draws = rng(seed)
-    points = xp.asarray(list(data), dtype=xp.float64)
+    points = array(data)
     places = xp.arange(runs)
 
     def gradient(theta: Array) -> Array:
@@ -160,23 +172,11 @@ def stacked_gradient(
         def loss(theta: Array, x: Array, i: Array) -> Array:
             return value(xp.take(theta, i // batch), x[:, 0])
 
-        def each(theta: Array, x: Array, i: Array) -> Array:
+        def gradients(theta: Array, x: Array, i: Array) -> Array:
             own = xp.astype(i[:, None] // batch == places[None, :], xp.float64)
             return own * slope(xp.take(theta, i // batch), x[:, 0])[:, None]
 
         # The estimate is the mean over all data points, of which one in `runs` belongs to a run.
-        return runs * objective.gradient(theta, loss, each, x, rng=draws)
+        return runs * objective.gradient(theta, loss, gradients, x, rng=draws)
 
     return gradient
-
-
-def stationarity(F: SmoothFunction, sgd: Sgd, S: float) -> float:
-    """E|mapping|^2 at an iterate picked at random, by all paths of the noise; the step is 1/(2S)."""
-    noise, chance = all_noise(F.sigma, F.batch, F.steps)
-    step = 1 / (2 * S)
-    how = {"noise": noise, "chance": chance, "low": F.low, "high": F.high}
-    iterates = follow(sgd, F.slope, F.start, step_size=step, **how).iterates
-    xp = active().namespace
-    theta = xp.asarray(iterates, dtype=xp.float64)
-    mapping = gradient_mapping(F.slope(theta), theta, step_size=step, project=onto_box(F.low, F.high))
-    return float(np.mean(to_numpy(mapping) ** 2 @ chance))

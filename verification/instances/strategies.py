@@ -1,4 +1,4 @@
-"""Inner problems that are hard on purpose, for the search; each shrinks to small whole numbers."""
+"""Searched inner problems, hard on purpose; each shrinks to small whole numbers."""
 
 from __future__ import annotations
 

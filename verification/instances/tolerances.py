@@ -10,6 +10,12 @@ from phiball.verification.instances.strategies import Problem
 ROUNDING = 2.0**-44
 """What a value may lose to rounding, relative to max abs f: 256 units, a dozen sums of a dozen terms."""
 
+QUADRATURE = 2e-11
+"""What the rules for one integral promise, refimpl's 1e-12 and the oracle's, relative to rho times g."""
+
+NORMAL_QUANTILE = 4.75
+"""A normal error exceeds this many standard errors with probability one in a million."""
+
 
 def value_tolerance(problem: Problem) -> float:
     """Rounding of a value: first order in f, and second order in the weights, at which phi is flat."""
@@ -17,18 +23,10 @@ def value_tolerance(problem: Problem) -> float:
 
 
 def primal_tolerance(problem: Problem, d: Divergence) -> float:
-    """The same for the primal at given weights; a kinked phi is not flat, and their rounding costs eta."""
+    """The same for the primal at given weights: a kinked phi is not flat, and their rounding costs eta."""
     return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
 
 
 def bisection_tolerance(problem: Problem) -> float:
-    """What rounding may add: D(mu) - R is a difference of numbers of the size of f and eta."""
+    """Rounding in Algorithm 2: D(mu) - R is a difference of numbers of the size of f and eta."""
     return 2.0**-40 * (problem.size + problem.eta)
-
-
-QUADRATURE = 2e-11
-"""What the rules for one integral promise, refimpl's 1e-12 and the oracle's, relative to rho times g."""
-
-
-NORMAL_QUANTILE = 4.75
-"""The quantile of a normal error at one in a million."""

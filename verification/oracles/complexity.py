@@ -1,6 +1,6 @@
 """Exact levels of a two-point law, and exact risks of two one-dimensional losses, for Section 3.
 
-Like oracles.py, nothing here shares code with refimpl.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations

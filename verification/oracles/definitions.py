@@ -1,6 +1,6 @@
 """The primal and the dual value by their definitions, in 50-digit arithmetic, and by a conic solver.
 
-Like oracles.py, nothing here shares code with refimpl.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
         start = mp.mpf(max(float(v) for v, q in zip(f, _law(len(f), p), strict=True) if q))
         ends = []
         for side in (-1, 1):
-            step, best, here = mp.mpf(eta), at(start), at(start + side * mp.mpf(eta))
-            while here < best:
-                step, best = 2 * step, here
-                here = at(start + side * step)
+            step, best, ahead = mp.mpf(eta), at(start), at(start + side * mp.mpf(eta))
+            while ahead < best:
+                step, best = 2 * step, ahead
+                ahead = at(start + side * step)
             ends.append(start + side * step)
         low, high = ends
         golden = (mp.sqrt(5) - 1) / 2

@@ -31,15 +31,15 @@ def _panels(count: int) -> tuple[Any, Any]:
 
 def _pieces(f: Function, turns: Sequence[float], level: float) -> list[tuple[float, float]]:
     """The intervals where f > level; f is monotone between its turns, the ends of the line among them."""
-    found = []
+    pieces = []
     for a, b in pairwise(turns):
         above = f(a) > level, f(b) > level
         if all(above):
-            found.append((a, b))
+            pieces.append((a, b))
         elif any(above):
             root = brentq(lambda z: f(z) - level, a, b, xtol=1e-300, rtol=1e-15)
-            found.append((a, root) if above[0] else (root, b))
-    return found
+            pieces.append((a, root) if above[0] else (root, b))
+    return pieces
 
 
 def _mean_above(f: Function, turns: Sequence[float], level: float, power: int) -> float:

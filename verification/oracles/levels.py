@@ -1,6 +1,6 @@
 """Many small inner problems at once, all draws of a small law, and samples of laws with known quantiles.
 
-Like oracles.py, nothing here shares code with refimpl.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a policy earns when the next state is moved by a given kernel: a linear system, and no iteration.
 
-Like oracles.py, nothing here shares code with refimpl.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Closed forms of the inner problem for f uniform on [0, G], for f with an atom, and for volumes of balls.
 
-Like oracles.py, nothing here shares code with refimpl.
+Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _anchor(result: Result) -> str:
     return f"claim-{result.id}"
 
 
-def _name(section: int) -> str:
+def _name(section: str) -> str:
     name = escape(SECTIONS.get(section, ""))
     return name if section == max(SECTIONS) else f'<span class="number">{section}</span> {name}'
 
@@ -99,7 +99,7 @@ def _filters(results: list[Result]) -> str:
     return f'<fieldset class="filters"><legend>Verdicts: choose what is shown</legend>{tiles}</fieldset>'
 
 
-def _contents(section: int, results: list[Result]) -> str:
+def _contents(section: str, results: list[Result]) -> str:
     chips = "".join(
         f'<a class="chip {_LOOKS[r.verdict][0]}{_differs(r)}" href="#{_anchor(r)}" '
         f'title="{escape(f"{r.label}: {r.verdict.value}")}">'
@@ -109,7 +109,7 @@ def _contents(section: int, results: list[Result]) -> str:
     return f'<li><a class="to" href="#section-{section}">{_name(section)}</a><div>{chips}</div></li>'
 
 
-def _section(section: int, results: list[Result]) -> str:
+def _section(section: str, results: list[Result]) -> str:
     claims = "".join(map(_claim, results))
     return f'<section class="part"><h2 id="section-{section}">{_name(section)}</h2>{claims}</section>'
 

@@ -29,7 +29,7 @@ _COLOURS = {
 _COLUMNS = (("id", 15), ("verdict", 20), ("examples", 10), ("time", 8), ("statement", 0))
 
 
-def _heading(section: int) -> str:
+def _heading(section: str) -> str:
     name = SECTIONS.get(section, "")
     return name if section == max(SECTIONS) else f"Section {section}: {name}"
 
@@ -41,7 +41,7 @@ class Table:
     console: Console
     total: int
     _progress: Progress = field(init=False)
-    _section: int | None = field(init=False, default=None)
+    _section: str | None = field(init=False, default=None)
 
     def __enter__(self) -> Table:
         self._progress = Progress(

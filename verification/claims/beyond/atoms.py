@@ -47,7 +47,7 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
     x = h * (np.arange(CELLS) + 0.5)
     for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
         for eta in (0.05, 0.2, 0.33):
-            found = density(
+            worst = density(
                 lambda x, i: x[:, 0],
                 array([0.5])[:, None],
                 Midpoints(2, 0.5),
@@ -57,8 +57,8 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
                 samples=CELLS,
                 rng=rng(0),
             )
-            zeta, atom = to_numpy(found.density), float(found.masses[0])
-            where, note = float(found.atoms[0, 0]), f"{d.name}, eta = {eta}"
+            zeta, atom = to_numpy(worst.density), float(worst.masses[0])
+            where, note = float(worst.atoms[0, 0]), f"{d.name}, eta = {eta}"
             yield Evidence(abs(zeta.mean() + atom - 1), ROUNDING, f"{note}: the mass")
             # A cell more or less, as the largest loss sits in the middle of the last one.
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
@@ -71,8 +71,8 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
 
 @density_and_atom.mutant("drops the atom at the maximum")
 def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
-    found = worst_case_density(loss, z, ball, eta, d, **rest)
-    return replace(found, masses=0 * found.masses)
+    worst = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(worst, masses=0 * worst.masses)
 
 
 @density_and_atom.mutant("puts the atom in the middle")

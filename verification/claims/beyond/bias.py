@@ -148,8 +148,8 @@ def levels_increase(
     if phi.family in ("entropic", "quadratic", "indicator", "absolute", "hinge"):
         rows = np.array(f[:n])
         whole, *halves = (
-            float(levels.solve(one, eta, phi.family, phi.parameter)[0])
-            for one in (rows, rows[: n // 2], rows[n // 2 :])
+            float(levels.solve(part, eta, phi.family, phi.parameter)[0])
+            for part in (rows, rows[: n // 2], rows[n // 2 :])
         )
         yield Evidence(abs(value - whole + sum(halves) / 2), slack, "its value by closed forms")
 

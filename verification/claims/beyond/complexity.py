@@ -106,9 +106,9 @@ def sharp_lemma(F: SmoothFunction) -> float:
 def smaller_constants(
     F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = sharp_lemma
 ) -> Evidence:
-    """In the lemma on smooth functions 16/3 and 14/3 do for 8 and 6."""
-    found, limit = stationarity(F, sgd, F.smoothness), bound(F)
-    return Evidence(found - limit, F.rounding, f"E|mapping|^2 is {found:.4g}, the bound {limit:.4g}")
+    """In the lemma on smooth functions the constants 16/3 and 14/3 suffice in place of 8 and 6."""
+    measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
+    return Evidence(measured - limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}")
 
 
 @smaller_constants.mutant("1 for 16/3", replaces="bound")
@@ -172,19 +172,19 @@ def short_table(problem: Setting, eps: float) -> HyperParameters:
     problem=settings().map(lambda problem: replace(problem, constrained=False)),
     ratio=powers_of_ten(-3, 0),
 )
-def a_fourth_of_the_steps(problem: Setting, ratio: float, table: Table = short_table) -> Evidence:
-    """Without constraints 32 does for 128 in the number of steps."""
+def a_quarter_of_the_steps(problem: Setting, ratio: float, table: Table = short_table) -> Evidence:
+    """Without constraints 32 suffices in place of 128 in the number of steps."""
     eps = ratio * problem.lipschitz
     total = guarantee(problem, table(problem, eps))
     return Evidence(total / eps**2 - 1, 2.0**-44, f"{total:.4g} for eps^2 = {eps**2:.4g}")
 
 
-@a_fourth_of_the_steps.mutant("16 for 32")
+@a_quarter_of_the_steps.mutant("16 for 32")
 def _(problem: Setting, eps: float) -> HyperParameters:
     return table_2(problem, eps, factor=16.0)
 
 
-@a_fourth_of_the_steps.mutant("a step that is too small by the root of 8")
+@a_quarter_of_the_steps.mutant("a step that is too small by the root of 8")
 def _(problem: Setting, eps: float) -> HyperParameters:
     h = short_table(problem, eps)
     return replace(h, step_size=h.step_size / sqrt(8))

@@ -14,7 +14,13 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
 from phiball.verification.instances.divergences import PAPER_DIVERGENCES
-from phiball.verification.instances.regularizers import QUADRATICS, SLOPES, Linear, lack, linearisation
+from phiball.verification.instances.regularizers import (
+    QUADRATICS,
+    SLOPES,
+    Linear,
+    linearisation,
+    shortfall_of_r1,
+)
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import certainty_outside, line_risk, parabola, quadratic_on_box
@@ -37,7 +43,7 @@ from phiball.verification.oracles.effects import certainty_outside, line_risk, p
     ratio=powers_of_ten(-3, 3),
     phi=st.sampled_from(PAPER_DIVERGENCES),
 )
-def half_the_constant(
+def linearisation_error_is_halved(
     points: list[tuple[float, float]],
     rho: float,
     ratio: float,
@@ -48,12 +54,12 @@ def half_the_constant(
     yield from linearisation(points, rho, ratio, phi, linear, 0.5)
 
 
-@half_the_constant.mutant("forgets eta")
+@linearisation_error_is_halved.mutant("forgets eta")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 1.0, phi)
 
 
-@half_the_constant.mutant("takes eta twice")
+@linearisation_error_is_halved.mutant("takes eta twice")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 2 * eta, phi)
 
@@ -124,7 +130,7 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
     C = tuple(10.0**k for k in (1, 2, 3, 4))
     for phi in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         got = [1.3 - mean(oce(array([[1.3]]), Ball(2, 1.0), c, phi)) for c in C]
-        exact = [lack(1.3, c, phi) for c in C]
+        exact = [shortfall_of_r1(1.3, c, phi) for c in C]
         curve = Curve(
             f"abs(g) - R1/rho on a line, {phi.name} phi",
             "C",
@@ -150,10 +156,10 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
         g, ball = array([v]), Ball(norm, 1.0)
         top = mean(r2(g, ball))
         a, b = ((top - mean(oce(g, ball, c, ENTROPIC))) * c for c in (low, high))
-        found = (b - a) / log(high / low)
+        estimate = (b - a) / log(high / low)
         # The difference of two numbers of size 1 is multiplied by C.
         yield Evidence(
-            abs(found - k), 1e-5 + 2.0**-50 * top * high, f"norm {norm:g}, g = {v}: k = {found:.6f}"
+            abs(estimate - k), 1e-5 + 2.0**-50 * top * high, f"norm {norm:g}, g = {v}: k = {estimate:.6f}"
         )
 
 
@@ -236,7 +242,9 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     ),
     assumptions="phi = x log x - x + 1, norm inf",
 )
-def fourth_order(linear: Linear = surrogate, regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
+def variance_error_of_fourth_order(
+    linear: Linear = surrogate, regulariser: Linear = r3
+) -> Iterator[Evidence | Curve]:
     """In the norm inf, the entropic regulariser lies below the variance by (rho^4/eta^3) sum g_j^4/180."""
     v, eta = [1.0, 0.5], 2.0
     g = array([v])
@@ -274,16 +282,16 @@ def fourth_order(linear: Linear = surrogate, regulariser: Linear = r3) -> Iterat
     yield curve.below_bound(1e-3)  # rounding of 1e-17 in numbers down to 1e-13
 
 
-@fourth_order.mutant("takes the ball of norm 2", replaces="linear")
+@variance_error_of_fourth_order.mutant("takes the ball of norm 2", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, Ball(2, ball.radius), eta, phi)
 
 
-@fourth_order.mutant("takes the quadratic phi", replaces="linear")
+@variance_error_of_fourth_order.mutant("takes the quadratic phi", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, eta, QUADRATIC) * (1 - 1e-3)
 
 
-@fourth_order.mutant("takes the variance for 1/4 of the square", replaces="regulariser")
+@variance_error_of_fourth_order.mutant("takes the variance for 1/4 of the square", replaces="regulariser")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, Ball(2, ball.radius), eta, phi)

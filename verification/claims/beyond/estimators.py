@@ -48,17 +48,17 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
     assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
-def random_half_exactly(gamma: list[Fraction], value: Mean = _exact_half) -> Evidence:
+def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _exact_half) -> Evidence:
     """The mass of a random half of m points has variance D_chi2/(4 (m - 1)), exactly."""
     return Evidence(float(abs(half_variance(gamma) - value(gamma))), 0.0)
 
 
-@random_half_exactly.mutant("has m for m - 1")
+@random_half_variance_exactly.mutant("has m for m - 1")
 def _(gamma: list[Fraction]) -> Fraction:
     return chi_square(gamma) / (4 * len(gamma))
 
 
-@random_half_exactly.mutant("is the bound of the paper")
+@random_half_variance_exactly.mutant("is the bound of the paper")
 def _(gamma: list[Fraction]) -> Fraction:
     return chi_square(gamma) / (2 * len(gamma))
 

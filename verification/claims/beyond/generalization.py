@@ -15,6 +15,7 @@ from phiball.backends import Array, active, array_namespace, to_numpy
 from phiball.refimpl import Divergence, WorstCase, covering_bound, linear_covering, ramp_loss, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
 from phiball.verification.instances.function_classes import classes, printed_bound, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
@@ -70,7 +71,7 @@ def _members(count: int) -> Any:
     W *= LAMBDA * rng.uniform(size=(count, 1)) ** (1 / (K * D)) / np.linalg.norm(W, axis=-1, keepdims=True)
     x = np.linspace(-PSI - RHO, PSI + RHO, 21)
     xp = active().namespace
-    t = xp.asarray(W[:, None, :] * x[:, None], dtype=xp.float64)
+    t = array(W[:, None, :] * x[:, None])
     shape = (count, len(x))
     values = [ramp_loss(t, xp.full(shape, y, dtype=xp.int64), varrho=VARRHO) for y in range(K)]
     return np.concatenate([to_numpy(v) for v in values], axis=-1)
@@ -104,7 +105,7 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
         got = log_number(eps, K=k, d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho)
         exact = k * d * log(1 + 4 * Lambda * (Psi + sqrt(d) * rho) / (varrho * eps))
         yield Evidence(abs(got / exact - 1), 2.0**-46, f"K = {k}, d = {d}")
-    here = partial(log_number, K=K, d=D, Lambda=LAMBDA, Psi=PSI, rho=RHO, varrho=VARRHO)
+    log_covering = partial(log_number, K=K, d=D, Lambda=LAMBDA, Psi=PSI, rho=RHO, varrho=VARRHO)
     losses, radii = _members(3000), (0.8, 0.4, 0.2, 0.1)
     curve = Curve(
         f"centres that cover 3000 linear classifiers, K = {K}, d = {D}",
@@ -113,7 +114,7 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
         "(1 + 4 Lambda (Psi + sqrt(d) rho)/(varrho eps))^(K d)",
         tuple(1 / eps for eps in radii),
         tuple(float(_centres(losses, eps)) for eps in radii),
-        tuple(exp(here(eps)) for eps in radii),
+        tuple(exp(log_covering(eps)) for eps in radii),
     )
     yield curve
     yield curve.at_most(K * D, 0.0)

@@ -89,7 +89,9 @@ def _(ball: Ball, s: Array) -> Array:
     norm=st.sampled_from([1.0, 2.0, inf, 1.5, 4.0]),
     rho=powers_of_ten(-2, 1),
 )
-def variances(g: list[float], norm: float, rho: float, moment: Moment = Ball.variance) -> Iterator[Evidence]:
+def variances_of_balls(
+    g: list[float], norm: float, rho: float, moment: Moment = Ball.variance
+) -> Iterator[Evidence]:
     """The variance of g.b is a multiple of the squared Euclidean norm of g, in every ball."""
     square = sum(a * a for a in g)
     got = float(moment(Ball(norm, rho), array(g)))
@@ -105,13 +107,13 @@ def variances(g: list[float], norm: float, rho: float, moment: Moment = Ball.var
         yield Evidence(abs(got - curved), 1e-7 * exact, "the exponential moments")
 
 
-@variances.mutant("takes the sphere for the ball")
+@variances_of_balls.mutant("takes the sphere for the ball")
 def _(ball: Ball, g: Array) -> Array:
     d = g.shape[-1]
     return ball.variance(g) * ((d + 2) / d if ball.norm == 2 else 1.0)
 
 
-@variances.mutant("forgets to square rho")
+@variances_of_balls.mutant("forgets to square rho")
 def _(ball: Ball, g: Array) -> Array:
     return ball.variance(g) / (ball.radius or 1.0)
 
@@ -182,7 +184,7 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     formula=r"\mathcal{E}(-z^2; \rho, \eta) < 0 \quad \text{at } z = 0",
     assumptions="phi = x log x - x + 1 or (x^2 - 1)/2; a line",
 )
-def may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
+def regulariser_may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
     """Robustness may lower the loss: E is negative for f = -z^2 at 0, where every perturbation helps."""
     origin = array([[0.0]])
     for phi in (ENTROPIC, QUADRATIC):
@@ -198,12 +200,12 @@ def may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
     yield Evidence(error, 1e-12, f"E = {value:.4f} at rho = eta = 1")
 
 
-@may_be_negative.mutant("is cut off at f(z)")
+@regulariser_may_be_negative.mutant("is cut off at f(z)")
 def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Divergence, panels: int = 4) -> Any:
     got = integrated_risk(loss, z, ball, eta, phi, panels=panels)
     return replace(got, value=0 * got.value if got.value < 0 else got.value)
 
 
-@may_be_negative.mutant("is linearised")
+@regulariser_may_be_negative.mutant("is linearised")
 def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Divergence, panels: int = 4) -> Any:
     return integrated_risk(lambda x, i: 0 * x[:, 0], z, ball, eta, phi, panels=panels)

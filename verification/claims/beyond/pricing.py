@@ -61,7 +61,7 @@ def optimal_revenue(W: float) -> float:
     b=st.one_of(st.sampled_from([1.0, 0.1, 10.0]), st.floats(0.01, 20)),
     W=st.sampled_from([1.0, 0.5, 2.0]),
 )
-def bounded_price(a: float, b: float, W: float, price: Price = best_price) -> Iterator[Evidence]:
+def best_bounded_price(a: float, b: float, W: float, price: Price = best_price) -> Iterator[Evidence]:
     """With prices in [0, W] the best price is W, or -b/(2a) where that is lower."""
     w = float(price(np.float64(a), np.float64(b), W))
     yield Evidence(max(w - W, -w), 0.0, "the price is in [0, W]")
@@ -70,17 +70,17 @@ def bounded_price(a: float, b: float, W: float, price: Price = best_price) -> It
     yield Evidence(short, 2.0**-48 * (abs(a) * W**2 + b * W), "the best revenue on a grid")
 
 
-@bounded_price.mutant("forgets the bound")
+@best_bounded_price.mutant("forgets the bound")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.where(a < 0, -b / (2 * np.where(a < 0, a, -1.0)), W)
 
 
-@bounded_price.mutant("takes the root of the revenue for its top")
+@best_bounded_price.mutant("takes the root of the revenue for its top")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.minimum(W, np.where(a < 0, -b / np.where(a < 0, a, -1.0), W))
 
 
-@bounded_price.mutant("always asks the highest price")
+@best_bounded_price.mutant("always asks the highest price")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.full_like(a, W)
 
@@ -124,13 +124,13 @@ def truncated_mean(t: float, power: float = 1.0) -> float:
     """E[abs(a)^-power; abs(a) > t] for a = tanh(3u), u ~ N(0, SIGMA^2)."""
     # In y = log u the integrand is smooth, down to any t.
     low = log(np.arctanh(t) / 3)
-    found = quad(
+    integral = quad(
         lambda y: 2 * exp(y) * normal_density(exp(y)) * tanh(3 * exp(y)) ** -power,
         *(low, log(10 * SIGMA)),
         epsabs=1e-10,
         limit=200,
     )
-    return float(found[0])
+    return float(integral[0])
 
 
 @claim(

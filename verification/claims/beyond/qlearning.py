@@ -36,7 +36,7 @@ ROUNDING = 2.0**-44
     eta=powers_of_ten(-2.0, 2.0),
     d=divergences(),
 )
-def value_is_between(
+def robust_value_is_between(
     rows: list[list[int]], counts: list[int], eta: float, d: Divergence, value: Value = robust_value
 ) -> Iterator[Evidence]:
     """The robust value lies between the least and the mean over perturbations, of the best action."""
@@ -48,13 +48,13 @@ def value_is_between(
     yield Evidence(V - seen, 4 * ROUNDING, "an agent that sees the perturbation does no worse")
 
 
-@value_is_between.mutant("a soft maximum over the perturbations")
+@robust_value_is_between.mutant("a soft maximum over the perturbations")
 def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Any) -> Array:
-    each = [-robust_value(-Q[:, a : a + 1], beta, eta, d) for a in range(Q.shape[1])]
-    return array_namespace(Q).max(array_namespace(Q).stack(each), axis=0)
+    per_action = [-robust_value(-Q[:, a : a + 1], beta, eta, d) for a in range(Q.shape[1])]
+    return array_namespace(Q).max(array_namespace(Q).stack(per_action), axis=0)
 
 
-@value_is_between.mutant("the maximum is inside in either case, and outside where asked inside")
+@robust_value_is_between.mutant("the maximum is inside in either case, and outside where asked inside")
 def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Maximum) -> Array:
     other = Maximum.INSIDE if maximum is Maximum.OUTSIDE else Maximum.OUTSIDE
     return robust_value(Q, beta, eta, d, maximum=other)

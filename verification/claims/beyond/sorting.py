@@ -36,7 +36,7 @@ Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
 
 def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     """mu* of Example 3: the j largest losses lie above it, with sum (f - mu) = m eta, for the least j."""
-    ranked = [one.value for one in sorted(map(Counted, f))][::-1]
+    ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
     total, mu = Fraction(0), Fraction(0)
     for j, v in enumerate(ranked, start=1):
         total += v
@@ -119,5 +119,5 @@ def _(f: list[Fraction], eta: Fraction) -> Fraction:
 def _(f: list[Fraction], eta: Fraction) -> Fraction:
     left = [Counted(v) for v in f]
     while left:
-        left.remove(max(left, key=lambda one: one))
+        left.remove(max(left))
     return sort_and_fill(f, eta)

@@ -102,8 +102,8 @@ def tilted_values(
 
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal)
     z = xp.zeros((runs, len(g)), dtype=xp.float64)
-    found = objective.points(loss, z, rng=rng(1), input_gradient=gradient)
-    rows = xp.reshape(found.losses + eta * found.log_weights, (runs, 1 << level))
+    drawn = objective.points(loss, z, rng=rng(1), input_gradient=gradient)
+    rows = xp.reshape(drawn.losses + eta * drawn.log_weights, (runs, 1 << level))
     value, _ = signed_weights(rows, eta, ENTROPIC, telescoping=False)
     return to_numpy(value)
 
@@ -243,10 +243,9 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
     """E of the value and of sum_i w_i x_i over all draws of 2^level points of the law q; x = (1, -2, 0.5)."""
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(q[k] for k in row) for row in picks])
-    xp = active().namespace
-    value, weights = solve(xp.asarray(np.asarray(f)[picks], dtype=xp.float64))
-    each = (to_numpy(weights) * np.array([1.0, -2.0, 0.5])[picks]).sum(axis=-1)
-    return np.array([chance @ to_numpy(value), chance @ each])
+    value, weights = solve(array(np.asarray(f)[picks]))
+    weighted = (to_numpy(weights) * np.array([1.0, -2.0, 0.5])[picks]).sum(axis=-1)
+    return np.array([chance @ to_numpy(value), chance @ weighted])
 
 
 @claim(

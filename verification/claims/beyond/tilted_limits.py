@@ -118,8 +118,8 @@ def _mgf_minus_one(norm: float, eta: float) -> float:
     if norm == inf:  # the product of 1 + sum_k s_j^(2k)/(2k+1)!
         value = 0.0
         for v in s:
-            one = _series(v * v, lambda k: 1 / _factorial(2 * k + 1))
-            value += one + value * one
+            factor = _series(v * v, lambda k: 1 / _factorial(2 * k + 1))
+            value += factor + value * factor
         return value
     if norm == 2:  # sum_k (t^2/4)^k / (k! (5/2)_k), t = |s|
         square = sum(v * v for v in s)
@@ -161,8 +161,10 @@ D, RHO, CURVATURE, SLOPE = 10, 1.0, 1.0, 0.5
 
 def _bowl_risk(eta: float) -> float:
     """The risk of sum_j SLOPE b_j + CURVATURE b_j^2/2 on [-1, 1]^D, by quadrature in one coordinate."""
-    one = quad(lambda b: exp((SLOPE * b + CURVATURE * b * b / 2) / eta), -1, 1, epsabs=0, epsrel=1e-12)[0] / 2
-    return D * eta * log(one)
+    integral, _ = quad(
+        lambda b: exp((SLOPE * b + CURVATURE * b * b / 2) / eta), -1, 1, epsabs=0, epsrel=1e-12
+    )
+    return D * eta * log(integral / 2)
 
 
 def bowl_values(proposal: Tilted | Uniform, eta: float, level: int, runs: int) -> tuple[Any, Any]:
@@ -174,8 +176,8 @@ def bowl_values(proposal: Tilted | Uniform, eta: float, level: int, runs: int) -
 
     objective = RegularizedLoss(Ball(inf, RHO), eta, ENTROPIC, SG(level), proposal)
     z = xp.zeros((runs, D), dtype=xp.float64)
-    found = objective.points(loss, z, rng=rng(2), input_gradient=lambda x, i: SLOPE + CURVATURE * x)
-    rows = xp.reshape(found.losses + eta * found.log_weights, (runs, 1 << level))
+    drawn = objective.points(loss, z, rng=rng(2), input_gradient=lambda x, i: SLOPE + CURVATURE * x)
+    rows = xp.reshape(drawn.losses + eta * drawn.log_weights, (runs, 1 << level))
     value, _ = signed_weights(rows, eta, ENTROPIC, telescoping=False)
     gain, _ = signed_weights(rows, eta, ENTROPIC, telescoping=True)
     return to_numpy(value), to_numpy(gain)

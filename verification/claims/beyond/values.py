@@ -108,12 +108,12 @@ def value_bias_limit(
             F, levels = law.limit[0], (6, 7)
             scaled = [2**k * (F - level_mean(law, k, solve)[0]) for k in levels]
             # The next term is of order 2^-l: two levels give the limit up to 4^-l, of the size of X/E X.
-            found = 2 * scaled[1] - scaled[0]
+            extrapolated = 2 * scaled[1] - scaled[0]
             slack = exp(2 * ratio) * 4.0 ** -levels[0]
             yield Evidence(
-                abs(found - limit(q, ratio)),
+                abs(extrapolated - limit(q, ratio)),
                 slack,
-                f"q = {q}, B = {ratio}: {found:.6g} for {limit(q, ratio):.6g}",
+                f"q = {q}, B = {ratio}: {extrapolated:.6g} for {limit(q, ratio):.6g}",
             )
 
 

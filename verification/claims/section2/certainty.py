@@ -35,7 +35,7 @@ def value(solve: Solver, problem: Problem, d: Divergence) -> float:
     problem=problems(),
     d=divergences(),
 )
-def between_mean_and_maximum(
+def risk_is_between_mean_and_maximum(
     problem: Problem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk lies between the mean and the essential supremum of the loss."""
@@ -54,7 +54,9 @@ def between_mean_and_maximum(
     d=divergences(),
     c=st.sampled_from([1.0, -1.0, 1e3, -1e6, 0.1]),
 )
-def translation(problem: Problem, d: Divergence, c: float, solve: Solver = worst_case) -> Iterator[Evidence]:
+def risk_follows_added_constants(
+    problem: Problem, d: Divergence, c: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """A constant added to the loss is added to the risk, and the worst case stays."""
     moved = replace(problem, f=tuple(v + c for v in problem.f))
     tolerance = value_tolerance(problem) + value_tolerance(moved)
@@ -76,7 +78,7 @@ def translation(problem: Problem, d: Divergence, c: float, solve: Solver = worst
     d=divergences(),
     c=powers_of_ten(-6.0, 6.0),
 )
-def scaling(problem: Problem, d: Divergence, c: float, solve: Solver = worst_case) -> Evidence:
+def risk_is_homogeneous(problem: Problem, d: Divergence, c: float, solve: Solver = worst_case) -> Evidence:
     """The loss and eta multiplied by c multiply the risk by c."""
     scaled = Problem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
     error = abs(value(solve, scaled, d) - c * value(solve, problem, d))
@@ -94,18 +96,18 @@ def scaling(problem: Problem, d: Divergence, c: float, solve: Solver = worst_cas
     d=divergences(),
     factor=powers_of_ten(-3.0, 3.0),
 )
-def falls_with_eta(
+def risk_falls_with_eta(
     problem: Problem, d: Divergence, factor: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk falls as eta grows, and is convex in eta."""
     other = replace(problem, eta=factor * problem.eta)
-    here, there = value(solve, problem, d), value(solve, other, d)
+    risk, other_risk = value(solve, problem, d), value(solve, other, d)
     larger, smaller = (other, problem) if factor > 1 else (problem, other)
     tolerance = 2 * value_tolerance(larger)
-    rise = there - here if factor > 1 else here - there
+    rise = other_risk - risk if factor > 1 else risk - other_risk
     yield Evidence(rise, tolerance, f"from eta = {smaller.eta:.6g} to {larger.eta:.6g}")
     middle = replace(problem, eta=(problem.eta + other.eta) / 2)
-    yield Evidence(value(solve, middle, d) - (here + there) / 2, tolerance, "convex")
+    yield Evidence(value(solve, middle, d) - (risk + other_risk) / 2, tolerance, "convex")
 
 
 @claim(
@@ -117,7 +119,9 @@ def falls_with_eta(
     d=divergences(),
     rise=st.lists(st.sampled_from([0.0, 0.5, 1.0, 0.1]), min_size=10, max_size=10),
 )
-def monotone(problem: Problem, d: Divergence, rise: list[float], solve: Solver = worst_case) -> Evidence:
+def risk_is_monotone(
+    problem: Problem, d: Divergence, rise: list[float], solve: Solver = worst_case
+) -> Evidence:
     """A loss that is larger everywhere has a larger risk."""
     unit = problem.spread or problem.eta
     above = replace(problem, f=tuple(v + unit * r for v, r in zip(problem.f, rise, strict=False)))
@@ -138,7 +142,7 @@ def monotone(problem: Problem, d: Divergence, rise: list[float], solve: Solver =
     eta=powers_of_ten(-3.0, 3.0),
     d=divergences(),
 )
-def convex_in_theta(
+def risk_is_convex_in_theta(
     a: list[int],
     b: list[int],
     thetas: tuple[float, float],
@@ -163,28 +167,28 @@ def convex_in_theta(
 # --- Faults ---------------------------------------------------------------------------------------
 
 
-@between_mean_and_maximum.mutant("adds the divergence in place of subtracting it")
+@risk_is_between_mean_and_maximum.mutant("adds the divergence in place of subtracting it")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     linear = array_namespace(losses).sum(s.weights * losses)
     return replace(s, value=2 * linear - s.value)
 
 
-@between_mean_and_maximum.mutant("takes the best case")
-@convex_in_theta.mutant("takes the best case")
-@falls_with_eta.mutant("takes the best case")
+@risk_is_between_mean_and_maximum.mutant("takes the best case")
+@risk_is_convex_in_theta.mutant("takes the best case")
+@risk_falls_with_eta.mutant("takes the best case")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(-losses, eta, d, p=p)
     return replace(s, value=-s.value, mu=-s.mu)
 
 
-@translation.mutant("cuts losses off at zero")
+@risk_follows_added_constants.mutant("cuts losses off at zero")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     return worst_case(xp.where(losses > 0, losses, xp.zeros_like(losses)), eta, d, p=p)
 
 
-@translation.mutant("weighs by the losses themselves")
+@risk_follows_added_constants.mutant("weighs by the losses themselves")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -192,18 +196,18 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=weights / xp.sum(weights))
 
 
-@scaling.mutant("keeps eta at one")
+@risk_is_homogeneous.mutant("keeps eta at one")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, 1.0, d, p=p)
 
 
-@scaling.mutant("inverts eta")
-@falls_with_eta.mutant("inverts eta")
+@risk_is_homogeneous.mutant("inverts eta")
+@risk_falls_with_eta.mutant("inverts eta")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, 1 / eta, d, p=p)
 
 
-@monotone.mutant("keeps every point active: the mean and the variance")
+@risk_is_monotone.mutant("keeps every point active: the mean and the variance")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -212,13 +216,13 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, value=mean + xp.sum(law * (losses - mean) ** 2) / (2 * eta))
 
 
-@monotone.mutant("penalises the size of the losses")
+@risk_is_monotone.mutant("penalises the size of the losses")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=s.value - array_namespace(losses).max(losses) * 1.5)
 
 
-@convex_in_theta.mutant("gives the smallest loss")
+@risk_is_convex_in_theta.mutant("gives the smallest loss")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=array_namespace(losses).min(losses))

@@ -47,7 +47,7 @@ BURG = cressie_read(0.0)
     d=st.sampled_from(CONSISTENT),
     ratio=powers_of_ten(-12.0, 0.0),
 )
-def consistency(
+def risk_tends_to_the_maximum(
     problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk tends to the largest loss as eta falls, if phi is finite on (0, infinity)."""
@@ -59,7 +59,7 @@ def consistency(
     yield Evidence(top - got - bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
 
 
-@consistency.counterexample(margin=0.25)
+@risk_tends_to_the_maximum.counterexample(margin=0.25)
 def _no_density_below_a_half() -> Evidence:
     d = absolute_on(0.5)
     values = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]
@@ -71,18 +71,18 @@ def _no_density_below_a_half() -> Evidence:
     )
 
 
-@consistency.mutant("forbids densities below a half")
+@risk_tends_to_the_maximum.mutant("forbids densities below a half")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, absolute_on(0.5) if d is ABSOLUTE else d, p=p)
 
 
-@consistency.mutant("keeps eta above a tenth of the range")
+@risk_tends_to_the_maximum.mutant("keeps eta above a tenth of the range")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     return worst_case(losses, max(eta, 0.1 * float(xp.max(losses) - xp.min(losses))), d, p=p)
 
 
-@consistency.mutant("gives the multiplier for the value")
+@risk_tends_to_the_maximum.mutant("gives the multiplier for the value")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=s.mu)

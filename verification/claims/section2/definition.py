@@ -56,12 +56,12 @@ def centred_phi_keeps_the_definition(
     ]
     yield Evidence(max(bends), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
     exact = solve_exactly(problem.f, problem.eta, d.family or "", d.parameter, problem.p).value
-    found = solved(worst_case, problem, c)
-    error = abs(definitions.difference(float(found.value), exact))
+    solution = solved(worst_case, problem, c)
+    error = abs(definitions.difference(float(solution.value), exact))
     yield Evidence(error, value_tolerance(problem), "the risk")
     before = definitions.dual(
         problem.f,
-        float(found.mu) - problem.eta * d.slope1,
+        float(solution.mu) - problem.eta * d.slope1,
         problem.eta,
         d.family or "",
         d.parameter,

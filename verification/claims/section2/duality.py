@@ -167,7 +167,9 @@ def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> f
     problem=problems(),
     alpha=st.one_of(st.sampled_from([0.5, 0.75, 0.25, 1.0, 0.1]), st.floats(0.05, 1.0)),
 )
-def average_value_at_risk(problem: Problem, alpha: float, solve: Solver = worst_case) -> Iterator[Evidence]:
+def indicator_is_average_value_at_risk(
+    problem: Problem, alpha: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """Indicator: the value is AV@R, and the worst case has density 1/alpha above V@R."""
     law, a = exact_law(problem), Fraction(alpha)
     f = [Fraction(v) for v in problem.f]
@@ -187,7 +189,7 @@ def average_value_at_risk(problem: Problem, alpha: float, solve: Solver = worst_
     yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
 
 
-@average_value_at_risk.counterexample(margin=0.33)
+@indicator_is_average_value_at_risk.counterexample(margin=0.33)
 def _mass_of_an_atom() -> Evidence:
     f, law, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
     quantile = _value_at_risk(f, law, alpha)
@@ -196,7 +198,7 @@ def _mass_of_an_atom() -> Evidence:
     return Evidence(mass - 1, 0.0, f"f = {f}, alpha = {alpha}: printed density of mass {float(mass):.4g}")
 
 
-@average_value_at_risk.mutant("does not split the atom at the quantile")
+@indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -205,7 +207,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=kept / xp.sum(kept))
 
 
-@average_value_at_risk.mutant("gives the value at risk itself")
+@indicator_is_average_value_at_risk.mutant("gives the value at risk itself")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=s.mu)

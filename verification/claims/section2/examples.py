@@ -32,7 +32,7 @@ from phiball.verification.oracles.inner import solve_exactly
     assumptions="phi = x log x - x + 1 for x >= 0; the expectation is finite",
     problem=problems(),
 )
-def log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* is exp((f - mu*)/eta)."""
     with mp.workdps(definitions.DIGITS):
         law = [mp.mpf(q.numerator) / q.denominator for q in exact_law(problem)]
@@ -49,12 +49,12 @@ def log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Eviden
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
-@log_sum_exp.mutant("forgets eta in the exponent")
+@entropic_is_log_sum_exp.mutant("forgets eta in the exponent")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, 1.0, d, p=p)
 
 
-@log_sum_exp.mutant("gives the logarithm of the sum, not of the mean")
+@entropic_is_log_sum_exp.mutant("gives the logarithm of the sum, not of the mean")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -75,7 +75,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
     problem=problems(),
 )
-def positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, value mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
     solution = solved(solve, problem, QUADRATIC)
     law, eta, mu = exact_law(problem), Fraction(problem.eta), Fraction(float(solution.mu))
@@ -95,13 +95,13 @@ def positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evid
     yield Evidence(abs(error), value_tolerance(problem), "the value")
 
 
-@positive_part.mutant("gives the multiplier of (x - 1)^2/2")
+@quadratic_is_a_positive_part.mutant("gives the multiplier of (x - 1)^2/2")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta)
 
 
-@positive_part.mutant("keeps every point active")
+@quadratic_is_a_positive_part.mutant("keeps every point active")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -109,7 +109,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=mean - eta)
 
 
-@positive_part.mutant("drops the factor 1/2 of phi")
+@quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, 2 * eta, d, p=p)
 
@@ -189,12 +189,12 @@ def corrected(c: str) -> str:
     corrected=corrected(r"2\eta"),
     problem=problems(),
 )
-def absolute_value(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def absolute_value_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Absolute value: the value is E max(f, max f - 2 eta), with density 1 where f >= max f - 2 eta."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
-@absolute_value.counterexample(margin=0.66)
+@absolute_value_has_an_atom.counterexample(margin=0.66)
 def _mass_absolute() -> Evidence:
     return _printed_mass(2.0)
 
@@ -212,18 +212,18 @@ def _mass_absolute() -> Evidence:
     corrected=corrected(r"\eta"),
     problem=problems(),
 )
-def hinge(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def hinge_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Hinge: the value is E max(f, max f - eta), with density 1 where f >= max f - eta."""
     yield from _kinked(problem, HINGE, solve)
 
 
-@hinge.counterexample(margin=0.66)
+@hinge_has_an_atom.counterexample(margin=0.66)
 def _mass_hinge() -> Evidence:
     return _printed_mass(1.0)
 
 
-@absolute_value.mutant("drops the atom at the maximum")
-@hinge.mutant("drops the atom at the maximum")
+@absolute_value_has_an_atom.mutant("drops the atom at the maximum")
+@hinge_has_an_atom.mutant("drops the atom at the maximum")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -231,8 +231,8 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=xp.where(s.weights > law, law, s.weights))
 
 
-@absolute_value.mutant("gives the atom to one of several maxima")
-@hinge.mutant("gives the atom to one of several maxima")
+@absolute_value_has_an_atom.mutant("gives the atom to one of several maxima")
+@hinge_has_an_atom.mutant("gives the atom to one of several maxima")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -244,11 +244,11 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=weights)
 
 
-@absolute_value.mutant("uses the width of the hinge")
+@absolute_value_has_an_atom.mutant("uses the width of the hinge")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, HINGE, p=p)
 
 
-@hinge.mutant("uses the width of the absolute value")
+@hinge_has_an_atom.mutant("uses the width of the absolute value")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, ABSOLUTE, p=p)

@@ -43,12 +43,12 @@ def indicator_ignores_eta(
     off = max(abs(w - q) for w, q in zip(even, law, strict=True))
     yield Evidence(off, ROUNDING, "uniform at alpha = 1")
     low, high = sorted(alphas)
-    here = numbers(solved(solve, problem, indicator(low)).weights)
-    there = numbers(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
-    off = max(abs(a - b) for a, b in zip(here, there, strict=True))
+    weights = numbers(solved(solve, problem, indicator(low)).weights)
+    rescaled = numbers(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
+    off = max(abs(a - b) for a, b in zip(weights, rescaled, strict=True))
     yield Evidence(off, ROUNDING, f"eta {problem.eta:.4g} and {factor * problem.eta:.4g}")
     wide = numbers(solved(solve, problem, indicator(high)).weights)
-    climb = sum((a - b) * v for a, b, v in zip(wide, here, problem.f, strict=True))
+    climb = sum((a - b) * v for a, b, v in zip(wide, weights, problem.f, strict=True))
     yield Evidence(climb, value_tolerance(problem), f"alpha from {high:.4g} to {low:.4g}")
 
 
@@ -204,7 +204,9 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     problem=problems(),
     d=st.sampled_from([ABSOLUTE, HINGE]),
 )
-def one_and_an_atom(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def equal_weights_and_an_atom(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """Absolute value and hinge: equal weights below the maximum, and all the rest of the mass on it."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
@@ -223,7 +225,7 @@ def one_and_an_atom(problem: Problem, d: Divergence, solve: Solver = worst_case)
         yield Evidence(abs(atom - at_top - moved), ROUNDING, "the mass of the maximum")
 
 
-@one_and_an_atom.counterexample(margin=0.33)
+@equal_weights_and_an_atom.counterexample(margin=0.33)
 def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
@@ -231,7 +233,7 @@ def _unequal() -> Evidence:
     return Evidence(float(w[2] - w[1]), 0.0, f"f = {f}, absolute value, eta = {eta}: the weights are {shown}")
 
 
-@one_and_an_atom.mutant("shares the mass equally over the support")
+@equal_weights_and_an_atom.mutant("shares the mass equally over the support")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -240,6 +242,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=even / xp.sum(even))
 
 
-@one_and_an_atom.mutant("takes the width of the other phi")
+@equal_weights_and_an_atom.mutant("takes the width of the other phi")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, HINGE if d is ABSOLUTE else ABSOLUTE, p=p)

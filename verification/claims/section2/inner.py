@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 
-LABEL = "Eq. (expression:R)"
+inner_claim = partial(claim, "Eq. (expression:R)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
 
 
 def _uniform(s: WorstCase, losses: Array) -> WorstCase:
@@ -46,19 +47,17 @@ def _uniform(s: WorstCase, losses: Array) -> WorstCase:
 # --- Signs and offsets ----------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E8",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"R = \max_{\gamma \in \Delta^m} \sum_i \gamma_i f_i - "
     r"\eta \sum_i p_i \phi\left(\frac{\gamma_i}{p_i}\right)",
     assumptions="max f < 0",
-    examples=60,
     problem=problems(),
     d=divergences(),
 )
-def negative_losses(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def negative_losses_are_solved(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """All losses negative: the value and the weights are optimal as for any other losses."""
     top = max(problem.f)
     negative = Problem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
@@ -69,29 +68,25 @@ def negative_losses(problem: Problem, d: Divergence, solve: Solver = worst_case)
     yield primal_is(solution, exact, negative, d)
 
 
-@negative_losses.mutant("uniform weights when all losses are negative")
+@negative_losses_are_solved.mutant("uniform weights when all losses are negative")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return _uniform(s, losses) if float(array_namespace(losses).max(losses)) < 0 else s
 
 
-@negative_losses.mutant("clips losses at zero")
+@negative_losses_are_solved.mutant("clips losses at zero")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(array_namespace(losses).clip(losses, 0.0, None), eta, d, p=p)
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E9",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"R(f + c) = R(f) + c, \quad \gamma(f + c) = \gamma(f)",
-    examples=60,
     problem=dyadic_problems(min_size=2),
     c=st.sampled_from([2.0**20, 1.0, -(2.0**20), -1024.0]),
     d=divergences(),
 )
-def constant_added(
+def constant_leaves_the_weights(
     problem: Problem, c: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A constant added to all losses is added to the value, and leaves the weights as they are."""
@@ -102,13 +97,13 @@ def constant_added(
     yield from weights_are(solution, numbers(plain.weights), float(solution.value), moved, d)
 
 
-@constant_added.mutant("uniform weights beside a large offset")
+@constant_leaves_the_weights.mutant("uniform weights beside a large offset")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return _uniform(s, losses) if float(array_namespace(losses).max(losses)) > 1e5 else s
 
 
-@constant_added.mutant("regularises the mean as well")
+@constant_leaves_the_weights.mutant("regularises the mean as well")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=s.value * (1 - 1e-6))
@@ -117,13 +112,9 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 # --- Mass -----------------------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E10",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"\gamma \ge 0, \quad \sum_i \gamma_i = 1",
-    examples=60,
     problem=problems(),
     d=divergences(),
 )
@@ -156,18 +147,14 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 # --- Scale, order and rows ------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E11",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"R(c f; c \eta) = c R(f; \eta), \quad \gamma(c f; c \eta) = \gamma(f; \eta), \quad c > 0",
-    examples=60,
     problem=dyadic_problems(),
     k=st.integers(-30, 30),
     d=divergences(),
 )
-def change_of_units(
+def units_do_not_matter(
     problem: Problem, k: int, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Losses and eta in another unit give the value in that unit, and the same weights."""
@@ -180,27 +167,23 @@ def change_of_units(
     yield from weights_are(solution, numbers(plain.weights), float(solution.value), scaled, d)
 
 
-@change_of_units.mutant("adds 1e-8 to eta")
+@units_do_not_matter.mutant("adds 1e-8 to eta")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta + 1e-8, d, p=p)
 
 
-@change_of_units.mutant("forgets eta")
+@units_do_not_matter.mutant("forgets eta")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, 1.0, d, p=p)
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E12",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"R(f_{\pi}) = R(f), \quad \gamma(f_{\pi}) = \gamma(f)_{\pi}",
-    examples=60,
     case=reordered(),
     d=divergences(),
 )
-def order_of_the_points(case: Reordered, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def order_does_not_matter(case: Reordered, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Points in another order have the same value, and their weights in that order."""
     plain, solution = solved(solve, case.problem, d), solved(solve, case.other, d)
     yield value_is(solution, float(plain.value), case.problem)
@@ -209,40 +192,36 @@ def order_of_the_points(case: Reordered, d: Divergence, solve: Solver = worst_ca
     yield from weights_are(solution, expected, float(plain.value), case.other, d)
 
 
-@order_of_the_points.mutant("forgets to undo the sorting")
+@order_does_not_matter.mutant("forgets to undo the sorting")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
     return replace(s, weights=xp.take(s.weights, xp.argsort(losses)))
 
 
-@order_of_the_points.mutant("favours the first point")
+@order_does_not_matter.mutant("favours the first point")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     first = xp.astype(xp.arange(losses.shape[-1]) == 0, losses.dtype)
     return worst_case(losses + 1e-6 * first, eta, d, p=p)
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E13",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"R(f_1, \ldots, f_n)_k = R(f_k), \qquad \gamma(f_1, \ldots, f_n)_k = \gamma(f_k)",
     assumptions="losses of shape (n, m), and eta a number or of shape (n,)",
-    examples=60,
     rows=st.lists(st.lists(st.integers(-32, 32), min_size=4, max_size=4), min_size=2, max_size=3),
     eta=powers_of_ten(-2.0, 2.0),
-    each=st.booleans(),
+    eta_per_row=st.booleans(),
     d=divergences(),
 )
-def rows_of_a_batch(
-    rows: list[list[int]], eta: float, each: bool, d: Divergence, solve: Solver = worst_case
+def rows_are_independent(
+    rows: list[list[int]], eta: float, eta_per_row: bool, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Each row of a batch has the value and the weights that it has alone."""
-    etas = [eta * (1 + k) if each else eta for k in range(len(rows))]
+    etas = [eta * (1 + k) if eta_per_row else eta for k in range(len(rows))]
     losses = active().namespace.stack([array([v / 8 for v in row]) for row in rows])
-    together = solve(losses, array(etas) if each else eta, d)
+    together = solve(losses, array(etas) if eta_per_row else eta, d)
     values, weights = numbers(together.value), numbers(together.weights)
     for k, row in enumerate(rows):
         problem = Problem(tuple(v / 8 for v in row), etas[k])
@@ -254,13 +233,13 @@ def rows_of_a_batch(
         yield primal_is(row_of, float(alone.value), problem, d)
 
 
-@rows_of_a_batch.mutant("normalises over the whole batch")
+@rows_are_independent.mutant("normalises over the whole batch")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, weights=s.weights / losses.shape[0]) if losses.ndim > 1 else s
 
 
-@rows_of_a_batch.mutant("solves the first row for all")
+@rows_are_independent.mutant("solves the first row for all")
 def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -268,7 +247,7 @@ def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = Non
     return replace(s, weights=xp.broadcast_to(first, losses.shape))
 
 
-@rows_of_a_batch.mutant("takes the largest eta for all")
+@rows_are_independent.mutant("takes the largest eta for all")
 def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     return worst_case(losses, eta if isinstance(eta, float) else float(xp.max(eta)), d, p=p)
@@ -277,14 +256,10 @@ def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = Non
 # --- Between the mean and the largest loss --------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E16",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"\mathbb{E} f \le R(f; \eta') \le R(f; \eta) \le \max f, \quad \eta \le \eta'",
     assumptions="the largest loss of positive probability",
-    examples=60,
     problem=problems(),
     ratio=st.sampled_from([2.0, 1.125, 100.0]),
     d=divergences(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import mpmath as mp
@@ -27,7 +28,7 @@ from phiball.verification.instances.strategies import Problem, dyadic_problems, 
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
 
-LABEL = "Eq. (expression:R)"
+inner_claim = partial(claim, "Eq. (expression:R)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
 
 
 def _law(losses: Array, p: Array | None) -> Array:
@@ -37,19 +38,15 @@ def _law(losses: Array, p: Array | None) -> Array:
 # --- Probabilities --------------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E14",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"p_i = 0 \Rightarrow \gamma_i = 0",
     assumptions="the other points have positive probability",
-    examples=60,
     problem=dyadic_problems(),
     extra=st.lists(st.sampled_from([0.0, 1000.0, -1000.0]), min_size=1, max_size=2),
     d=divergences(),
 )
-def zero_probability(
+def zero_probability_has_no_weight(
     problem: Problem, extra: list[float], d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A point of zero probability has zero weight, and changes nothing, however large its loss."""
@@ -65,30 +62,26 @@ def zero_probability(
     yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
 
 
-@zero_probability.mutant("ignores the reference law")
+@zero_probability_has_no_weight.mutant("ignores the reference law")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, d)
 
 
-@zero_probability.mutant("replaces a probability of zero by 1e-9")
+@zero_probability_has_no_weight.mutant("replaces a probability of zero by 1e-9")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp, law = array_namespace(losses), _law(losses, p)
     law = xp.where(law > 0, law, xp.full_like(law, 1e-9))
     return worst_case(losses, eta, d, p=law / xp.sum(law))
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E15",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"f_i = f_j \Rightarrow \frac{\gamma_i}{p_i} = \frac{\gamma_j}{p_j}",
-    examples=60,
     problem=problems(),
     copies=st.integers(2, 3),
     d=divergences(),
 )
-def ties_share(
+def ties_share_their_weight(
     problem: Problem, copies: int, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Equal losses share their weight in proportion to their probabilities."""
@@ -100,7 +93,7 @@ def ties_share(
         yield Evidence(max(tied) - min(tied), ROUNDING, "the weights of equal losses", Quantity.MASS)
 
 
-@ties_share.mutant("gives the weight of equal losses to the first")
+@ties_share_their_weight.mutant("gives the weight of equal losses to the first")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -111,7 +104,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=xp.where(first, total, xp.zeros_like(total)))
 
 
-@ties_share.mutant("breaks ties by noise")
+@ties_share_their_weight.mutant("breaks ties by noise")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     noise = xp.astype(xp.arange(losses.shape[-1]), losses.dtype)
@@ -121,16 +114,12 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 # --- Special cases --------------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E18",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"\phi = \iota_{[0, 1]} \Rightarrow \gamma = p, \quad R = \mathbb{E} f",
-    examples=60,
     problem=problems(),
 )
-def risk_level_one(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def risk_level_one_is_the_mean(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """At alpha = 1 the indicator leaves no choice: the weights are p and the value is the mean."""
     solution = solved(solve, problem, indicator(1.0))
     off = definitions.difference(float(solution.value), exact_mean(problem))
@@ -139,30 +128,26 @@ def risk_level_one(problem: Problem, solve: Solver = worst_case) -> Iterator[Evi
     yield Evidence(float(max(errors)), ROUNDING, "the weights at alpha = 1", Quantity.WEIGHTS)
 
 
-@risk_level_one.mutant("takes the largest loss at alpha = 1")
+@risk_level_one_is_the_mean.mutant("takes the largest loss at alpha = 1")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=array_namespace(losses).max(losses))
 
 
-@risk_level_one.mutant("leaves out the lowest loss")
+@risk_level_one_is_the_mean.mutant("leaves out the lowest loss")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, indicator(max(1 - 1 / losses.shape[-1], 0.5)), p=p)
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E19",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"\max f - \eta D(\gamma_{top}) \le R \le \max f, \quad R \le \mathbb{E} f + "
     r"\frac{(\max f - \min f)^2}{\eta} \text{ if } \eta \ge 10^9 (\max f - \min f)",
-    examples=60,
     problem=problems(),
     ratio=st.sampled_from([1e-9, 1e9, 1e-15, 1e15]),
     d=divergences(),
 )
-def extreme_eta(
+def extreme_eta_overflows_nothing(
     problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
@@ -184,41 +169,39 @@ def extreme_eta(
             yield Evidence(float(top - extreme.eta * cost - value), tolerance, "the value at a tiny eta")
 
 
-@extreme_eta.mutant("adds 1e-6 to eta")
+@extreme_eta_overflows_nothing.mutant("adds 1e-6 to eta")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta + 1e-6, d, p=p)
 
 
-@extreme_eta.mutant("caps the exponent at 700")
+@extreme_eta_overflows_nothing.mutant("caps the exponent at 700")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     xp = array_namespace(losses)
     return worst_case(xp.where(losses > 700 * eta, xp.full_like(losses, 700 * eta), losses), eta, d, p=p)
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E20",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"m = 1 \Rightarrow \gamma = 1, \quad R = f_1",
-    examples=60,
     problem=problems(max_size=1, laws=False),
     d=divergences(),
 )
-def one_point(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def one_point_has_all_the_weight(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """One point has all the weight, and its loss is the value."""
     solution = solved(solve, problem, d)
     yield value_is(solution, problem.f[0], problem)
     yield Evidence(abs(numbers(solution.weights)[0] - 1), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
-@one_point.mutant("keeps the penalty phi(0)")
+@one_point_has_all_the_weight.mutant("keeps the penalty phi(0)")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=s.value + eta / 2)
 
 
-@one_point.mutant("divides by m - 1, or by one half")
+@one_point_has_all_the_weight.mutant("divides by m - 1, or by one half")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, weights=s.weights / max(losses.shape[-1] - 1, 0.5))
@@ -227,17 +210,15 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 # --- The certificate ------------------------------------------------------------------------------
 
 
-@claim(
-    LABEL,
+@inner_claim(
     id="E17",
-    verdict=Verdict.HOLDS,
-    any_solver=True,
     formula=r"gap = D(\mu) - P(\gamma), \quad P(\gamma) \le R \le D(\mu)",
-    examples=60,
     problem=problems(),
     d=divergences(),
 )
-def certificate(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def gap_is_dual_minus_primal(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """The gap is the dual value at mu minus the primal value at the weights, as it says."""
     solution = solved(solve, problem, d)
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
@@ -252,13 +233,13 @@ def certificate(problem: Problem, d: Divergence, solve: Solver = worst_case) -> 
     yield Evidence(definitions.difference(value, dual), tolerance, "the value, and the dual at mu")
 
 
-@certificate.mutant("says zero without looking")
+@gap_is_dual_minus_primal.mutant("says zero without looking")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, mu=s.mu + eta, gap=0 * s.gap)
 
 
-@certificate.mutant("divides the gap by eta")
+@gap_is_dual_minus_primal.mutant("divides the gap by eta")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     xp = array_namespace(losses)
@@ -268,7 +249,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=law, gap=short / eta if float(spread) > 0 else s.gap)
 
 
-@certificate.mutant("gives the largest loss as the value")
+@gap_is_dual_minus_primal.mutant("gives the largest loss as the value")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
     return replace(s, value=array_namespace(losses).max(losses))

@@ -78,7 +78,7 @@ def density_of_the_worst_case(
         return array_namespace(x).sin(wave * x[:, 0]) + slope * x[:, 0]
 
     def at(z: list[float]) -> Any:
-        found = density(
+        worst = density(
             loss,
             array(z)[:, None],
             Midpoints(2, rho),
@@ -88,7 +88,7 @@ def density_of_the_worst_case(
             samples=NODES,
             rng=rng(0),
         )
-        return to_numpy(found.density)
+        return to_numpy(worst.density)
 
     f = np.sin(wave * x) + slope * x
     mixed = at(centres)
@@ -96,10 +96,10 @@ def density_of_the_worst_case(
     scale = ROUNDING * (3 + (3 + eta) / eta)
     yield Evidence(abs(float(np.sum(mixed) * h) - 1), scale, "the mass")
     cost = value = 0.0
-    each = [at([z]) for z in centres]
-    error = float(np.abs(mixed - (each[0] + each[1]) / 2).max())
+    densities = [at([z]) for z in centres]
+    error = float(np.abs(mixed - (densities[0] + densities[1]) / 2).max())
     yield Evidence(error, scale / h, "the mixture over z")
-    for z, alone in zip((0, cells), each, strict=True):
+    for z, alone in zip((0, cells), densities, strict=True):
         zeta = alone[z : z + NODES] * 2 * rho
         cost += sum(float(definitions.phi(mp.mpf(v), d.family or "", d.parameter)) for v in zeta.tolist())
         value += float(solve_extended(f[z : z + NODES], eta, d.family or "", d.parameter)[0])
@@ -109,14 +109,14 @@ def density_of_the_worst_case(
 
 @density_of_the_worst_case.mutant("forgets the volume of the ball")
 def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
-    found = worst_case_density(loss, z, ball, eta, d, **rest)
-    return replace(found, density=found.density * 2 * ball.radius)
+    worst = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(worst, density=worst.density * 2 * ball.radius)
 
 
 @density_of_the_worst_case.mutant("adds the data points up in place of their mean")
 def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
-    found = worst_case_density(loss, z, ball, eta, d, **rest)
-    return replace(found, density=found.density * z.shape[0])
+    worst = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(worst, density=worst.density * z.shape[0])
 
 
 @density_of_the_worst_case.mutant("solves with half of eta")

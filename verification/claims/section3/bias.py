@@ -89,13 +89,13 @@ def expectation_is_a_subgradient(
     solve: Solver = bisection,
 ) -> Iterator[Evidence]:
     """The mean of the estimator is the gradient of an objective close to F."""
-    here, points = np.array(theta), POINTS + shift
-    V = _mean(here, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
-    at = level_value(here, level, eta, phi, points)
+    point, points = np.array(theta), POINTS + shift
+    V = _mean(point, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
+    at = level_value(point, level, eta, phi, points)
     # The origin, where all losses are equal, is the farthest from a gradient that forgets the weights.
-    for there in (np.array(other), np.zeros(2)):
-        short = at + float(V @ (there - here)) - eps - level_value(there, level, eta, phi, points)
-        yield Evidence(short, 2.0**-40 * (1000 + eta), f"theta' = {there}")
+    for target in (np.array(other), np.zeros(2)):
+        short = at + float(V @ (target - point)) - eps - level_value(target, level, eta, phi, points)
+        yield Evidence(short, 2.0**-40 * (1000 + eta), f"theta' = {target}")
 
 
 @expectation_is_a_subgradient.counterexample(margin=0.02)
@@ -167,8 +167,8 @@ def bias_of_a_level(
             yield Evidence(bias - bound(2), rounding, f"{phi.name}, eta = {eta:g}, n = 2: {bias:.6g}")
     sizes = [2**level for level in range(9)]
     for phi in (ENTROPIC, QUADRATIC):
-        found = [bias_by_sampling(n, 0.1, phi, solve, rows=max(1000, 20000 // n)) for n in sizes]
-        for n, (bias, error) in zip(sizes, found, strict=True):
+        biases = [bias_by_sampling(n, 0.1, phi, solve, rows=max(1000, 20000 // n)) for n in sizes]
+        for n, (bias, error) in zip(sizes, biases, strict=True):
             yield Evidence(-bias, NORMAL_QUANTILE * error, f"{phi.name}, eta = 0.1, n = {n}: not negative")
             yield Evidence(
                 bias - bound(n), NORMAL_QUANTILE * error, f"{phi.name}, eta = 0.1, n = {n}: {bias:.4g}"
@@ -179,7 +179,7 @@ def bias_of_a_level(
             "F - F^l",
             "the paper's G 2^-l",
             tuple(sizes),
-            tuple(bias for bias, _ in found),
+            tuple(bias for bias, _ in biases),
             tuple(bound(n) for n in sizes),
         )
 

@@ -61,17 +61,17 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
     assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
-def random_half(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
+def random_half_variance(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
     """The mass of a random half of m points has variance at most D_chi2/(2m), D_chi2 without a factor 1/2."""
     return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
 
 
-@random_half.mutant("has 4m for 2m")
+@random_half_variance.mutant("has 4m for 2m")
 def _(gamma: list[Fraction]) -> Fraction:
     return _lemma(gamma) / 2
 
 
-@random_half.mutant("has the chi-square of Example 3, with its factor 1/2")
+@random_half_variance.mutant("has the chi-square of Example 3, with its factor 1/2")
 def _(gamma: list[Fraction]) -> Fraction:
     return _lemma_of_example_3(gamma)
 
@@ -92,18 +92,18 @@ def _(gamma: list[Fraction]) -> Fraction:
     corrected=r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right) = m \sum_i \left(\gamma_i - \frac{1}{m}\right)^2",
     gamma=simplex(),
 )
-def random_half_with_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
+def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
     """The mass of a random half of m points has variance at most D_phi/(2m), phi that of Example 3."""
     return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
 
 
-@random_half_with_example_3.counterexample(margin=0.12)
+@random_half_variance_of_example_3.counterexample(margin=0.12)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
     gamma = [Fraction(1), Fraction(0)]
     return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
 
 
-@random_half_with_example_3.mutant("has the chi-square without the factor 1/2")
+@random_half_variance_of_example_3.mutant("has the chi-square without the factor 1/2")
 def _(gamma: list[Fraction]) -> Fraction:
     return _lemma(gamma)
 
@@ -144,7 +144,7 @@ def one_sign_on_each_half(
 def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
     half = rows.shape[-1] // 2
     value, w = signed_weights(rows, eta, phi, telescoping=False)
-    parts = [to_numpy(worst_case(one, eta, phi).weights) / 2 for one in (rows[half:], rows[:half])]
+    parts = [to_numpy(worst_case(part, eta, phi).weights) / 2 for part in (rows[half:], rows[:half])]
     return value, array(to_numpy(w) - np.concatenate(parts))
 
 

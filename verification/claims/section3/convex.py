@@ -114,7 +114,7 @@ def rounded_level(G: float, delta: float) -> float:
     G=powers_of_ten(-3, 3),
     delta=powers_of_ten(-6, 1),
 )
-def level_of_table(G: float, delta: float, level: LevelRule = rounded_level) -> Iterator[Evidence]:
+def level_of_table_1(G: float, delta: float, level: LevelRule = rounded_level) -> Iterator[Evidence]:
     """L = ceil(log2(8G/delta)) is the least with 2 (epsilon + G/2^L) <= delta/2, epsilon = delta/8."""
     L = level(G, delta)
     yield Evidence(abs(L - round(L)), 0.0, f"L = {L:.4g} is a whole number")
@@ -125,7 +125,7 @@ def level_of_table(G: float, delta: float, level: LevelRule = rounded_level) -> 
         yield Evidence(delta / 2 - below, 2.0**-50 * delta, f"L - 1 = {L - 1} is not enough")
 
 
-@level_of_table.counterexample(margin=0.006)
+@level_of_table_1.counterexample(margin=0.006)
 def _natural_logarithm() -> Evidence:
     G, delta = 1.0, 0.01
     L = ceil(log(8 * G / delta))
@@ -140,12 +140,12 @@ def _natural_logarithm() -> Evidence:
     )
 
 
-@level_of_table.mutant("the natural logarithm, rounded up")
+@level_of_table_1.mutant("the natural logarithm, rounded up")
 def _(G: float, delta: float) -> float:
     return max(0, ceil(log(8 * G / delta)))
 
 
-@level_of_table.mutant("rounds down")
+@level_of_table_1.mutant("rounds down")
 def _(G: float, delta: float) -> float:
     return max(0, int(log2(8 * G / delta)))
 
@@ -236,7 +236,7 @@ def train(made: Plan, sgd: Sgd, seed: int) -> Any:
     id="F4-run",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}_{1:T}) - F(\theta_*) \right] \le \delta",
-    assumptions="f = abs(theta - z'), rho = 0.2, three data points, quadratic phi, eta = 1; 24 runs a delta",
+    assumptions="f = abs(theta - z'), rho = 0.2, three data points, quadratic phi, eta = 1; 24 runs per delta",
     error_level=1e-6,
 )
 def delta_is_reached(plan: Planner = convex_plan, sgd: Sgd = projected_sgd) -> Iterator[Evidence | Curve]:

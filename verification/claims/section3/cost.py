@@ -90,9 +90,9 @@ def cost_of_algorithm2(
         ("queries of Algorithm 2, eps = 1e-6", "losses m", SIZES, [(m, 1e-6) for m in SIZES]),
         ("queries of Algorithm 2, m = 64", "log2(1/eps)", BITS, [(64, eps) for eps in PRECISIONS]),
     ):
-        found = tuple(queries_of_algorithm2(losses(m), eps, algorithm)[0] for m, eps in runs)
+        counts = tuple(queries_of_algorithm2(losses(m), eps, algorithm)[0] for m, eps in runs)
         bound = tuple(m * (printed_iterations(1.0, 1.0, ETA, eps) + 1) for m, eps in runs)
-        curve = Curve(title, label, "queries", "the paper's m T, T rounded up", x, found, bound)
+        curve = Curve(title, label, "queries", "the paper's m T, T rounded up", x, counts, bound)
         yield curve
         yield curve.at_most(1.0, 2.0**-44)
         yield curve.below_bound()
@@ -145,15 +145,15 @@ def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
 def cost_of_estimators(
     law: Levels = _probabilities, points: Callable[[int], int] = points_solved
 ) -> Iterator[Evidence | Curve]:
-    """SG costs O(2^L log 1/eps) queries, and RT-MLMC O(L log 1/eps) in the mean."""
+    """SG costs O(2^L log 1/eps) queries, and RT-MLMC O(L log 1/eps) on average."""
     levels, eps = tuple(range(1, 11)), 1e-4
     T = iterations(1.0, 1.0, ETA, eps)
     for top in (0, *levels):
         solved = sum(p * points(k) for k, p in enumerate(law(top)))
         exact = (1 + 2 * top) / (2 - 2.0**-top)
         yield Evidence(abs(solved - exact), 2.0**-44 * exact, f"L = {top}: (1 + 2L)/(2 - 2^-L) points solved")
-    each = [queries_of_level(k, eps, telescoping=True) for k in range(levels[-1] + 1)]
-    random = [sum(p * q for p, q in zip(law(top), each, strict=False)) for top in levels]
+    level_costs = [queries_of_level(k, eps, telescoping=True) for k in range(levels[-1] + 1)]
+    random = [sum(p * q for p, q in zip(law(top), level_costs, strict=False)) for top in levels]
     plain = [queries_of_level(top, eps, telescoping=False) for top in levels]
     order = [(1 + 2 * top) / (2 - 2.0**-top) for top in levels]
     few = [

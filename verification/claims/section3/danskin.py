@@ -41,7 +41,7 @@ def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
     direction=st.lists(st.sampled_from([1.0, 0.0, -1.0, 0.5]), min_size=6, max_size=6),
     size=st.sampled_from([1.0, 1e-2, 1e-4]),
 )
-def danskin(
+def danskin_gradient(
     problem: Problem,
     d: Divergence,
     direction: list[float],
@@ -51,33 +51,33 @@ def danskin(
     """The gradient of the risk is the expectation of the loss's gradient under the worst case."""
     w = gradient(problem, d)
     exact = (problem.eta, d.family or "", d.parameter, problem.p)
-    here = solve_exactly(problem.f, *exact).value
+    risk = solve_exactly(problem.f, *exact).value
     h = size * (problem.spread or problem.eta)
     for sign in (1, -1):
         moved = replace(
             problem, f=tuple(v + sign * h * g for v, g in zip(problem.f, direction, strict=False))
         )
-        there = solve_exactly(moved.f, *exact).value
+        moved_risk = solve_exactly(moved.f, *exact).value
         # R is convex in f, so that w is its gradient if and only if the tangent stays below, on both sides.
         tangent = sum(x * (b - a) for x, a, b in zip(w, problem.f, moved.f, strict=True))
-        rise = definitions.difference(there, here)
+        rise = definitions.difference(moved_risk, risk)
         # The weights are exact to rounding, and so is the step up to that of f itself, which it carries.
         yield Evidence(tangent - rise, ROUNDING * h + 2.0**-50 * problem.size, f"a step of {sign * h:.4g}")
 
 
-@danskin.mutant("averages under the reference law")
+@danskin_gradient.mutant("averages under the reference law")
 def _(problem: Problem, d: Divergence) -> list[float]:
     return list(problem.probabilities)
 
 
-@danskin.mutant("takes the gradient at the largest loss")
+@danskin_gradient.mutant("takes the gradient at the largest loss")
 def _(problem: Problem, d: Divergence) -> list[float]:
     top = max(problem.charged)
     w = [q if v == top else 0.0 for v, q in zip(problem.f, problem.probabilities, strict=True)]
     return [v / sum(w) for v in w]
 
 
-@danskin.mutant("differentiates the penalty as well")
+@danskin_gradient.mutant("differentiates the penalty as well")
 def _(problem: Problem, d: Divergence) -> list[float]:
     w = numbers(worst_case(problem.losses, problem.eta, d, p=problem.law).weights)
     return [2 * v - q for v, q in zip(w, problem.probabilities, strict=True)]

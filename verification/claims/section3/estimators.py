@@ -14,6 +14,7 @@ from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, signed_weights
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
 from phiball.verification.instances.strategies import powers_of_ten
 
@@ -70,7 +71,7 @@ def _(level: int) -> tuple[float, ...]:
     level=st.integers(0, 30),
 )
 def expected_samples(level: int, cost: Cost = _evaluations) -> Evidence:
-    """RT-MLMC draws sum_l P(l) 2^l perturbed points a data point in the mean."""
+    """RT-MLMC draws sum_l P(l) 2^l perturbed points per data point on average."""
     exact = sum(p * 2.0**k for k, p in enumerate(_probabilities(level)))
     return Evidence(abs(cost(level) - exact), 2.0**-44 * exact)
 
@@ -90,10 +91,9 @@ def _mean(f: Any, p: Any, g: Any, level: int, solve: Callable[[Array], tuple[Arr
     """E of (value, sum_i w_i g_i) over all samples of 2^level points of the law p, by enumeration."""
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(p[k] for k in row) for row in picks])
-    xp = active().namespace
-    value, weights = solve(xp.asarray(np.array(f)[picks], dtype=xp.float64))
-    each = (to_numpy(weights) * np.array(g)[picks]).sum(axis=-1)
-    return np.array([chance @ to_numpy(value), chance @ each])
+    value, weights = solve(array(np.array(f)[picks]))
+    weighted = (to_numpy(weights) * np.array(g)[picks]).sum(axis=-1)
+    return np.array([chance @ to_numpy(value), chance @ weighted])
 
 
 @claim(
@@ -173,8 +173,8 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
     if not telescoping or rows.shape[-1] == 1:
         return value, w
     _, half = signed_weights(rows, 2 * eta + 1, phi, telescoping=False)
-    there, all_half = signed_weights(rows, 2 * eta + 1, phi, telescoping=True)
-    return there, w + all_half - half
+    value, all_half = signed_weights(rows, 2 * eta + 1, phi, telescoping=True)
+    return value, w + all_half - half
 
 
 @claim(

@@ -38,9 +38,9 @@ def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
     return Curve(what, "2^l", symbol, "the paper's bound", points, tuple(y), tuple(limits))
 
 
-def _as_enumerated(what: str, found: list[float], exact: list[float]) -> Evidence:
+def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evidence:
     """The library's levels are the binomial sums of the two-point law."""
-    error = float(np.max(np.abs(np.array(found) - np.array(exact))))
+    error = float(np.max(np.abs(np.array(computed) - np.array(exact))))
     return Evidence(error, TWO_POINTS.rounding, f"{what} against the binomial sums")
 
 
@@ -61,7 +61,9 @@ def value_bound(law: Law, level: int) -> float:
     law=bounded_laws(),
     level=st.integers(0, 3),
 )
-def value_bias(law: Law, level: int, solve: Solver = worst_case, bound: Bound = value_bound) -> Evidence:
+def value_bias_is_bounded(
+    law: Law, level: int, solve: Solver = worst_case, bound: Bound = value_bound
+) -> Evidence:
     """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
     value, _ = level_mean(law, level, solve)
     return Evidence(abs(value - law.limit[0]) - bound(law, level), law.eta * law.rounding)
@@ -221,14 +223,14 @@ def _flat_parabola() -> Evidence:
         change - printed * distance,
         0.0,
         f"f = 0.05 theta^2 on abs(theta) <= 0.1, eta = 1: the printed constant is {printed:.4g}, and the "
-        f"gradient changes by {change / distance:.4g} a unit",
+        f"gradient changes by {change / distance:.4g} per unit",
     )
 
 
 # --- Faults ---------------------------------------------------------------------------------------
 
 
-@value_bias.mutant("adds up instead of averaging", replaces="solve")
+@value_bias_is_bounded.mutant("adds up instead of averaging", replaces="solve")
 @value_bias_rate.mutant("adds up instead of averaging", replaces="solve")
 def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
     out = worst_case(losses, eta, phi)
@@ -248,7 +250,7 @@ def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
     return WorstCase(out.value, out.mu, losses.shape[-1] * out.weights, out.gap)
 
 
-@value_bias.mutant("has a constant that falls with B", replaces="bound")
+@value_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 def _(law: Law, level: int) -> float:
     return law.eta * law.growth(-2) * 2.0 ** -(level + 1)
 

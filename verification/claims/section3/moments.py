@@ -242,9 +242,9 @@ def _half(
 ) -> Iterator[Evidence]:
     n, half = 2**level, 2 ** (level - 1)
     gamma, bar, part, part_bar = (
-        to_numpy(one)
+        to_numpy(weights)
         for rows in (array([f[:n]]), array([f[:half]]))
-        for one in (algorithm2_rows(rows, eta, phi, eps), worst_case(rows, eta, phi).weights)
+        for weights in (algorithm2_rows(rows, eta, phi, eps), worst_case(rows, eta, phi).weights)
     )
     errors = 2 ** (level - 1) * np.abs(gamma - bar).max() + coefficient(level) * np.abs(part - part_bar).max()
     left = np.abs(gamma[:, :half] - part / 2).sum()

@@ -128,7 +128,7 @@ def _(problem: Setting, eps: float) -> HyperParameters:
     r" n_L = O(1), \gamma = \widetilde{O}(\epsilon^2)",
     assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; RT-MLMC draws (L+1)/(2 - 2^-L)",
 )
-def exponents_of_table(table: Table = table_2) -> Iterator[Evidence | Curve]:
+def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
     """The formulas of the proof have the orders of Table 2: cost eps^-4, memory of a batch eps^-2."""
     for constrained in (True, False):
         problem = Setting(1.0, 1.0, 1.0, 10.0, 1.0, constrained)
@@ -148,25 +148,25 @@ def exponents_of_table(table: Table = table_2) -> Iterator[Evidence | Curve]:
             rows.append(("memory", memory, 2, 2))
         where = "constrained" if constrained else "unconstrained"
         for name, y, power, logs in rows:
-            for one in Curve.of_order(
+            for piece in Curve.of_order(
                 f"{name}, {where}", "1/epsilon", INVERSE_EPSILONS, y, power, logs
             ).within_order():
-                if isinstance(one, Evidence) or name in ("T", "cost"):  # the curves worth drawing
-                    yield one
+                if isinstance(piece, Evidence) or name in ("T", "cost"):  # the curves worth drawing
+                    yield piece
 
 
-@exponents_of_table.mutant("a batch for both")
+@exponents_of_table_2.mutant("a batch for both")
 def _(problem: Setting, eps: float) -> HyperParameters:
     return replace(table_2(problem, eps), batch=table_2(replace(problem, constrained=True), eps).batch)
 
 
-@exponents_of_table.mutant("steps for epsilon^3")
+@exponents_of_table_2.mutant("steps for epsilon^3")
 def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, steps=ceil(h.steps / eps))
 
 
-@exponents_of_table.mutant("a step that grows as epsilon falls")
+@exponents_of_table_2.mutant("a step that grows as epsilon falls")
 def _(problem: Setting, eps: float) -> HyperParameters:
     return replace(table_2(problem, eps), step_size=1 / problem.smoothness / eps**0.1)
 
@@ -196,7 +196,7 @@ def expected_peak(level: int, steps: int) -> float:
     corrected=r"\mathbb{E}[ 2^{\ell} ] = \frac{L+1}{2 - 2^{-L}} = O\left( \log\frac{1}{\epsilon} \right)",
 )
 def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) -> Iterator[Evidence | Curve]:
-    """Without a constraint a step holds O(log(1/eps)) perturbed points in the mean."""
+    """Without a constraint a step holds O(log(1/eps)) perturbed points on average."""
     made = [table_2(Setting(1.0, 1.0, 1.0, 10.0, 1.0, False), eps) for eps in EPSILONS]
     y = [memory(h.level, h.steps) for h in made]
     for h, held in zip(made, y, strict=True):

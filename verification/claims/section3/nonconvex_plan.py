@@ -25,6 +25,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.printed_algorithms import (
     EPSILONS,
     INVERSE_EPSILONS,
@@ -106,8 +107,8 @@ def stationarity_of_runs(
     how = {"step_size": made.step_size, "steps": made.steps, "project": project, "average": False}
     run = sgd(recorded, start, rng=rng(seed + 1), **how)
     iterates = np.stack([*seen, to_numpy(run.last)])
-    slope = xp.asarray(wave_slope(iterates, HEIGHT, ETA), dtype=xp.float64)
-    theta = xp.asarray(iterates, dtype=xp.float64)
+    slope = array(wave_slope(iterates, HEIGHT, ETA))
+    theta = array(iterates)
     mapping = gradient_mapping(slope, theta, step_size=made.step_size, project=project)
     return np.mean(to_numpy(mapping) ** 2, axis=0)
 

@@ -195,7 +195,7 @@ def gradient_constant(F: SmoothFunction) -> float:
     examples=150,
     F=smooth_functions(),
 )
-def step_of_a_smooth_function(
+def projected_step_descends(
     F: SmoothFunction, sgd: Sgd = projected_sgd, S: Callable[[SmoothFunction], float] = gradient_constant
 ) -> Evidence:
     """If grad F is S-Lipschitz, a projected step 1/(2S) lowers F by at least 3 |mapping|^2/(8S)."""
@@ -208,25 +208,25 @@ def step_of_a_smooth_function(
     return Evidence(F.value(second) - F.value(first) + lowered, 2.0**-46 * size)
 
 
-@step_of_a_smooth_function.counterexample(margin=0.001)
+@projected_step_descends.counterexample(margin=0.001)
 def _lipschitz_for_smooth(sgd: Sgd = projected_sgd) -> Evidence:
     F = SmoothFunction(True, 1.0, 1.0, -0.1, 0.1, 0.1, 0.0, 1, 100)
     S = F.lipschitz
-    found, printed = stationarity(F, sgd, S), 8 * S * F.drop / F.steps
+    measured, printed = stationarity(F, sgd, S), 8 * S * F.drop / F.steps
     return Evidence(
-        found - printed,
+        measured - printed,
         0.0,
         f"F = theta^2/2 on abs(theta) <= 0.1 has abs(F - F') <= 0.1 abs(theta - theta'); at the step 1/(2 S) "
-        f"with S = 0.1 the mean of |mapping|^2 over T = 100 is {found:.2g}, and 8 S D/T = {printed:.2g}",
+        f"with S = 0.1 the mean of |mapping|^2 over T = 100 is {measured:.2g}, and 8 S D/T = {printed:.2g}",
     )
 
 
-@step_of_a_smooth_function.mutant("the printed S, a Lipschitz constant of F", replaces="S")
+@projected_step_descends.mutant("the printed S, a Lipschitz constant of F", replaces="S")
 def _(F: SmoothFunction) -> float:
     return F.lipschitz
 
 
-@step_of_a_smooth_function.mutant("half of S", replaces="S")
+@projected_step_descends.mutant("half of S", replaces="S")
 def _(F: SmoothFunction) -> float:
     return F.smoothness / 2
 
@@ -251,8 +251,8 @@ def random_iterate_is_stationary(
     F: SmoothFunction, sgd: Sgd = projected_sgd, bound: Callable[[SmoothFunction], float] = lemma_bound
 ) -> Evidence:
     """With the step 1/(2S), E|mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
-    found, limit = stationarity(F, sgd, F.smoothness), bound(F)
-    return Evidence(found - limit, F.rounding, f"E|mapping|^2 is {found:.4g}, the bound {limit:.4g}")
+    measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
+    return Evidence(measured - limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}")
 
 
 @random_iterate_is_stationary.mutant("forgets the noise", replaces="bound")

@@ -65,9 +65,9 @@ def linearisation_error(
     yield from linearisation(points, rho, ratio, phi, linear, 1.0)
     # The printed proof has z - z' for z' - z, which is the same for a ball around z.
     g, ball = array([[g] for g, _ in points]), Ball(2, rho)
-    there, back = (linear(v, ball, rho / ratio, phi) for v in (g, -g))
+    forward, backward = (linear(v, ball, rho / ratio, phi) for v in (g, -g))
     yield Evidence(
-        float(np.max(np.abs(to_numpy(there - back)))),
+        float(np.max(np.abs(to_numpy(forward - backward)))),
         QUADRATURE * rho * max(abs(g) for g, _ in points),
         "g and -g",
     )
@@ -107,31 +107,31 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     C=powers_of_ten(-2, 2),
     phi=st.sampled_from([*PAPER_DIVERGENCES, cressie_read(1.5), cressie_read(-1.0)]),
 )
-def certainty_equivalent(
+def r1_is_the_certainty_equivalent(
     g: list[float], C: float, phi: Divergence, regulariser: Linear = r1, inside: Certainty = certainty_inside
 ) -> Iterator[Evidence]:
     """R1 is rho times the certainty equivalent of g.b, whose two forms are equal."""
     size, rho = float(np.linalg.norm(g)), 0.25
     law = (size, len(g), 1 / C, phi.family or "", phi.parameter)
-    one, other = inside(*law), certainty_outside(*law)
+    inner_form, outer_form = inside(*law), certainty_outside(*law)
     # Golden section ends within 2e-15 of an interval that is a few size + 1/C wide.
     rounding = 1e-14 * (size + 1 / C)
-    yield Evidence(abs(one - other), rounding, "the two forms of the certainty equivalent")
+    yield Evidence(abs(inner_form - outer_form), rounding, "the two forms of the certainty equivalent")
     got = mean(regulariser(array([g]), Ball(2, rho), C, phi)) / rho
-    yield Evidence(abs(got - other), QUADRATURE * size + rounding, "R1/rho and the certainty equivalent")
+    yield Evidence(abs(got - outer_form), QUADRATURE * size + rounding, "R1/rho and the certainty equivalent")
 
 
-@certainty_equivalent.mutant("forgets rho", replaces="regulariser")
+@r1_is_the_certainty_equivalent.mutant("forgets rho", replaces="regulariser")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, C, phi) / ball.radius
 
 
-@certainty_equivalent.mutant("takes C for 1/C", replaces="regulariser")
+@r1_is_the_certainty_equivalent.mutant("takes C for 1/C", replaces="regulariser")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1 / C, phi)
 
 
-@certainty_equivalent.mutant("forgets eta in front of the infimum", replaces="inside")
+@r1_is_the_certainty_equivalent.mutant("forgets eta in front of the infimum", replaces="inside")
 def _(size: float, d: int, eta: float, family: str, parameter: float | None) -> float:
     return certainty_inside(size, d, eta, family, parameter) / eta
 
@@ -169,7 +169,9 @@ def _fourth_order(derivatives: tuple[float, float, float]) -> float:
     ),
     assumptions="phi twice continuously differentiable around 1 with phi''(1) > 0; the gradient is not 0",
 )
-def curvature_of_phi(regulariser: Linear = r3, linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
+def variance_is_divided_by_curvature(
+    regulariser: Linear = r3, linear: Linear = surrogate
+) -> Iterator[Evidence | Curve]:
     """The variance is divided by phi''(1), not by 1: the linearised risk over R3 tends to 1."""
     eta = 0.5
     C = (0.3, 0.1, 0.03, 0.01, 0.003)
@@ -201,16 +203,16 @@ def curvature_of_phi(regulariser: Linear = r3, linear: Linear = surrogate) -> It
         yield curve.below_bound()
 
 
-@curvature_of_phi.mutant("forgets phi''(1)", replaces="regulariser")
+@variance_is_divided_by_curvature.mutant("forgets phi''(1)", replaces="regulariser")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return phi.curvature1 * r3(g, ball, eta, phi)
 
 
-@curvature_of_phi.mutant("forgets the half", replaces="regulariser")
+@variance_is_divided_by_curvature.mutant("forgets the half", replaces="regulariser")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 2 * r3(g, ball, eta, phi)
 
 
-@curvature_of_phi.mutant("takes the largest increase", replaces="linear")
+@variance_is_divided_by_curvature.mutant("takes the largest increase", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r2(g, ball)

@@ -13,7 +13,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
 from phiball.verification.instances.divergences import absolute_on
-from phiball.verification.instances.regularizers import DATA, GRADIENTS, Linear, Variation, lack
+from phiball.verification.instances.regularizers import DATA, GRADIENTS, Linear, Variation, shortfall_of_r1
 from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import line_risk, parabola
 
@@ -49,7 +49,7 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
     ),
     assumptions="the gradient of f is Lipschitz; rho, eta -> 0",
 )
-def fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
+def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     """With rho/eta -> C, R1 is the regulariser up to o(rho), and up to O(rho^2) if the ratio is C."""
     C = 2.0
     scales = tuple(10 ** (-k / 2) for k in range(3, 9))
@@ -87,17 +87,17 @@ def fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     yield curve.below_bound()
 
 
-@fixed_ratio.mutant("takes the variation R2")
+@r1_at_a_fixed_ratio.mutant("takes the variation R2")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r2(g, ball)
 
 
-@fixed_ratio.mutant("takes the variance R3")
+@r1_at_a_fixed_ratio.mutant("takes the variance R3")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r3(g, ball, ball.radius / C, ENTROPIC)
 
 
-@fixed_ratio.mutant("takes C for 1/C")
+@r1_at_a_fixed_ratio.mutant("takes C for 1/C")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1 / C, phi)
 
@@ -125,7 +125,7 @@ HALF = absolute_on(0.5)
         r"= o(\rho)"
     ),
 )
-def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
+def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
     """With rho/eta -> infinity, the dual norm of the gradient is the regulariser up to o(rho)."""
     scales = tuple(10.0**-k for k in (2, 3, 4, 5, 6))
     g = array([[v] for v in GRADIENTS])
@@ -133,7 +133,10 @@ def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
     for phi in FOUR:
         # eta = rho^1.5, so that rho/eta = rho^-0.5 and eta is larger than the error of linearisation.
         y = [abs(true_regulariser(rho, rho**1.5, phi) - mean(regulariser(g, Ball(2, rho)))) for rho in scales]
-        bound = [S * rho + float(np.mean([lack(v, rho**-0.5, phi) for v in GRADIENTS])) for rho in scales]
+        bound = [
+            S * rho + float(np.mean([shortfall_of_r1(v, rho**-0.5, phi) for v in GRADIENTS]))
+            for rho in scales
+        ]
         curve = Curve(
             f"(E - R2)/rho at rho/eta = rho^-0.5, {phi.name} phi",
             "1/rho",
@@ -158,14 +161,14 @@ def variation(regulariser: Variation = r2) -> Iterator[Evidence | Curve]:
         "E[S] rho + what the linear risk lacks of the dual norm",
         tuple(1 / rho for rho in scales),
         tuple(abs(a - b) / rho for a, b, rho in zip(y, R2, scales, strict=True)),
-        tuple(3 * rho + sum(lack(a, rho**-0.5, ENTROPIC) for a, _ in box) for rho in scales),
+        tuple(3 * rho + sum(shortfall_of_r1(a, rho**-0.5, ENTROPIC) for a, _ in box) for rho in scales),
     )
     yield curve
     yield curve.at_most(-0.4, 0.02)
     yield curve.below_bound(QUADRATURE)
 
 
-@variation.counterexample(margin=0.49)
+@r2_at_a_large_ratio.counterexample(margin=0.49)
 def _infinite_near_zero() -> Iterator[Evidence]:
     C = 1e4
     g = array([[1.0]])
@@ -181,16 +184,16 @@ def _infinite_near_zero() -> Iterator[Evidence]:
         )
 
 
-@variation.mutant("takes the norm itself, not its dual")
+@r2_at_a_large_ratio.mutant("takes the norm itself, not its dual")
 def _(g: Array, ball: Ball) -> Array:
     return ball.radius * ball.length(g)
 
 
-@variation.mutant("forgets rho")
+@r2_at_a_large_ratio.mutant("forgets rho")
 def _(g: Array, ball: Ball) -> Array:
     return r2(g, Ball(ball.norm, 1.0))
 
 
-@variation.mutant("gives half of it, as the phi of the counterexample")
+@r2_at_a_large_ratio.mutant("gives half of it, as the phi of the counterexample")
 def _(g: Array, ball: Ball) -> Array:
     return r2(g, ball) / 2

@@ -63,7 +63,7 @@ def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> f
         r"O\left(\frac{\rho^4}{\eta^3}\right) + o(\rho^2) = \mathcal{R}_3 + o\left(\frac{\rho^2}{\eta}\right)"
     ),
 )
-def variance(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
+def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
     """With rho/eta -> 0, R3 and the curvature of f are the regulariser up to o(rho^2) + O(rho^4/eta^3)."""
     # From rho = 0.1 the remainder is not monotone: two of its terms cancel there.
     scales = tuple(10 ** (-k / 2) for k in range(4, 11))
@@ -102,7 +102,7 @@ def variance(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
         yield Evidence(abs(ratio - 1), 0.01, f"E/R3 = {ratio:.4f} at rho = 1e-5, {phi.name} phi")
 
 
-@variance.counterexample(margin=0.49)
+@r3_at_a_small_ratio.counterexample(margin=0.49)
 def _anything_will_do() -> Iterator[Evidence]:
     scales = (1e-2, 1e-3, 1e-4, 1e-5)
     excess = [float(_exact_regulariser(rho, sqrt(rho), ENTROPIC)) for rho in scales]
@@ -118,17 +118,17 @@ def _anything_will_do() -> Iterator[Evidence]:
         )
 
 
-@variance.mutant("is 0")
+@r3_at_a_small_ratio.mutant("is 0")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 0 * r3(g, ball, eta, phi)
 
 
-@variance.mutant("is seven times R3")
+@r3_at_a_small_ratio.mutant("is seven times R3")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 7 * r3(g, ball, eta, phi)
 
 
-@variance.mutant("forgets the half")
+@r3_at_a_small_ratio.mutant("forgets the half")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 2 * r3(g, ball, eta, phi)
 
@@ -165,7 +165,7 @@ COSTS: dict[Divergence, Callable[[float], float]] = {
     ),
     assumptions="phi finite on (0, inf) for the first, phi''(1) > 0 for the second; the gradient is not 0",
 )
-def interpolation(
+def r1_interpolates(
     oce: Linear = r1, largest: Variation = r2, smallest: Linear = r3
 ) -> Iterator[Evidence | Curve]:
     """R1 lies between the two others: it tends to R2 as C -> infinity, and to R3 as C -> 0."""
@@ -212,16 +212,16 @@ def interpolation(
         yield curve.below_bound(1e-7)
 
 
-@interpolation.mutant("keeps C = 1", replaces="oce")
+@r1_interpolates.mutant("keeps C = 1", replaces="oce")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1.0, phi)
 
 
-@interpolation.mutant("takes the largest entry of the gradient", replaces="largest")
+@r1_interpolates.mutant("takes the largest entry of the gradient", replaces="largest")
 def _(g: Array, ball: Ball) -> Array:
     return r2(g, Ball(1, ball.radius))
 
 
-@interpolation.mutant("takes eta = rho C", replaces="smallest")
+@r1_interpolates.mutant("takes eta = rho C", replaces="smallest")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, ball.radius**2 / eta, phi)

@@ -23,6 +23,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.function_classes import (
     Capacity,
     LogCovering,
@@ -54,9 +55,7 @@ def _robust_losses() -> Any:
     xp = active().namespace
     values = []
     for y in (0, 1):
-        losses = ramp_loss(
-            xp.asarray(t, dtype=xp.float64), xp.full(t.shape[:-1], y, dtype=xp.int64), varrho=1.0
-        )
+        losses = ramp_loss(array(t), xp.full(t.shape[:-1], y, dtype=xp.int64), varrho=1.0)
         values.append(to_numpy(worst_case(losses, 0.1, ENTROPIC).value))
     return np.concatenate(values, axis=-1)
 
@@ -149,7 +148,7 @@ SIZES = st.integers(1, 6).map(lambda k: 10**k)
     family=linear_classes(),
     n=SIZES,
 )
-def linear_class(
+def linear_class_bound(
     family: dict[str, float],
     n: int,
     bound: Bound = covering_bound,
@@ -172,16 +171,16 @@ def linear_class(
     yield Evidence(total / closed - 1, 1e-9, "the bound is no larger")
 
 
-@linear_class.mutant("forgets the root of d", replaces="capacity")
+@linear_class_bound.mutant("forgets the root of d", replaces="capacity")
 def _(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
     return linear_capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho) / sqrt(d)
 
 
-@linear_class.mutant("integrates log N without the root", replaces="bound")
+@linear_class_bound.mutant("integrates log N without the root", replaces="bound")
 def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
     return covering_bound(n, delta, lambda eps: log_covering(eps) ** 2)
 
 
-@linear_class.mutant("forgets 8/n", replaces="order")
+@linear_class_bound.mutant("forgets 8/n", replaces="order")
 def _(n: int, delta: float, capacity: float, *, constant: float) -> float:
     return excess_order(n, delta, capacity, constant=constant) - 8 / n

@@ -127,7 +127,7 @@ def _printed_divergence() -> Iterator[Evidence]:
     # f = (0, 1), quadratic phi, eta = 1: the printed objective at P = (1/2 - e, 1/2 + e) is 1/2 + e - 6 e^2.
     q = np.linspace(0, 1, 2401)
     xp = active().namespace
-    weights = xp.asarray(np.stack([1 - q, q], axis=-1), dtype=xp.float64)
+    weights = array(np.stack([1 - q, q], axis=-1))
     highest = float(xp.max(under_the_worst_case(array([0.0, 1.0]), weights, 1.0, QUADRATIC)))
     true = float(definitions.dual_minimum((0.0, 1.0), 1.0, "quadratic"))
     yield Evidence(

@@ -24,8 +24,8 @@ LOGITS = st.one_of(st.integers(-3, 3).map(float), st.floats(-5, 5, width=32, all
 def logits(draw: st.DrawFn) -> tuple[list[float], list[float], int]:
     """Two vectors of logits of up to five classes, and a label."""
     K = draw(st.integers(2, 5))
-    one, other = (draw(st.lists(LOGITS, min_size=K, max_size=K)) for _ in range(2))
-    return one, other, draw(st.integers(0, K - 1))
+    first, second = (draw(st.lists(LOGITS, min_size=K, max_size=K)) for _ in range(2))
+    return first, second, draw(st.integers(0, K - 1))
 
 
 def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
@@ -47,15 +47,15 @@ def ramp_is_lipschitz(
     pair: tuple[list[float], list[float], int], varrho: float, loss: Ramp = ramp_loss
 ) -> Iterator[Evidence]:
     """The ramp loss is 2/varrho-Lipschitz in the largest change of a logit, and no less."""
-    one, other, y = pair
-    apart = max(abs(a - b) for a, b in zip(one, other, strict=True))
-    change = abs(_loss(loss, one, y, varrho) - _loss(loss, other, y, varrho))
-    size = max(map(abs, one + other))
+    t, other, y = pair
+    apart = max(abs(a - b) for a, b in zip(t, other, strict=True))
+    change = abs(_loss(loss, t, y, varrho) - _loss(loss, other, y, varrho))
+    size = max(map(abs, t + other))
     yield Evidence(
         change - 2 / varrho * apart, 2.0**-48 * (1 + size / varrho), f"{change:.4g} of {apart:.4g}"
     )
     # Own and best other logit move against each other, inside the ramp: the constant is attained.
-    still = [varrho / 2 if k == y else 0.0 for k in range(len(one))]
+    still = [varrho / 2 if k == y else 0.0 for k in range(len(t))]
     moved = [v + (varrho / 8 if k == y else -varrho / 8) for k, v in enumerate(still)]
     change = _loss(loss, still, y, varrho) - _loss(loss, moved, y, varrho)
     yield Evidence(abs(change - 0.25), 2.0**-48, "2/varrho is attained")

@@ -47,7 +47,7 @@ Covering: TypeAlias = Callable[[float, float], float]
     factor=st.sampled_from([1.0, 0.5, 0.125]),
     layers=st.lists(st.tuples(powers_of_ten(-1, 1), powers_of_ten(-1, 1)), min_size=1, max_size=4),
 )
-def network_class(
+def network_class_covering(
     family: dict[str, float],
     eps: float,
     factor: float,
@@ -69,10 +69,12 @@ def _consistent(
 ) -> Iterator[Evidence]:
     d, Psi, rho, varrho = (family[k] for k in ("d", "Psi", "rho", "varrho"))
     weights = family["Lambda"]
-    one = covering(capacity(d=d, s=[2.0], a=[weights], Psi=Psi, rho=rho, varrho=varrho), eps)
+    one_layer = covering(capacity(d=d, s=[2.0], a=[weights], Psi=Psi, rho=rho, varrho=varrho), eps)
     linear = weights**2 * d * (Psi + sqrt(d) * rho) ** 2 / (varrho * eps) ** 2
     yield Evidence(
-        abs(log(one / linear)), 2.0**-44, f"one layer: log N = {one:.4g}, of the linear class {linear:.4g}"
+        abs(log(one_layer / linear)),
+        2.0**-44,
+        f"one layer: log N = {one_layer:.4g}, of the linear class {linear:.4g}",
     )
     s, a = ([pair[k] for pair in layers] for k in (0, 1))
     wide = covering(capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho), eps * factor)
@@ -88,25 +90,25 @@ def printed_covering(A: float, eps: float) -> float:
     return A**2 / eps
 
 
-@network_class.counterexample(margin=4.6)
+@network_class_covering.counterexample(margin=4.6)
 def _printed_power() -> Iterator[Evidence]:
     family = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
-    found = _consistent(family, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
-    for evidence in (next(found), next(found)):
+    pieces = _consistent(family, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
+    for evidence in (next(pieces), next(pieces)):
         yield Evidence(
             evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, printed: {evidence.note}"
         )
 
 
-network_class.mutant("the printed power of eps", replaces="covering")(printed_covering)
+network_class_covering.mutant("the printed power of eps", replaces="covering")(printed_covering)
 
 
-@network_class.mutant("counts the layers once", replaces="capacity")
+@network_class_covering.mutant("counts the layers once", replaces="capacity")
 def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
     return network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho) / sqrt(len(s))
 
 
-@network_class.mutant("adds the ratios without squares", replaces="capacity")
+@network_class_covering.mutant("adds the ratios without squares", replaces="capacity")
 def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
     A = network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho)
     squares = sqrt(sum((v / u) ** 2 for u, v in zip(s, a, strict=True)))

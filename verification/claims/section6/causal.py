@@ -48,7 +48,7 @@ class Instance:
         xp = active().namespace
 
         def array(v: Any) -> Array:
-            return xp.asarray(np.asarray(v, dtype=float).tolist(), dtype=xp.float64)
+            return array(np.asarray(v, dtype=float).tolist())
 
         share = self.joint / self.joint.sum(axis=1, keepdims=True)
         data = Conditional(
@@ -83,10 +83,10 @@ def instance(seed: int) -> Instance:
 def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
     """The causal problem is the mean over covariates of the largest conditional mean, by linear programs."""
     for seed in range(8):
-        one = instance(seed)
-        primal = causal_plan(one.cost, one.joint, one.nu).value
-        dual = float(one.solved(solve, 1.0, ENTROPIC).supremum)
-        yield Evidence(abs(primal - dual), CONIC * (1 + abs(one.cost).max()), f"seed = {seed}")
+        case = instance(seed)
+        primal = causal_plan(case.cost, case.joint, case.nu).value
+        dual = float(case.solved(solve, 1.0, ENTROPIC).supremum)
+        yield Evidence(abs(primal - dual), CONIC * (1 + abs(case.cost).max()), f"seed = {seed}")
 
 
 @claim(
@@ -101,12 +101,12 @@ def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
 def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
     """The regularised causal problem over transport plans has the value of its dual, by conic programs."""
     for seed in range(4):
-        one = instance(seed)
+        case = instance(seed)
         for d, eta in ((ENTROPIC, 0.1), (QUADRATIC, 0.1), (ENTROPIC, 2.0), (QUADRATIC, 2.0)):
-            primal = causal_plan(one.cost, one.joint, one.nu, eta=eta, penalty=d.name).value
-            dual = float(one.solved(solve, eta, d).value)
+            primal = causal_plan(case.cost, case.joint, case.nu, eta=eta, penalty=d.name).value
+            dual = float(case.solved(solve, eta, d).value)
             apart = abs(primal - dual)
-            yield Evidence(apart, CONIC * (1 + abs(one.cost).max()), f"{d.name}, eta = {eta}, seed = {seed}")
+            yield Evidence(apart, CONIC * (1 + abs(case.cost).max()), f"{d.name}, eta = {eta}, seed = {seed}")
 
 
 @causal_duality.mutant("lets the plan see z")
@@ -154,9 +154,9 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
 def causality_binds(plan: Callable[..., Any] = causal_plan) -> Iterator[Evidence]:
     """Without the causal constraint the worst case is strictly worse, so the constraint is not idle."""
     for seed in range(4):
-        one = instance(seed)
-        bound = plan(one.cost, one.joint, one.nu).value
-        free = plan(one.cost, one.joint, one.nu, causal=False).value
+        case = instance(seed)
+        bound = plan(case.cost, case.joint, case.nu).value
+        free = plan(case.cost, case.joint, case.nu, causal=False).value
         yield Evidence(bound - free + 1e-3, 0.0, f"causal {bound:.5f}, free {free:.5f}, seed = {seed}")
 
 

@@ -13,6 +13,7 @@ from phiball.backends import Array, active
 from phiball.refimpl import Conditional, conditional_loss
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array
 
 # --- The problem ----------------------------------------------------------------------------------
 
@@ -73,14 +74,10 @@ def _revenue_grows() -> Evidence:
     # One x with beta_1'x = 1, beta_2'x = 0, and the mean of z given it; the loss is linear in z.
     xp = active().namespace
     z = [float(printed_sensitivity(1.0)), 1.0]
-    data = Conditional.stacked(
-        xp.zeros((1, 1), dtype=xp.float64), xp.asarray([[z]], dtype=xp.float64), weight=None
-    )
+    data = Conditional.stacked(xp.zeros((1, 1), dtype=xp.float64), array([[z]]), weight=None)
     loss = conditional_loss(lambda x: x[:, 0], cost, data, linear=True)
     prices = [1.0, 10.0, 1000.0]
-    revenue = [
-        -float(loss(xp.asarray([[w]], dtype=xp.float64), xp.asarray([0], dtype=xp.int64))[0]) for w in prices
-    ]
+    revenue = [-float(loss(array([[w]]), xp.asarray([0], dtype=xp.int64))[0]) for w in prices]
     shown = ", ".join(f"{r:.4g} at w = {w:g}" for r, w in zip(revenue, prices, strict=True))
     return Evidence(revenue[-1], 0.0, f"beta_1'x = 1, beta_2'x = 0: expected revenue {shown}")
 

@@ -100,9 +100,11 @@ def _(Q: Array, s: int, a: int, reward: float, *rest: Any, **options: Any) -> Ar
 @update_is_robust.mutant("takes the minimum over actions")
 def _(Q: Array, *step: Any, **options: Any) -> Array:
     xp = array_namespace(Q)
-    each = [q_update(Q[:, a : a + 1], step[0], 0, *step[2:], **options)[0, 0] for a in range(Q.shape[1])]
+    per_action = [
+        q_update(Q[:, a : a + 1], step[0], 0, *step[2:], **options)[0, 0] for a in range(Q.shape[1])
+    ]
     kept = (1 - options["alpha"]) * (Q[0, 0] - Q[0, :])
-    return xp.broadcast_to(xp.min(xp.stack(each) + kept), Q.shape)
+    return xp.broadcast_to(xp.min(xp.stack(per_action) + kept), Q.shape)
 
 
 @update_is_robust.mutant("forgets 1/eta in the exponent")
@@ -119,17 +121,19 @@ def _(Q: Array, *step: Any, **options: Any) -> Array:
 def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellman) -> Iterator[Evidence]:
     """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
-        one = tables(seed, 4, 2, 0.9)
+        model = tables(seed, 4, 2, 0.9)
         Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
-        image, now = to_numpy(operator(Q, one.process, one.beta, 0.5, ENTROPIC)), to_numpy(Q)
+        image, now = to_numpy(operator(Q, model.process, model.beta, 0.5, ENTROPIC)), to_numpy(Q)
         for s, a in product(range(4), range(2)):
-            options = {"discount": 0.9, "neighbourhood": one.beta, "eta": 0.5, "divergence": ENTROPIC}
+            options = {"discount": 0.9, "neighbourhood": model.beta, "eta": 0.5, "divergence": ENTROPIC}
             after = [
-                float(update(Q, s, a, float(one.r[s, a]), k, False, alpha=0.25, **options)[s, a])
+                float(update(Q, s, a, float(model.r[s, a]), k, False, alpha=0.25, **options)[s, a])
                 for k in range(4)
             ]
             step = 0.75 * now[s, a] + 0.25 * image[s, a]
-            yield Evidence(abs(one.P[s, a] @ after - step), 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}")
+            yield Evidence(
+                abs(model.P[s, a] @ after - step), 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}"
+            )
 
 
 @update_is_a_mean_step.mutant("discounts the reward too", replaces="update")
@@ -172,11 +176,11 @@ def operator_contracts(
     operator: Operator = bellman,
 ) -> Evidence:
     """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
-    one = tables(seed, 4, 2, 0.9)
+    model = tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
-    images = [to_numpy(operator(array(v), one.process, one.beta, eta, d)) for v in (q, q + change_q)]
+    images = [to_numpy(operator(array(v), model.process, model.beta, eta, d)) for v in (q, q + change_q)]
     apart = float(abs(images[0] - images[1]).max())
-    return Evidence(apart - 0.9 * abs(change_q).max(), ROUNDING * (6 * unit + abs(one.r).max()))
+    return Evidence(apart - 0.9 * abs(change_q).max(), ROUNDING * (6 * unit + abs(model.r).max()))
 
 
 @operator_contracts.mutant("forgets 1/eta in the exponent")
@@ -206,35 +210,35 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
     """The fixed point is the best return over policies, of the least over penalised perturbations."""
     for seed in range(5):
-        one, eta, tol = tables(seed, 4, 2, 0.8), 0.3, 1e-11
-        Q = to_numpy(fixed(one.process, one.beta, eta, ENTROPIC, tol=tol).Q)
-        near = np.moveaxis(Q[one.near], -1, -2)  # (S, A, 3)
-        worst = one.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)
+        model, eta, tol = tables(seed, 4, 2, 0.8), 0.3, 1e-11
+        Q = to_numpy(fixed(model.process, model.beta, eta, ENTROPIC, tol=tol).Q)
+        near = np.moveaxis(Q[model.near], -1, -2)  # (S, A, 3)
+        worst = model.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)
         worst /= worst.sum(axis=-1, keepdims=True)
-        price = eta * relative_entropy(worst, one.weight)
+        price = eta * relative_entropy(worst, model.weight)
         best = np.argmax(np.sum(worst * near, axis=-1) + price, axis=-1)
-        reached = followed(*one.plain, best, worst, price)
+        reached = followed(*model.plain, best, worst, price)
         yield Evidence(float(abs(reached - Q).max()), 10 * tol, "the return at the best reply of both")
         for policy in product(range(2), repeat=4):
-            other = followed(*one.plain, policy, worst, price)
+            other = followed(*model.plain, policy, worst, price)
             yield Evidence(float((other - Q).max()), 10 * tol, f"policy {policy} against the worst kernel")
         rng = np.random.default_rng(seed)
         for scale in (0.01, 0.1, 1.0, 10.0):
             kernel = worst * np.exp(scale * rng.normal(size=worst.shape))
             kernel /= kernel.sum(axis=-1, keepdims=True)
-            other = followed(*one.plain, best, kernel, eta * relative_entropy(kernel, one.weight))
+            other = followed(*model.plain, best, kernel, eta * relative_entropy(kernel, model.weight))
             yield Evidence(float((Q - other).max()), 10 * tol, "another kernel against the best policy")
 
 
 @fixed_point_is_an_infimum.counterexample(margin=0.2)
 def _supremum_rewards_noise() -> Evidence:
     # Two states that stay as they are, of reward 1 and 0; the perturbation takes either for the other.
-    one = Tables(
+    model = Tables(
         np.eye(2)[:, None, :], np.array([[1.0], [0.0]]), [[0, 1]] * 2, np.full((2, 2), 0.5), discount=0.5
     )
-    fixed = value_iteration(one.process, one.beta, 1.0, ENTROPIC, tol=1e-11).Q
+    fixed = value_iteration(model.process, model.beta, 1.0, ENTROPIC, tol=1e-11).Q
     best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
-    top = followed(*one.plain, [0, 0], best, np.zeros((2, 1)))
+    top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))
     robust = float(fixed[0, 0])
     return Evidence(
         top[0, 0] - robust, 0.0, f"two states: sup {top[0, 0]:.4f}, but the update tends to {robust:.4f}"

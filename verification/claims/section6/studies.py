@@ -45,7 +45,7 @@ def text_columns() -> Columns:
 
 def _differing(columns: Callable[[], Columns]) -> Evidence:
     pairs = list(zip(columns(), caption_columns(), strict=True))
-    first = ", ".join(" ".join(one) for one in columns())
+    first = ", ".join(" ".join(column) for column in columns())
     return Evidence(sum(a != b for a, b in pairs), 0.0, f"columns of the text: {first}; caption: the reverse")
 
 
