@@ -23,8 +23,8 @@ from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report import terminal as report
 
-CLAIMS = {one.id: one for one in all_claims() if one.verdict is not Verdict.UNCHECKED}
-UNCHECKED = {one.id: one for one in all_claims() if one.verdict is Verdict.UNCHECKED}
+CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
+UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
 # The statements of the paper by section, each at least one claim. Suffixes such as -rate are further parts.
 STATEMENTS = (
     [f"A{k}" for k in range(1, 9)]
@@ -39,7 +39,7 @@ STATEMENTS = (
     + ["S1", "J1", "J2", "J3", "J4", "P1", "P2", "P3", "L1", "L2", "Q1", "Q2", "E4c", "D6b"]
 )
 IN_WORDS = {"S1-columns", "J4-numbers"}  # an order and numbers of figures, which no formula states
-MUTANTS = [(one.id, fault) for one in all_claims() for fault in one.mutants]
+MUTANTS = [(entry.id, fault) for entry in all_claims() for fault in entry.mutants]
 
 
 @pytest.fixture(autouse=True)
@@ -79,34 +79,34 @@ def test_claim_rejects_its_mutant(name: str, fault: str) -> None:
 
 def test_every_claim_has_a_mutant_and_what_its_verdict_needs() -> None:
     assert len(CLAIMS) + len(UNCHECKED) == len(all_claims())
-    for one in CLAIMS.values():
-        assert one.mutants, one.id
-        assert one.title, one.id
-        assert one.formula or one.id in IN_WORDS, one.id
-        assert one.assumptions, one.id
-        needs_more = one.verdict is not Verdict.HOLDS
-        assert bool(one.correction) == needs_more, one.id
-        assert bool(one.counterexamples) == needs_more, one.id
-        assert bool(one.quote) == needs_more, one.id
+    for entry in CLAIMS.values():
+        assert entry.mutants, entry.id
+        assert entry.title, entry.id
+        assert entry.formula or entry.id in IN_WORDS, entry.id
+        assert entry.assumptions, entry.id
+        needs_more = entry.verdict is not Verdict.HOLDS
+        assert bool(entry.correction) == needs_more, entry.id
+        assert bool(entry.counterexamples) == needs_more, entry.id
+        assert bool(entry.quote) == needs_more, entry.id
 
 
 def test_what_cannot_be_checked_says_why() -> None:
     assert len(UNCHECKED) <= 3
-    for one in UNCHECKED.values():
-        assert one.title, one.id
-        assert len(one.reason) > 40, one.id
-        result = one.run()
-        assert (result.verdict, result.reason) == (Verdict.UNCHECKED, one.reason)
+    for entry in UNCHECKED.values():
+        assert entry.title, entry.id
+        assert len(entry.reason) > 40, entry.id
+        result = entry.run()
+        assert (result.verdict, result.reason) == (Verdict.UNCHECKED, entry.reason)
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_statement_of_the_paper_has_its_claim(name: str) -> None:
-    ids = {one.id for one in all_claims()}
-    assert any(one == name or one.startswith(f"{name}-") for one in ids)
+    ids = {entry.id for entry in all_claims()}
+    assert any(entry == name or entry.startswith(f"{name}-") for entry in ids)
 
 
 def test_a_claim_belongs_to_the_section_of_its_package_or_the_one_it_names() -> None:
-    counts = Counter(one.section for one in all_claims())
+    counts = Counter(entry.section for entry in all_claims())
     assert list(counts) == list(SECTIONS)
     assert counts[BEYOND] == 53
     assert find("A1")[0].section == "2"
@@ -117,12 +117,12 @@ def test_a_claim_belongs_to_the_section_of_its_package_or_the_one_it_names() -> 
 
 
 def test_every_claim_has_a_name_and_a_group_of_its_own() -> None:
-    names = [one.name for one in all_claims()]
+    names = [entry.name for entry in all_claims()]
     assert len(set(names)) == len(names)
-    for one in all_claims():
-        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", one.name), one.name
-        assert one.id[0] in GROUPS
-    assert {one.id[0] for one in all_claims()} == GROUPS.keys()
+    for entry in all_claims():
+        assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", entry.name), entry.name
+        assert entry.id[0] in GROUPS
+    assert {entry.id[0] for entry in all_claims()} == GROUPS.keys()
     assert CLAIMS["A1"].run().name == "strong_duality"
 
 
@@ -174,10 +174,10 @@ def small(verdict: Verdict, violation: float, tolerance: float = 1.0) -> Claim:
 def test_verdict_from_statement_and_counterexample(
     violation: float, counterexample: float | None, verdict: Verdict
 ) -> None:
-    one = small(Verdict.HOLDS, violation)
+    entry = small(Verdict.HOLDS, violation)
     if counterexample is not None:
-        one.counterexample(margin=1.0)(lambda: Evidence(counterexample, 0.0))
-    result = one.run()
+        entry.counterexample(margin=1.0)(lambda: Evidence(counterexample, 0.0))
+    result = entry.run()
     assert result.verdict is verdict
     assert result.as_recorded == (verdict is Verdict.HOLDS)
 
@@ -198,17 +198,17 @@ def test_claim_without_examples_is_not_decided() -> None:
         """Has no number to speak of."""
         return Evidence(0, 0)
 
-    for one in (nothing, nothing_found, nothing_drawn):
-        result = one.run()
+    for entry in (nothing, nothing_found, nothing_drawn):
+        result = entry.run()
         assert result.verdict is Verdict.UNDECIDED
         assert result.error
         assert not result.as_recorded
 
 
 def test_counterexample_without_evidence_does_not_stand() -> None:
-    one = small(Verdict.CORRECTED, 0.0)
-    one.counterexample(margin=1.0)(list)
-    assert one.run().verdict is Verdict.UNDECIDED
+    entry = small(Verdict.CORRECTED, 0.0)
+    entry.counterexample(margin=1.0)(list)
+    assert entry.run().verdict is Verdict.UNDECIDED
 
 
 def test_nan_in_a_search_is_an_error_even_where_a_refutation_is_expected() -> None:
@@ -262,13 +262,13 @@ def test_mutant_must_replace_a_parameter() -> None:
 
 
 def test_find_by_id_words_and_section() -> None:
-    assert [one.id for one in find("c4")] == ["C4"]
-    assert [one.id for one in find("strong_duality")] == ["A1"]
-    assert [one.id for one in find("gap_of_normal")] == ["C4-gap"]
-    assert [one.id for one in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5"]
-    assert {one.section for one in find(section=3)} == {"3"}
+    assert [entry.id for entry in find("c4")] == ["C4"]
+    assert [entry.id for entry in find("strong_duality")] == ["A1"]
+    assert [entry.id for entry in find("gap_of_normal")] == ["C4-gap"]
+    assert [entry.id for entry in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5"]
+    assert {entry.section for entry in find(section=3)} == {"3"}
     assert find(section="3") == find(section=3)
-    assert {one.section for one in find(section="beyond")} == {BEYOND}
+    assert {entry.section for entry in find(section="beyond")} == {BEYOND}
     with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):
         find("nonsense")
     for section in (99, 7, ""):
@@ -335,6 +335,6 @@ def test_oracles_on_two_points(family: str, parameter: float | None, eta: float,
     reached = definitions.primal(f, answer.weights, eta, family, parameter)
     cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
     # The table of values is given to twelve digits.
-    for found in (float(answer.value), float(least), float(reached)):
-        assert found == pytest.approx(value, abs=1e-12)
+    for result in (float(answer.value), float(least), float(reached)):
+        assert result == pytest.approx(value, abs=1e-12)
     assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy

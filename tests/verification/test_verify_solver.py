@@ -13,7 +13,9 @@ import pytest
 
 from phiball.backends import use
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
-from phiball.verification import Outcome, SolverReport, verify_solver
+from phiball.verification import Evidence, Outcome, Quantity, SolverReport, verify_solver
+from phiball.verification.solver_check.adapter import Options, Trial
+from phiball.verification.solver_check.verify_solver import inner_claims
 
 SMOOTH = (QUADRATIC, ENTROPIC, cressie_read(1.5))
 
@@ -25,17 +27,17 @@ def _numpy() -> Iterator[None]:
 
 
 def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
-    """A short search, on the quadratic divergence and one row under the uniform law unless told otherwise."""
+    """A short search, on the quadratic divergence and one row under the uniform law by default."""
     plain: dict[str, Any] = {"divergences": [QUADRATIC], "laws": False, "batches": False, "effort": 0.2}
     return verify_solver(solve, **{**plain, **options})
 
 
-def found(report: SolverReport, name: str) -> tuple[str, str]:
+def failure_of(report: SolverReport, name: str) -> tuple[str, str]:
     """What is said of a claim that failed: the example, and what is wrong."""
     assert not report.ok
-    one = next(check for check in report.failures if check.id == name)
-    assert f"{one.outcome}  {name}  {one.title}" in str(report)
-    return one.example, one.wrong
+    check = next(check for check in report.failures if check.id == name)
+    assert f"{check.outcome}  {name} {check.name}  {check.title}" in str(report)
+    return check.example, check.wrong
 
 
 def uniform(losses: Any) -> Any:
@@ -49,8 +51,8 @@ def test_worst_case_passes_everything() -> None:
     report = verify_solver(worst_case, effort=0.1)
     assert report.ok, str(report)
     assert not report.missing
-    assert {one.outcome for one in report.checks} == {Outcome.PASSED}
-    assert {"A1", "A1-conic", "E1", "E5", "E8", "E20"} <= {one.id for one in report.checks}
+    assert {check.outcome for check in report.checks} == {Outcome.PASSED}
+    assert {"A1", "A1-conic", "E1", "E5", "E8", "E20"} <= {check.id for check in report.checks}
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
@@ -71,7 +73,7 @@ def test_bisection_keeps_the_tolerance_that_it_promises() -> None:
 
 
 def test_bisection_is_not_exact() -> None:
-    example, wrong = found(quick(partial(bisection, tol=1e-7)), "A1")
+    example, wrong = failure_of(quick(partial(bisection, tol=1e-7)), "A1")
     assert example.endswith("quadratic")
     assert "off by" in wrong
 
@@ -80,9 +82,9 @@ def test_bisection_is_not_for_kinked_divergences() -> None:
     report = verify_solver(
         partial(bisection, tol=1e-6), divergences=[indicator(0.5)], tol=1e-6, effort=0.1, batches=False
     )
-    _, wrong = found(report, "A1")
+    _, wrong = failure_of(report, "A1")
     assert "it raised ValueError: divergence is indicator(0.5), which is kinked" in wrong
-    assert {one.outcome for one in report.failures} == {Outcome.RAISED}
+    assert {check.outcome for check in report.failures} == {Outcome.RAISED}
     assert "divergences=[...], laws=False and batches=False leave out" in str(report)
 
 
@@ -94,7 +96,7 @@ def test_uniform_weights_when_all_losses_are_negative() -> None:
         return worst_case(losses, eta, d) if losses.max() >= 0 else uniform(losses)
 
     report = quick(solve)
-    example, wrong = found(report, "E8")
+    example, wrong = failure_of(report, "E8")
     assert "losses = (-" in example
     assert "off by" in wrong
     assert "All losses negative" in str(report)
@@ -105,7 +107,7 @@ def test_uniform_weights_beside_an_offset() -> None:
     def solve(losses: Any, eta: float, d: Divergence) -> Any:
         return worst_case(losses, eta, d) if abs(losses).max() < 1e5 else uniform(losses)
 
-    example, wrong = found(quick(solve, effort=0.5), "E9")
+    example, wrong = failure_of(quick(solve, effort=0.5), "E9")
     assert "c = 1.04858e+06" in example or "c = -1.04858e+06" in example
     assert wrong.startswith(("the weights: off by", "the value: off by"))
 
@@ -116,7 +118,7 @@ def test_mass_of_a_loose_tolerance() -> None:
         return replace(s, weights=s.weights * 1.006)
 
     for tol in (0.0, 1e-2):  # no tolerance in the value excuses it
-        _, wrong = found(quick(solve, tol=tol), "E10")
+        _, wrong = failure_of(quick(solve, tol=tol), "E10")
         assert wrong.startswith("the mass of the weights, 1.006: off by 0.006")
 
 
@@ -124,7 +126,7 @@ def test_an_option_that_is_ignored() -> None:
     def solve(losses: Any, eta: float, d: Divergence, tol: float) -> Any:
         return bisection(losses, eta, d, tol=1e-2)
 
-    _, wrong = found(quick(partial(solve, tol=1e-9), tol=1e-9), "A1")
+    _, wrong = failure_of(quick(partial(solve, tol=1e-9), tol=1e-9), "A1")
     assert wrong.startswith(
         ("the value: off by 0.0", "the primal at the weights: off by 0.0", "the dual at mu")
     )
@@ -138,7 +140,7 @@ def test_alpha_one() -> None:
         return worst_case(losses, eta, d)
 
     report = quick(solve, divergences=[indicator(1.0), indicator(0.5)])
-    example, wrong = found(report, "E18")
+    example, wrong = failure_of(report, "E18")
     assert "indicator(1)" in example
     assert "at alpha = 1" in wrong
 
@@ -149,7 +151,7 @@ def test_overflow_to_nan() -> None:
         return SimpleNamespace(value=eta * np.log(e.mean()), weights=e / e.sum())
 
     report = quick(solve, divergences=[ENTROPIC])
-    example, wrong = found(report, "E19")
+    example, wrong = failure_of(report, "E19")
     assert "eta = " in example
     assert "; expected finite numbers" in wrong or "off by inf" in wrong
     assert "nan" in str(report)
@@ -188,14 +190,14 @@ def column(losses: Any, eta: float, d: Divergence) -> Any:
 def test_answer_that_cannot_be_read(solve: Any, outcome: Outcome, words: str) -> None:
     report = quick(solve, effort=0.1)
     assert not report.ok
-    assert {one.outcome for one in report.checks} == {outcome, Outcome.NOT_ASKED}
-    assert {"A1", "E3", "E8", "E9", "E10", "E15", "E17", "E20"} <= {one.id for one in report.failures}
-    assert all(words in one.wrong for one in report.failures)
-    assert all(one.example.startswith("losses = (") for one in report.failures)
+    assert {check.outcome for check in report.checks} == {outcome, Outcome.NOT_ASKED}
+    assert {"A1", "E3", "E8", "E9", "E10", "E15", "E17", "E20"} <= {check.id for check in report.failures}
+    assert all(words in check.wrong for check in report.failures)
+    assert all(check.example.startswith("losses = (") for check in report.failures)
 
 
 def test_losses_that_are_changed() -> None:
-    _, wrong = found(quick(changes, effort=0.1), "E9")
+    _, wrong = failure_of(quick(changes, effort=0.1), "E9")
     assert wrong == "it changes the losses that it is given"
 
 
@@ -208,7 +210,7 @@ def test_answer_that_is_not_repeatable() -> None:
 
     report = quick(solve)
     assert not report.ok
-    assert all("off by" in one.wrong for one in report.failures)
+    assert all("off by" in check.wrong for check in report.failures)
 
 
 # --- What is asked --------------------------------------------------------------------------------
@@ -224,6 +226,30 @@ def test_only_what_is_there_is_judged() -> None:
     assert "not judged  value, mu and gap, which the solver does not return" in str(report)
 
 
+def test_claims_for_any_solver_are_the_ones_about_the_inner_problem() -> None:
+    ids = [claim.id for claim in inner_claims()]
+    assert ids == ["A1", "A1-conic", *(f"E{k}" for k in (1, 2, 3, 4, 5, *range(8, 21)))]
+    assert all("solve" in claim.injectable for claim in inner_claims())
+
+
+def test_tolerance_is_by_the_quantity_and_not_by_the_words() -> None:
+    def judged(quantity: Quantity, tol: float, missing: set[str] | None = None) -> Evidence | None:
+        trial = Trial(
+            worst_case, Options((), True, True, tol), fixed=False, calls=2, missing=missing or set()
+        )
+        return trial.judge(Evidence(1.0, 0.5, "in any words", quantity))
+
+    value = judged(Quantity.VALUE, 0.25)
+    assert value is not None
+    assert value.tolerance == 1.0
+    for quantity in (Quantity.WEIGHTS, Quantity.MU):
+        assert judged(quantity, 0.25) is None
+        assert judged(quantity, 0.0) == Evidence(1.0, 0.5, "in any words", quantity)
+    for quantity in (Quantity.MASS, Quantity.GAP):
+        assert judged(quantity, 0.25) == Evidence(1.0, 0.5, "in any words", quantity)
+    assert judged(Quantity.GAP, 0.0, {"mu"}) is None
+
+
 def test_options_leave_out_what_a_solver_is_not_meant_for() -> None:
     seen = []
 
@@ -234,9 +260,11 @@ def test_options_leave_out_what_a_solver_is_not_meant_for() -> None:
     report = quick(solve, effort=0.1)
     assert report.ok, str(report)
     assert set(seen) == {(1, QUADRATIC, ())}
-    left = {one.id for one in report.checks if one.outcome is Outcome.NOT_ASKED}
+    left = {check.id for check in report.checks if check.outcome is Outcome.NOT_ASKED}
     assert left == {"A1-conic", "E1", "E2", "E4", "E5", "E13", "E14", "E18"}
-    assert "not asked   A1-conic, E1, E2" in str(report)
+    assert "not asked   A1-conic strong_duality_by_cones, E1 indicator_is_average_value_at_risk" in str(
+        report
+    )
 
 
 def test_a_solver_without_p_is_told_of_laws() -> None:
@@ -244,7 +272,7 @@ def test_a_solver_without_p_is_told_of_laws() -> None:
         return worst_case(losses, eta, d)
 
     report = quick(solve, laws=True)
-    _, wrong = found(report, "E14")
+    _, wrong = failure_of(report, "E14")
     assert "unexpected keyword argument 'p'" in wrong
     assert "laws=False" in str(report)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import fill
 
+_JOINT = "\0"  # a space at which no line is broken
+
 
 class Outcome(StrEnum):
     """The outcome of one claim on a solver."""
@@ -86,9 +88,9 @@ class SolverReport:
             lines += [_row(name, text) for name, text in rows.items() if text]
         lines.append("")
         if self.passed:
-            passed = [f"{check.id} {check.name} ({check.examples})" for check in self.passed]
+            passed = [f"{check.id}{_JOINT}{check.name}{_JOINT}({check.examples})" for check in self.passed]
             lines.append(_row("passed", ", ".join(passed), 0))
-        left_out = [f"{c.id} {c.name}" for c in self.checks if c.outcome is Outcome.NOT_ASKED]
+        left_out = [f"{c.id}{_JOINT}{c.name}" for c in self.checks if c.outcome is Outcome.NOT_ASKED]
         if left_out:
             lines.append(_row("not asked", ", ".join(left_out), 0))
         if self.missing:
@@ -105,4 +107,5 @@ class SolverReport:
 
 def _row(name: str, text: str, indent: int = 8) -> str:
     head = " " * indent + f"{name:<12}"
-    return fill(text, width=108, initial_indent=head, subsequent_indent=" " * len(head))
+    lines = fill(text, width=108, initial_indent=head, subsequent_indent=" " * len(head))
+    return lines.replace(_JOINT, " ")

@@ -236,7 +236,7 @@ def train(made: Plan, sgd: Sgd, seed: int) -> Any:
     id="F4-run",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}_{1:T}) - F(\theta_*) \right] \le \delta",
-    assumptions="f = abs(theta - z'), rho = 0.2, three data points, quadratic phi, eta = 1; 24 runs per delta",
+    assumptions="f = abs(theta - z'), rho = 0.2, 3 data points, quadratic phi, eta = 1; 24 runs per delta",
     error_level=1e-6,
 )
 def delta_is_reached(plan: Planner = convex_plan, sgd: Sgd = projected_sgd) -> Iterator[Evidence | Curve]:
