@@ -6,18 +6,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from math import isnan
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import seed as with_seed
 from hypothesis.strategies import SearchStrategy
 
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.repeatable import repeatable
+from phiball.verification.framework.search import Search, Statement, evidence_of
 
-Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
 
@@ -73,60 +69,6 @@ class Result:
 class _Counterexample:
     statement: Statement
     margin: float
-
-
-class _Violated(Exception):  # noqa: N818 - a signal to the search, not an error
-    """The statement fails on the example at hand."""
-
-
-@dataclass
-class _Search:
-    """What the examples so far have shown of a statement."""
-
-    examples: int = 0
-    worst: Evidence | None = None
-    found: str = ""
-    curves: tuple[Curve, ...] = ()
-
-    def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
-        """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
-        curves: list[Curve] = []
-        pieces: list[Evidence] = []
-        for piece in yielded:
-            if isinstance(piece, Curve):
-                curves.append(piece)
-                continue
-            if isnan(piece.violation):
-                raise ValueError(f"the violation is NaN at {_show(example)} {piece.note}".rstrip())
-            if not piece.holds:
-                # While an example is shrunk, the last failure is the smallest so far.
-                self.worst, self.found = piece, ": ".join(filter(None, (_show(example), piece.note)))
-                self.curves = tuple(curves)
-                raise _Violated
-            pieces.append(piece)
-        if curves and example:
-            raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
-        if self.found:
-            return
-        self.curves = tuple(curves)
-        # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
-        self.examples += min(1, len(pieces)) if example else len(pieces)
-        for piece in pieces:
-            if self.worst is None or piece.ratio > self.worst.ratio:
-                self.worst = piece
-
-
-def _show(example: Mapping[str, Any]) -> str:
-    def word(value: Any) -> str:
-        return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
-
-    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
-
-
-def evidence_of(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
-    """What the statement returns or yields for the arguments, as an iterable."""
-    returned = statement(**arguments)
-    return [returned] if isinstance(returned, Evidence) else returned
 
 
 def _section_of(statement: Statement, section: str | int | None) -> str:
@@ -229,13 +171,16 @@ class Claim:
         """
         began = perf_counter()
         tested = dict([self.mutants[mutant]]) if mutant else {}
-        search = _Search()
+        search = Search()
         texts: list[str] = []
         holds = stands = True
         error = ""
         try:
             if not self.reason:
-                holds = self._holds(search, tested, effort, seed, shrink)
+                count = max(1, round(self.examples * effort))
+                holds = search.run(
+                    self.statement, self.strategies, tested, examples=count, seed=seed, shrink=shrink
+                )
             if search.worst is None and not self.reason:
                 error = "no example was checked"
             texts, stands = self.violated(tested)
@@ -266,10 +211,10 @@ class Claim:
 
     def failed(self, error: str) -> Result:
         """The result of a run that was lost, with the reason."""
-        return self._result(_Search(), Verdict.UNDECIDED, "", error, 0.0)
+        return self._result(Search(), Verdict.UNDECIDED, "", error, 0.0)
 
     def _result(
-        self, search: _Search, verdict: Verdict, counterexample: str, error: str, seconds: float
+        self, search: Search, verdict: Verdict, counterexample: str, error: str, seconds: float
     ) -> Result:
         worst = search.worst or Evidence(float("nan"), 0.0)
         return Result(
@@ -297,31 +242,6 @@ class Claim:
             curves=search.curves,
             seconds=seconds,
         )
-
-    def _holds(
-        self, search: _Search, tested: Mapping[str, Any], effort: float, seed: int, shrink: bool
-    ) -> bool:
-        def check(**example: Any) -> None:
-            search.take(evidence_of(self.statement, {**example, **tested}), example)
-
-        try:
-            if not self.strategies:
-                check()
-                return True
-            searched = settings(
-                max_examples=max(1, round(self.examples * effort)),
-                database=None,
-                deadline=None,
-                phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-                verbosity=Verbosity.quiet,
-            )(given(**self.strategies)(check))
-            with repeatable():
-                with_seed(seed)(searched)()
-        except _Violated:
-            return False
-        return True
 
 
 def claim(

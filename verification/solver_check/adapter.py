@@ -12,8 +12,9 @@ import numpy as np
 
 from phiball.backends import Array, active, is_array_api_obj, to_numpy
 from phiball.refimpl import Divergence, WorstCase, worst_case
-from phiball.verification.framework.claim import Claim, evidence_of
+from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity
+from phiball.verification.framework.search import evidence_of
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
 from phiball.verification.instances.strategies import Problem, Reordered

@@ -1,0 +1,105 @@
+"""The search for a violation of a statement: on its own instances, or on examples that Hypothesis draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, TypeAlias
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as with_seed
+from hypothesis.strategies import SearchStrategy
+
+from phiball.verification.framework.evidence import Curve, Evidence
+from phiball.verification.framework.repeatable import repeatable
+
+Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
+
+
+class Violated(Exception):  # noqa: N818 - a signal to the search, not an error
+    """The statement fails on the example at hand."""
+
+
+@dataclass
+class Search:
+    """What the examples so far have shown of a statement."""
+
+    examples: int = 0
+    worst: Evidence | None = None
+    found: str = ""
+    curves: tuple[Curve, ...] = ()
+
+    def run(
+        self,
+        statement: Statement,
+        strategies: Mapping[str, SearchStrategy[Any]],
+        tested: Mapping[str, Any],
+        *,
+        examples: int,
+        seed: int,
+        shrink: bool,
+    ) -> bool:
+        """Whether the statement holds, with `tested` for its other parameters, on all examples."""
+
+        def check(**example: Any) -> None:
+            self.take(evidence_of(statement, {**example, **tested}), example)
+
+        try:
+            if not strategies:
+                check()
+                return True
+            searched = settings(
+                max_examples=examples,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+                verbosity=Verbosity.quiet,
+            )(given(**strategies)(check))
+            with repeatable():
+                with_seed(seed)(searched)()
+        except Violated:
+            return False
+        return True
+
+    def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
+        """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
+        curves: list[Curve] = []
+        pieces: list[Evidence] = []
+        for piece in yielded:
+            if isinstance(piece, Curve):
+                curves.append(piece)
+                continue
+            if isnan(piece.violation):
+                raise ValueError(f"the violation is NaN at {_show(example)} {piece.note}".rstrip())
+            if not piece.holds:
+                # While an example is shrunk, the last failure is the smallest so far.
+                self.worst, self.found = piece, ": ".join(filter(None, (_show(example), piece.note)))
+                self.curves = tuple(curves)
+                raise Violated
+            pieces.append(piece)
+        if curves and example:
+            raise ValueError("a curve was given for a searched example; expected curves from fixed instances")
+        if self.found:
+            return
+        self.curves = tuple(curves)
+        # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
+        self.examples += min(1, len(pieces)) if example else len(pieces)
+        for piece in pieces:
+            if self.worst is None or piece.ratio > self.worst.ratio:
+                self.worst = piece
+
+
+def _show(example: Mapping[str, Any]) -> str:
+    def word(value: Any) -> str:
+        return str(getattr(value, "name", None) or getattr(value, "__name__", None) or value)
+
+    return ", ".join(f"{name} = {word(v)}" for name, v in example.items()) or "the fixed instances"
+
+
+def evidence_of(statement: Statement, arguments: Mapping[str, Any]) -> Iterable[Evidence | Curve]:
+    """What the statement returns or yields for the arguments, as an iterable."""
+    returned = statement(**arguments)
+    return [returned] if isinstance(returned, Evidence) else returned
