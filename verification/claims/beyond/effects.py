@@ -54,11 +54,6 @@ def linearisation_error_is_halved(
     yield from linearisation(points, rho, ratio, phi, linear, 0.5)
 
 
-@linearisation_error_is_halved.mutant("forgets eta")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, ball, 1.0, phi)
-
-
 @linearisation_error_is_halved.mutant("takes eta twice")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 2 * eta, phi)
@@ -102,6 +97,7 @@ def half_is_attained(linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
         yield curve.below_bound(0.05)
 
 
+@linearisation_error_is_halved.mutant("forgets eta")
 @half_is_attained.mutant("forgets eta")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 1.0, phi)
@@ -219,11 +215,6 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, C, ENTROPIC)
 
 
-@variance_is_exact.mutant("gives the linearised risk", replaces="regulariser")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, Ball(2, ball.radius), eta, phi)
-
-
 @variance_is_exact.mutant("divides by d + 1", replaces="regulariser")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, eta, phi) * (g.shape[-1] + 2) / (g.shape[-1] + 1)
@@ -282,6 +273,7 @@ def variance_error_of_fourth_order(
     yield curve.below_bound(1e-3)  # rounding of 1e-17 in numbers down to 1e-13
 
 
+@variance_is_exact.mutant("gives the linearised risk", replaces="regulariser")
 @variance_error_of_fourth_order.mutant("takes the ball of norm 2", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, Ball(2, ball.radius), eta, phi)

@@ -75,16 +75,6 @@ def _(a: Any, b: Any, W: float) -> Any:
     return np.where(a < 0, -b / (2 * np.where(a < 0, a, -1.0)), W)
 
 
-@best_bounded_price.mutant("takes the root of the revenue for its top")
-def _(a: Any, b: Any, W: float) -> Any:
-    return np.minimum(W, np.where(a < 0, -b / np.where(a < 0, a, -1.0), W))
-
-
-@best_bounded_price.mutant("always asks the highest price")
-def _(a: Any, b: Any, W: float) -> Any:
-    return np.full_like(a, W)
-
-
 @claim(
     "Pricing with w in [0, W]",
     id="P3-optimum",
@@ -107,11 +97,13 @@ def bounded_optimum(price: Price = best_price) -> Iterator[Evidence]:
         yield Evidence(abs(exact - stated), 1e-9, f"W = {W}: R* = {-exact:.9f}")
 
 
+@best_bounded_price.mutant("always asks the highest price")
 @bounded_optimum.mutant("always asks the highest price")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.full_like(a, W)
 
 
+@best_bounded_price.mutant("takes the root of the revenue for its top")
 @bounded_optimum.mutant("takes the root of the revenue for its top")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.minimum(W, np.where(a < 0, -b / np.where(a < 0, a, -1.0), W))

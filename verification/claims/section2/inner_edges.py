@@ -128,12 +128,6 @@ def risk_level_one_is_the_mean(problem: Problem, solve: Solver = worst_case) -> 
     yield Evidence(float(max(errors)), ROUNDING, "the weights at alpha = 1", Quantity.WEIGHTS)
 
 
-@risk_level_one_is_the_mean.mutant("takes the largest loss at alpha = 1")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).max(losses))
-
-
 @risk_level_one_is_the_mean.mutant("leaves out the lowest loss")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     return worst_case(losses, eta, indicator(max(1 - 1 / losses.shape[-1], 0.5)), p=p)
@@ -249,6 +243,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=law, gap=short / eta if float(spread) > 0 else s.gap)
 
 
+@risk_level_one_is_the_mean.mutant("takes the largest loss at alpha = 1")
 @gap_is_dual_minus_primal.mutant("gives the largest loss as the value")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)

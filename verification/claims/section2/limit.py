@@ -66,12 +66,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return worst_case(losses, eta, indicator(min(d.parameter, eta)), p=p)
 
 
-@indicator_is_inconsistent.mutant("takes the largest loss")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).max(losses))
-
-
 # --- What it tends to -----------------------------------------------------------------------------
 
 
@@ -115,6 +109,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return worst_case(losses, eta, d)
 
 
+@indicator_is_inconsistent.mutant("takes the largest loss")
 @limit_is_the_essential_supremum.mutant("takes the largest loss")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)

@@ -83,11 +83,6 @@ def sg_second_moment(
         yield Evidence(variance - limit / 2, rounding(law, phi), "the variance of a batch of two")
 
 
-@sg_second_moment.mutant("halves only once", replaces="solve")
-def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
-    return halved(rows, eta, phi, 1)
-
-
 @sg_second_moment.mutant("forgets to divide by m", replaces="solve")
 def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
     return rows.shape[-1] * algorithm2_rows(rows, eta, phi, eps)
@@ -185,6 +180,7 @@ def _(lipschitz: float, chi_square: float, ratio: float, level: int) -> float:
     return printed_moment(lipschitz, chi_square, ratio, level - 1) + lipschitz**2 * (1 + 2 * ratio)
 
 
+@sg_second_moment.mutant("halves only once", replaces="solve")
 @rt_second_moment.mutant("halves only once", replaces="solve")
 def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
     return halved(rows, eta, phi, 1)

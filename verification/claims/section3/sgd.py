@@ -76,11 +76,6 @@ def _(F: PiecewiseLinear) -> float:
     return printed_step(F)
 
 
-@average_of_sgd.mutant("forgets the root of T", replaces="step")
-def _(F: PiecewiseLinear) -> float:
-    return F.distance / (F.M * F.steps)
-
-
 @average_of_sgd.mutant("takes M^2 for M", replaces="step")
 def _(F: PiecewiseLinear) -> float:
     return F.distance / (F.M**2 * sqrt(F.steps))
@@ -112,6 +107,7 @@ def _(F: PiecewiseLinear) -> float:
     return 0.3 * F.distance / F.M
 
 
+@average_of_sgd.mutant("forgets the root of T", replaces="step")
 @sgd_rate.mutant("forgets the root of T", replaces="step")
 def _(F: PiecewiseLinear) -> float:
     return F.distance / (F.M * F.steps)

@@ -78,11 +78,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 1.0, phi)
 
 
-@linearisation_error.mutant("gives the largest increase in the ball")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return r2(g, ball)
-
-
 @linearisation_error.mutant("takes the diameter for the radius")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, Ball(ball.norm, 2 * ball.radius), eta, phi)
@@ -213,6 +208,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 2 * r3(g, ball, eta, phi)
 
 
+@linearisation_error.mutant("gives the largest increase in the ball")
 @variance_is_divided_by_curvature.mutant("takes the largest increase", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r2(g, ball)
