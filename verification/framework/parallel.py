@@ -1,145 +1,123 @@
-"""Claims on several processes: each result as it comes; a process that dies is an error of its claim."""
+"""Tasks on several processes: results as they come, and a task whose process dies is reported as lost."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from threading import current_thread, main_thread
+from threading import Thread, current_thread, main_thread
+from time import sleep
+from typing import Any, TypeVar
 
-from phiball.backends import active, use
-from phiball.verification.framework.claim import Claim, Result
+from joblib.externals.loky import ProcessPoolExecutor
 
-# One thread a process, unless the user says otherwise: the processes already take all cores.
-ONE_THREAD = (
+T = TypeVar("T")
+# Libraries read these when they are loaded.
+THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "PHIBALL_THREADS",
 )
-_PATIENCE = 5.0  # seconds that a process may take to end
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The outcome of a task whose process died."""
+
+    reason: str
 
 
 def cores() -> int:
-    """The cores given to this process."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(eq=False)
-class _Worker:
-    process: BaseProcess
-    pipe: Connection
-    index: int  # of the claim that it is at
+def worker_initializer(parent: int) -> None:
+    """Prepare a worker process: it leaves Ctrl-C to process `parent`, and ends when that has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(0.5)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
-def _work(pipe: Connection, backend: str) -> None:
-    from phiball.verification.framework.runner import all_claims  # which imports this module
+def run_in_processes(
+    function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, jobs: int, threads: int = 1
+) -> Generator[tuple[list[int], dict[int, T | Lost]], None, None]:
+    """Call `function(*task)` for every task, on `jobs` new processes of `threads` threads each.
 
-    use(backend)
-    known = {one.id: one for one in all_claims()}
+    The function must be importable by name. An error that it raises is raised here. When a process dies,
+    all tasks that were running are repeated one at a time, so that only the one to blame is `Lost`.
+
+    Yields (indices of the tasks that are running, outcomes by index of those that have just ended): once at
+    the start, and whenever a task ends. Closing the generator kills the processes.
+    """
+    waiting, suspects = deque(range(len(tasks))), deque[int]()
+    running: dict[Future[T], int] = {}
+    ended: dict[int, T | Lost] = {}
+    pool = _pool(jobs, threads)
     try:
         while True:
-            name, effort, seed = pipe.recv()
-            pipe.send(known[name].run(effort=effort, seed=seed))
-    except (EOFError, BrokenPipeError):
-        return  # nobody is there any more
+            queue, limit = (suspects, 1) if suspects else (waiting, jobs)
+            with _ignore_interrupts():  # processes inherit this; their initializer comes a second later
+                while queue and len(running) < limit:
+                    try:
+                        future = pool.submit(function, *tasks[queue[0]])
+                        running[future] = queue.popleft()
+                    except BrokenProcessPool:
+                        if running:  # one of them is to blame; that is seen below
+                            break
+                        pool = _pool(jobs, threads)
+            yield list(running.values()), ended
+            if not running:
+                return
+            done = wait(running, return_when=FIRST_COMPLETED).done
+            deaths = [error for future in done if isinstance(error := future.exception(), BrokenProcessPool)]
+            if deaths:  # then all that were running have ended
+                alone, done = len(running) == 1, wait(running).done
+                pool.shutdown(kill_workers=True)
+                pool = _pool(jobs, threads)
+            ended = {}
+            for future in done:
+                index = running.pop(future)
+                if not isinstance(future.exception(), BrokenProcessPool):
+                    ended[index] = future.result()
+                elif alone:
+                    ended[index] = Lost(_reason(deaths[0]))
+                else:
+                    suspects.append(index)
+    finally:
+        pool.shutdown(kill_workers=True)
+
+
+def _pool(jobs: int, threads: int) -> ProcessPoolExecutor:
+    limits = dict.fromkeys(THREAD_VARIABLES, str(threads))
+    return ProcessPoolExecutor(jobs, initializer=worker_initializer, initargs=(os.getpid(),), env=limits)
+
+
+def _reason(death: BaseException) -> str:
+    codes = re.search(r"exit codes of the workers are \{(.*)\}", str(death))
+    return f"the process died with {codes[1]}" if codes else "the process died"
 
 
 @contextmanager
-def _starting() -> Iterator[None]:
-    """The environment of new processes: one thread each, and deaf to Ctrl-C, which their parent answers."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    hears = current_thread() is main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if hears else None
+def _ignore_interrupts() -> Iterator[None]:
+    if current_thread() is not main_thread():  # only the main thread may set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        os.environ.update({name: value or "1" for name, value in before.items()})
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
-        if hears:
-            signal.signal(signal.SIGINT, handler)
-
-
-def _start(index: int) -> _Worker:
-    # A fresh interpreter: torch and others do not survive a fork of a process that has used them.
-    context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, active().name), daemon=True)
-    with _starting():
-        process.start()
-    theirs.close()  # so that the end of the process is the end of the pipe
-    return _Worker(process, ours, index)
-
-
-def _death(worker: _Worker) -> str:
-    worker.process.join(_PATIENCE)
-    code = worker.process.exitcode
-    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
-    return f"the process {how}"
-
-
-def run_side_by_side(
-    claims: Sequence[Claim], *, jobs: int, effort: float, seed: int
-) -> Generator[tuple[list[str], int, Result | None], None, None]:
-    """Run claims of `all_claims` on `jobs` processes.
-
-    Yields (ids that are running, index of the claim that is done, its result), and (ids, 0, None) once
-    at the start. What is left when the iterator is closed is ended.
-    """
-    left = iter(range(len(claims)))
-    team: list[_Worker] = []
-
-    def employ(index: int) -> None:
-        worker = _start(index)
-        team.append(worker)
-        ask(worker, index)
-
-    def ask(worker: _Worker, index: int) -> None:
-        worker.index = index
-        with suppress(BrokenPipeError):  # it has died; that is seen when its answer is awaited
-            worker.pipe.send((claims[index].id, effort, seed))
-
-    def running() -> list[str]:
-        return [claims[worker.index].id for worker in team]
-
-    try:
-        for _, index in zip(range(jobs), left, strict=False):
-            employ(index)
-        yield running(), 0, None
-        while team:
-            pipes = {worker.pipe: worker for worker in team}
-            for ready in wait(list(pipes)):
-                worker = pipes[ready]  # type: ignore[index]
-                done, following = worker.index, next(left, None)
-                try:
-                    result: Result = worker.pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    team.remove(worker)
-                    result = claims[done].failed(_death(worker))
-                    if following is not None:
-                        employ(following)
-                else:
-                    if following is not None:
-                        ask(worker, following)
-                    else:
-                        team.remove(worker)
-                        worker.pipe.close()  # which it takes as the end of its work
-                        worker.process.join(_PATIENCE)
-                yield running(), done, result
-    finally:
-        for worker in team:
-            worker.process.terminate()
-        for worker in team:
-            worker.process.join(_PATIENCE)
-            if worker.process.is_alive():
-                worker.process.kill()
-            worker.pipe.close()
+        signal.signal(signal.SIGINT, handler)

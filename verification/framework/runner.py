@@ -8,9 +8,9 @@ from contextlib import closing
 from importlib import import_module
 from pkgutil import walk_packages
 
-from phiball.backends import use
+from phiball.backends import active, use
 from phiball.verification.framework.claim import Claim, Result
-from phiball.verification.framework.parallel import run_side_by_side
+from phiball.verification.framework.parallel import Lost, run_in_processes
 
 BEYOND = "beyond"
 SECTIONS = {
@@ -99,45 +99,38 @@ def run(
     backend: str | None = None,
     jobs: int | None = None,
     on_result: Callable[[Result], None] | None = None,
-    on_progress: Callable[[int, list[str]], None] | None = None,
+    on_progress: Callable[[int, list[Claim]], None] | None = None,
 ) -> list[Result]:
-    """Run the chosen claims on the active backend, or the named one, in the order of the paper.
+    """Run the chosen claims and return their results, in the order of the paper.
 
-    With `jobs` they run on that many new processes, of one thread each, with the same results whatever
-    their number (a script that asks for it needs the usual `if __name__ == "__main__"`); one claim alone
-    stays in this process. `on_result` is told of each result, in order; `on_progress` of the number
-    that is done and the ids that are running.
+    - `select`, `section`: as for `find`; `deep`: search ten times as many examples.
+    - `backend`: the active one by default.
+    - `jobs`: the number of new processes to run on, of one thread each. The results do not depend on it. By
+      default, and for a single claim, everything runs in this process.
+    - `on_result` receives each result, in order; `on_progress` the number of claims that are done and those
+      that are running.
 
     >>> [result.verdict.value for result in run("C7")]
     ['holds as corrected']
     """
-    if backend is not None:
-        with use(backend):
-            return run(
-                select,
-                section,
-                deep=deep,
-                seed=seed,
-                jobs=jobs,
-                on_result=on_result,
-                on_progress=on_progress,
-            )
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected a whole number of at least 1")
     claims = find(select, section)
-    effort = DEEP if deep else 1.0
+    settings = (backend or active().name, DEEP if deep else 1.0, seed)
+    tasks = [(claim.statement.__module__, claim.name, *settings) for claim in claims]
+    if jobs is not None and len(claims) > 1:
+        outcomes = run_in_processes(_run_claim, tasks, jobs=jobs)
+    else:
+        outcomes = _run_here(claims, *settings)
     done: dict[int, Result] = {}
     results: list[Result] = []
-    if jobs is not None and len(claims) > 1:
-        running = run_side_by_side(claims, jobs=jobs, effort=effort, seed=seed)
-    else:
-        running = _one_by_one(claims, effort=effort, seed=seed)
-    with closing(running):
-        for names, index, result in running:
-            if result is not None:
-                done[index] = result
+    with closing(outcomes):
+        for running, ended in outcomes:
+            for index, outcome in ended.items():
+                lost = isinstance(outcome, Lost)
+                done[index] = claims[index].failed(outcome.reason) if lost else outcome
             if on_progress is not None:
-                on_progress(len(done), names)
+                on_progress(len(done), [claims[index] for index in running])
             while len(results) in done:
                 results.append(done[len(results)])
                 if on_result is not None:
@@ -145,9 +138,19 @@ def run(
     return results
 
 
-def _one_by_one(
-    claims: list[Claim], *, effort: float, seed: int
-) -> Generator[tuple[list[str], int, Result | None], None, None]:
-    for index, one in enumerate(claims):
-        yield [one.id], index, None
-        yield [], index, one.run(effort=effort, seed=seed)
+def _run_claim(module: str, name: str, backend: str, effort: float, seed: int) -> Result:
+    """Run a claim that is found by its name, as in a process that has only just started."""
+    claim: Claim = getattr(import_module(module), name)
+    with use(backend):
+        return claim.run(effort=effort, seed=seed)
+
+
+def _run_here(
+    claims: list[Claim], backend: str, effort: float, seed: int
+) -> Generator[tuple[list[int], dict[int, Result | Lost]], None, None]:
+    ended: dict[int, Result | Lost] = {}
+    for index, claim in enumerate(claims):
+        yield [index], ended
+        with use(backend):
+            ended = {index: claim.run(effort=effort, seed=seed)}
+    yield [], ended
