@@ -10,7 +10,6 @@ from importlib import import_module
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated
 
 import typer
@@ -18,9 +17,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phiball.backends import BACKENDS, Backend, active, threads
+from phiball.backends import BACKENDS, Backend, active
 from phiball.backends.selection import VARIABLE
 from phiball.experiments.cli import run as cli_run
+from phiball.experiments.cli.verify import verify
 
 app = typer.Typer(
     help="Adversarially robust learning with phi-divergence regularisation.",
@@ -29,6 +29,7 @@ app = typer.Typer(
     add_completion=False,
 )
 bench = typer.Typer(help="Benchmarks of the solvers, the attacks and the samples.", no_args_is_help=True)
+app.command(epilog="Example: phiball verify --section 3 --out results/verify")(verify)
 app.add_typer(bench, name="bench", epilog="Example: phiball bench inner --quick")
 app.add_typer(cli_run.app, name="run", epilog="Example: phiball run worst-case --scale smoke")
 
@@ -56,74 +57,6 @@ def phiball(
     ] = False,
 ) -> None:
     """Adversarially robust learning with phi-divergence regularisation."""
-
-
-@app.command(epilog="Example: phiball verify --section 3 --out results/verify")
-def verify(
-    claim: Annotated[
-        str | None, typer.Option(help="An id such as C4, or words of a label or statement.")
-    ] = None,
-    section: Annotated[
-        int | None, typer.Option(help="A section of the paper; 7 is what goes beyond it.")
-    ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the report (results/verify; selections: its folder selected)."),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes to run it on (all cores).")] = None,
-    errata: Annotated[
-        Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
-    ] = None,
-) -> None:
-    """Check the paper's statements: each is searched for violations, and reaches its verdict by itself."""
-    with _readable(ImportError):
-        from phiball.verification.framework import runner
-        from phiball.verification.framework.parallel import cores
-        from phiball.verification.report import terminal as report
-        from phiball.verification.report.errata import write_errata
-    console = Console()
-    if errata is not None:
-        with _readable(ValueError, OSError):
-            console.print(f"wrote {write_errata(errata)}", highlight=False, soft_wrap=True)
-        return
-    with _readable(ValueError, code=2):
-        chosen = runner.find(claim, section)
-    if list_only:
-        report.list_claims(chosen, console)
-        return
-    with _readable(ValueError, ImportError):
-        _ = active().namespace
-        threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
-    if out is None:  # a selection must not replace the full report
-        out = Path("results/verify") / ("selected" if claim or section is not None else "")
-    with _readable(OSError):
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
-    began = perf_counter()
-    try:
-        with report.Table(console, len(chosen)) as table:
-            results = runner.run(
-                claim,
-                section,
-                deep=deep,
-                seed=seed,
-                jobs=jobs or cores(),
-                on_result=table.add,
-                on_progress=table.progress,
-            )
-    except KeyboardInterrupt:
-        print("phiball: stopped; no report is written", file=sys.stderr)
-        raise typer.Exit(130) from None
-    seconds = perf_counter() - began
-    with _readable(OSError):
-        written = report.write(results, out, seed=seed, deep=deep, seconds=seconds)
-    console.print()
-    console.print(report.summary(results, seconds), highlight=False, soft_wrap=True)
-    console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
-    if not all(result.as_recorded for result in results):
-        raise typer.Exit(1)
 
 
 @app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")

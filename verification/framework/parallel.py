@@ -98,6 +98,9 @@ def run_in_processes(
                 else:
                     suspects.append(index)
     finally:
+        # Until a task has been handed to a process, loky cannot be stopped cleanly.
+        while not all(future.running() or future.done() for future in running):
+            sleep(0.01)
         pool.shutdown(kill_workers=True)
 
 

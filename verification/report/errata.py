@@ -7,23 +7,23 @@ from pathlib import Path
 from phiball.backends import use
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import SECTIONS, all_claims
-from phiball.verification.report.files import plain
-from phiball.verification.report.html import LINK, PAPER
+from phiball.verification.framework.runner import all_claims
+from phiball.verification.report.markdown import markdown_name, plain
 from phiball.verification.report.math import markdown_math
+from phiball.verification.report.words import BEYOND, LINK, PAPER, WORDS, full_name, section_heading
 
-_BEYOND = max(SECTIONS)
-_WRONG = (Verdict.CORRECTED, Verdict.REFUTED)
+_CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
+_COUNTEREXAMPLE = f"**{WORDS['counterexample'].capitalize()}.**"
 
 
 def errata(claims: list[Claim] | None = None) -> str:
-    """ERRATA.md: what is wrong in the paper, by the claims (all of them by default).
+    """The text of ERRATA.md: what is wrong in the paper, by the claims (all of them by default).
 
-    Only the counterexamples are run, on the plain NumPy backend; one that does not stand is an error.
+    Only the counterexamples are run, on the plain NumPy backend. ValueError if one does not stand.
     """
-    chosen = [one for one in (all_claims() if claims is None else claims) if one.section != _BEYOND]
-    wrong = [one for one in chosen if one.verdict in _WRONG]
-    silent = [one for one in chosen if one.verdict is Verdict.UNCHECKED and one.correction]
+    chosen = [claim for claim in (all_claims() if claims is None else claims) if claim.section != BEYOND]
+    wrong = [claim for claim in chosen if claim.verdict in (Verdict.CORRECTED, Verdict.REFUTED)]
+    unchecked = [claim for claim in chosen if claim.verdict is Verdict.UNCHECKED and claim.correction]
     lines = [
         "# Errata",
         "",
@@ -32,55 +32,54 @@ def errata(claims: list[Claim] | None = None) -> str:
         "`make errata`. `phiball verify --claim ID` searches for violations of the corrected statement, or",
         "shows how the search refutes the printed one.",
         "",
-        "| id | where | what is true instead |",
+        f"| claim | {WORDS['label']} | {WORDS['correction']} |",
         "|---|---|---|",
     ]
-    for one in (*wrong, *silent):
-        link = f"[{one.id}](#{one.id.lower()})"
-        lines.append(f"| {link} | {plain(one.label)} | {plain(one.correction)} |")
-    for section in sorted({one.section for one in wrong}):
-        lines += ["", f"## Section {section}: {SECTIONS[section]}"]
-        for one in (one for one in wrong if one.section == section):
-            lines += ["", *_entry(one)]
-    if silent:
-        lines += ["", "## Without a counterexample", ""]
-        lines += ["Errors that no run can show, by their nature."]
-        for one in silent:
-            lines += ["", *_head(one, one.title), "", f"**True instead.** {plain(one.correction)}"]
-            lines += ["", f"**Not checked.** {plain(one.reason)}"]
+    for claim in (*wrong, *unchecked):
+        link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
+        lines.append(f"| {link} | {plain(claim.label)} | {plain(claim.correction)} |")
+    for section in sorted({claim.section for claim in wrong}):
+        lines += ["", f"## {section_heading(section)}"]
+        for claim in (claim for claim in wrong if claim.section == section):
+            lines += ["", *_entry(claim)]
+    if unchecked:
+        lines += ["", "## Without a counterexample", "", "Errors that no run can show, by their nature."]
+        for claim in unchecked:
+            lines += ["", *_head(claim, claim.title), "", f"{_CORRECTION} {plain(claim.correction)}"]
+            lines += ["", f"**{claim.verdict.capitalize()}.** {plain(claim.reason)}"]
     return "\n".join(lines) + "\n"
 
 
 def write_errata(path: Path) -> Path:
-    """Write ERRATA.md, and say where."""
+    """Write ERRATA.md, and return its path."""
     text = errata()  # before the file is touched
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def _head(one: Claim, title: str) -> list[str]:
-    lines = [f"### {one.id}", "", f"**{plain(one.label)}.** {plain(title)}".rstrip()]
-    if one.quote:
-        lines += ["", f"> {plain(one.quote)}"]
-    if one.formula:
-        assumed = f" (assuming: {plain(one.assumptions)})" if one.assumptions else ""
-        lines += ["", f"The paper states{assumed}", "", markdown_math(one.formula)]
+def _head(claim: Claim, title: str) -> list[str]:
+    lines = [f"### {markdown_name(claim)}", "", f"**{plain(claim.label)}.** {plain(title)}".rstrip()]
+    if claim.quote:
+        lines += ["", f"> {plain(claim.quote)}"]
+    if claim.formula:
+        assumptions = f" ({WORDS['assumptions']}: {plain(claim.assumptions)})" if claim.assumptions else ""
+        lines += ["", f"The paper states{assumptions}", "", markdown_math(claim.formula)]
     return lines
 
 
-def _entry(one: Claim) -> list[str]:
+def _entry(claim: Claim) -> list[str]:
     with use("numpy"):
-        texts, stands = one.violated()
+        texts, stands = claim.violated()
     if not stands:
-        raise ValueError(f"the counterexample of {one.id} does not stand: {'; '.join(texts)}")
-    # The words of a corrected claim say what is checked, which is the corrected statement.
-    refuted = one.verdict is Verdict.REFUTED
-    lines = _head(one, one.title if refuted or not (one.quote or one.formula) else "")
-    lines += ["", "**Counterexample.** " + plain("; ".join(texts))]
-    if one.correction:
-        lines += ["", f"**{'True instead' if refuted else 'Corrected'}.** {plain(one.correction)}"]
-    if one.corrected:
-        lines += ["", markdown_math(one.corrected)]
+        raise ValueError(f"the counterexample of {full_name(claim)} does not stand: {'; '.join(texts)}")
+    # The title of a corrected claim says what is checked, which is the corrected statement.
+    refuted = claim.verdict is Verdict.REFUTED
+    lines = _head(claim, claim.title if refuted or not (claim.quote or claim.formula) else "")
+    lines += ["", f"{_COUNTEREXAMPLE} {plain('; '.join(texts))}"]
+    if claim.correction:
+        lines += ["", f"{_CORRECTION} {plain(claim.correction)}"]
+    if claim.corrected:
+        lines += ["", markdown_math(claim.corrected)]
     if not refuted:
-        lines += ["", f"**Checked.** {plain(one.title)}"]
+        lines += ["", f"**Checked {WORDS['title']}.** {plain(claim.title)}"]
     return lines

@@ -1,10 +1,9 @@
-"""The report of a verification run on the terminal: a table as it goes, and a summary."""
+"""The report on the terminal: a table that grows while the claims run, and a list of the claims."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console, RenderableType
@@ -14,11 +13,7 @@ from rich.text import Text
 
 from phiball.verification.framework.claim import Claim, Result
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import SECTIONS
-from phiball.verification.report.files import markdown, record, remarks, summary, to_json
-from phiball.verification.report.html import page
-
-__all__ = ["Table", "list_claims", "summary", "write"]
+from phiball.verification.report.words import WORDS, full_name, remarks, section_heading
 
 _COLOURS = {
     Verdict.HOLDS: "green",
@@ -26,22 +21,17 @@ _COLOURS = {
     Verdict.REFUTED: "magenta",
     Verdict.UNCHECKED: "bright_black",
 }
-_COLUMNS = (("id", 15), ("verdict", 20), ("examples", 10), ("time", 8), ("statement", 0))
-
-
-def _heading(section: str) -> str:
-    name = SECTIONS.get(section, "")
-    return name if section == max(SECTIONS) else f"Section {section}: {name}"
+_COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 9), ("claim", 0))
 
 
 @dataclass
 class Table:
-    """A table that grows by a line a result, above a progress bar; a context manager."""
+    """A table that grows by a line per result, above a progress bar; a context manager."""
 
     console: Console
     total: int
     _progress: Progress = field(init=False)
-    _section: str | None = field(init=False, default=None)
+    _section: int | None = field(init=False, default=None)
 
     def __enter__(self) -> Table:
         self._progress = Progress(
@@ -66,9 +56,9 @@ class Table:
     def _print(self, line: str, style: str = "") -> None:
         _wrapped(self._progress.console, Text(line, style=style), 0)
 
-    def progress(self, done: int, running: list[str]) -> None:
+    def progress(self, done: int, running: list[Claim]) -> None:
         """Move the bar, and say what is running."""
-        names = ", ".join(running[:3]) + (", …" if len(running) > 3 else "")
+        names = ", ".join(map(full_name, running[:3])) + (", …" if len(running) > 3 else "")
         self._progress.update(self._task, completed=done, description=f"running {names}" if names else "")
 
     def add(self, result: Result) -> None:
@@ -76,18 +66,12 @@ class Table:
         if result.section != self._section:
             self._section = result.section
             self._print("")
-            self._print(_heading(result.section), "bold underline")
-        cells = (
-            result.id,
-            result.verdict.value,
-            str(result.examples or ""),
-            f"{result.seconds:.1f} s",
-            result.label,
-        )
+            self._print(section_heading(result.section), "bold underline")
         style = _COLOURS.get(result.verdict, "red") if result.as_recorded else "bold red"
-        self._print(_row(cells), style)
-        for word, text in remarks(result):
-            style = "bold red" if word in ("DIFFERS", "error") else "dim"
+        name = f"{full_name(result)}: {result.label}"
+        self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
+        for word, text in remarks(result).items():
+            style = "bold red" if word in ("DIFFERS", WORDS["error"]) else "dim"
             _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), text), 4)
 
 
@@ -106,24 +90,11 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
 
 def list_claims(claims: list[Claim], console: Console) -> None:
     """Print the claims with their recorded verdicts, without running them."""
-    several = len({one.section for one in claims}) > 1
-    for i, one in enumerate(claims):
-        if several and (i == 0 or claims[i - 1].section != one.section):
+    several = len({claim.section for claim in claims}) > 1
+    width = max(len(full_name(claim)) for claim in claims) + 2
+    for i, claim in enumerate(claims):
+        if several and (i == 0 or claims[i - 1].section != claim.section):
             gap = "\n" if i else ""
-            console.print(Text(f"{gap}{_heading(one.section)}", style="bold"), soft_wrap=True)
-        line = f"{one.id:<15}{one.verdict.value:<20}{one.label}: {one.title}"
+            console.print(Text(f"{gap}{section_heading(claim.section)}", style="bold"), soft_wrap=True)
+        line = f"{full_name(claim):<{width}}{claim.verdict:<20}{claim.label}: {claim.title}"
         console.print(Text(line), highlight=False, soft_wrap=True)
-
-
-def write(results: list[Result], out: Path, *, seed: int, deep: bool, seconds: float) -> list[Path]:
-    """Write claims.json, claims.md and claims.html into the folder `out`, and say where."""
-    out.mkdir(parents=True, exist_ok=True)
-    about = record(results, seed=seed, deep=deep, seconds=seconds)
-    texts = {
-        "claims.json": to_json(results, about),
-        "claims.md": markdown(results, about),
-        "claims.html": page(results, about),
-    }
-    for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
-    return [out / name for name in texts]

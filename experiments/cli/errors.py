@@ -1,0 +1,25 @@
+"""Errors on the command line: one line on stderr, and an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import typer
+
+
+def fail(message: str, code: int = 1) -> NoReturn:
+    """Print a message as one line on stderr, and exit."""
+    print(f"phiball: {' '.join(message.split())}", file=sys.stderr)
+    raise typer.Exit(code) from None
+
+
+@contextmanager
+def one_line_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
+    """Turn errors of these kinds, which a user can mend, into one line and an exit status."""
+    try:
+        yield
+    except kinds as error:
+        fail(str(error), code)

@@ -1,0 +1,51 @@
+"""The report as JSON: every field of every result, by the words of the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from math import isfinite, isnan, nan
+from typing import Any
+
+from phiball.verification.framework.claim import Result
+from phiball.verification.framework.evidence import Curve, Verdict
+from phiball.verification.report.words import WORDS
+
+_KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN: null is NaN, and the infinities are strings."""
+    if isinstance(value, float) and not isfinite(value):
+        return None if isnan(value) else str(value)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
+    """The whole run: its circumstances `about`, and under "claims" the results."""
+    rows = [
+        {
+            **{_KEYS[field]: value for field, value in asdict(result).items()},
+            "as_recorded": result.as_recorded,
+            "curves": [{**asdict(curve), "fit": asdict(curve.fit)} for curve in result.curves],
+        }
+        for result in results
+    ]
+    return json.dumps(_plain({**about, "claims": rows}), indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> list[Result]:
+    """The results that `to_json` wrote."""
+    numbers = {field.name for field in fields(Result) if field.type == "float"}
+    parts = [field.name for field in fields(Curve)]
+    results = []
+    for row in json.loads(text)["claims"]:
+        values = {field: row[key] for field, key in _KEYS.items()}
+        values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
+        values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}
+        values["curves"] = tuple(Curve(**{part: curve[part] for part in parts}) for curve in row["curves"])
+        results.append(Result(**values))
+    return results
