@@ -18,10 +18,11 @@ _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmat
 
 def verify(
     claim: Annotated[
-        str | None, typer.Option(help="An id such as C4, or words of a label or statement.")
+        str | None,
+        typer.Option(help="An id or name, such as A1 or strong_duality, or words of a statement."),
     ] = None,
     section: Annotated[
-        int | None, typer.Option(help="A section of the paper; 7 is what goes beyond it.")
+        str | None, typer.Option(help="A section of the paper, 2 to 6, or beyond: what goes further.")
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,

@@ -77,5 +77,5 @@ def made_up() -> list[Claim]:
 
 
 def results() -> list[Result]:
-    """What running them gives."""
-    return [one.run() for one in made_up()]
+    """The results of running them."""
+    return [claim.run() for claim in made_up()]

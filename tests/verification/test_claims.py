@@ -21,7 +21,8 @@ from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.runner import BEYOND, GROUPS, SECTIONS, all_claims, find, run
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
-from phiball.verification.report import terminal as report
+from phiball.verification.report.files import circumstances, write_report
+from phiball.verification.report.words import summary
 
 CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
@@ -281,20 +282,22 @@ def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> N
     results = run("C7", backend="strict", on_result=lambda result: seen.append(result.id))
     assert seen == ["C7"]
     bad = small(Verdict.HOLDS, inf, 0.0).run()
-    text = report.summary([*results, bad], 41.2)
+    text = summary([*results, bad], 41.2)
     assert text == (
-        "2 claims: 1 holds as corrected, 1 refuted; verdicts NOT as recorded: X (backend numpy, 41 s)"
+        "2 claims: 1 holds as corrected, 1 refuted; "
+        "verdicts NOT as recorded: X statement (backend numpy, 41 s)"
     )
-    assert "all verdicts as recorded" in report.summary(results, 0.0)
-    written = report.write([*results, bad], tmp_path / "new" / "folder", seed=3, deep=False, seconds=41.2)
+    assert "all verdicts as recorded" in summary(results, 0.0)
+    about = circumstances([*results, bad], seed=3, deep=False, seconds=41.2)
+    written = write_report([*results, bad], tmp_path / "new" / "folder", about)
     record = json.loads(written[0].read_text())
     assert record["seed"] == 3
     assert [row["id"] for row in record["claims"]] == ["C7", "X"]
-    assert record["claims"][1]["violation"] == "inf"
+    assert record["claims"][1]["largest_violation"] == "inf"
     assert record["claims"][0]["as_recorded"]
     page = written[1].read_text()
     assert text in page
-    assert "recorded: holds" in page
+    assert "recorded verdict: holds" in page
 
 
 # --- The oracles ----------------------------------------------------------------------------------

@@ -164,7 +164,18 @@ def test_number_of_jobs_is_checked() -> None:
 def test_ctrl_c_ends_all_processes_and_says_so(tmp_path: Path, lines: int) -> None:
     code = "from phiball.experiments.cli.main import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "verify", "--section", "2", "--jobs", "2", "--out", str(tmp_path / "out")],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "verify",
+            "--section",
+            "2",
+            "--jobs",
+            "2",
+            "--out",
+            str(tmp_path / "out"),
+        ],
         env={**os.environ, "PHIBALL_BACKEND": "numpy", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

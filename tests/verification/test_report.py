@@ -6,78 +6,103 @@ import io
 import json
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Evidence
-from phiball.verification.report import terminal as report
+from phiball.verification.report import terminal
 from phiball.verification.report.errata import errata
-from phiball.verification.report.files import from_json, markdown, plain, record, to_json
-from phiball.verification.report.html import page
+from phiball.verification.report.files import circumstances
+from phiball.verification.report.html import to_html
+from phiball.verification.report.json import from_json, to_json
+from phiball.verification.report.markdown import plain, to_markdown
 from phiball.verification.report.plots import _ticks, figure, number
+from phiball.verification.report.words import WORDS, full_name, remarks, summary
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
 
 RESULTS = results()
-ABOUT = record(RESULTS, seed=5, deep=False, seconds=12.3)
-PAGE = page(RESULTS, ABOUT)
+VERSIONS = {"numpy": "2.4", "torch": "2.13"}
+ABOUT = circumstances(
+    RESULTS, seed=5, deep=False, seconds=12.3, provenance={"revision": "abc", "versions": VERSIONS}
+)
+PAGE = to_html(RESULTS, ABOUT)
 
 
 # --- The terminal ---------------------------------------------------------------------------------
 
 
-def printed(*, terminal: bool, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
-    with report.Table(console, len(RESULTS)) as table:
+def printed(*, is_terminal: bool, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, width=width, color_system=None)
+    with terminal.Table(console, len(RESULTS)) as table:
         for done, result in enumerate(RESULTS, 1):
             table.add(result)
-            table.progress(done, ["D1", "D2", "D3", "D4"])
+            table.progress(done, made_up())
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
 
 
 def test_table_is_grouped_by_section() -> None:
-    lines = printed(terminal=False).splitlines()
+    lines = printed(is_terminal=False).splitlines()
     heads = ["Section 3: Optimization algorithm", "Section 4: Regularization effects"]
     heads += ["Section 6: Numerical study", "Beyond the paper"]
     assert [line for line in lines if line in heads] == heads
-    (row,) = [line for line in lines if line.startswith("D2 ")]
-    assert row.split()[:4] == ["D2", "holds", "as", "corrected"]
-    assert row.endswith("Proposition 9 (II)")
-    assert "    not checked: no data" in lines
+    (row,) = [line for line in lines if " D2 " in line]
+    assert row.split()[:4] == ["holds", "as", "corrected", "1"]
+    assert row.endswith("D2 corrected: Proposition 9 (II)")
+    assert "    reason: no data" in lines
     assert "    error: ZeroDivisionError: by <nought>" in lines
-    differs = [
-        line for line in lines if line.startswith("    DIFFERS: the recorded verdict is: holds; measured")
-    ]
-    assert len(differs) == 2
+    start = "    DIFFERS: the recorded verdict is holds; largest violation"
+    assert len([line for line in lines if line.startswith(start)]) == 2
 
 
 def test_table_wraps_on_a_narrow_terminal() -> None:
-    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed(terminal=True, width=50))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed(is_terminal=True, width=50))
     assert max(len(line.split("\r")[-1]) for line in text.splitlines()) <= 50
-    assert "running D1, D2, D3, …" in text
+    assert "running D1 rate, D2 corrected," in text
 
 
 def test_summary_counts_what_cannot_be_checked() -> None:
-    text = report.summary(RESULTS, 1.0)
-    assert "1 not checkable" in text
-    assert "1 without a verdict" in text
-    assert "verdicts NOT as recorded: G2-sharp, G3-sharp" in text
+    text = summary(RESULTS, 1.0)
+    assert "1 holds as corrected, 2 refuted, 1 not checkable, 1 not reached; " in text
+    assert "verdicts NOT as recorded: G2-sharp differs, G3-sharp breaks" in text
+    assert summary([RESULTS[0]] * 2, 1.0).startswith("2 claims: 2 hold; all verdicts as recorded (backend ")
 
 
 def test_list_is_grouped_where_there_are_several_sections() -> None:
     console = Console(file=io.StringIO(), width=200)
-    report.list_claims(made_up(), console)
+    terminal.list_claims(made_up(), console)
     file = console.file
     assert isinstance(file, io.StringIO)
     lines = file.getvalue().splitlines()
     assert lines[0] == "Section 3: Optimization algorithm"
-    assert lines[1].split()[0] == "D1"
+    assert lines[1].split()[:3] == ["D1", "rate", "holds"]
+    assert "Beyond the paper" in lines
+
+
+# --- The words ------------------------------------------------------------------------------------
+
+
+def test_every_field_of_a_result_has_one_word_that_all_reports_use() -> None:
+    assert set(WORDS) == {field.name for field in fields(Result)}
+    assert len(set(WORDS.values())) == len(WORDS)
+    (row, *_) = json.loads(to_json(RESULTS, ABOUT))["claims"]
+    assert {word.replace(" ", "_") for word in WORDS.values()} | {"as_recorded"} == set(row)
+    page, text = PAGE.lower(), to_markdown(RESULTS, ABOUT)
+    for word in ("counterexample", "correction", "assumptions", "largest violation", "recorded verdict"):
+        assert word in WORDS.values()
+        assert word in page
+        assert word in text
+    for result in RESULTS:
+        assert all(word in (*WORDS.values(), "DIFFERS") for word in remarks(result))
+        assert full_name(result) in PAGE
+        assert f"### {result.id} `{result.name}`: " in text
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -97,8 +122,9 @@ def test_json_has_no_nan_and_the_fitted_exponents() -> None:
 
     data: dict[str, Any] = json.loads(to_json(RESULTS, ABOUT), parse_constant=refuse)
     rows = {row["id"]: row for row in data["claims"]}
-    assert rows["S9"]["violation"] is None
-    assert rows["G1"]["violation"] == "inf"
+    assert rows["S9"]["largest_violation"] is None
+    assert rows["G1"]["largest_violation"] == "inf"
+    assert (rows["D1"]["name"], rows["D1"]["statement"]) == ("rate", "The bias falls like 2^-l <= 1.")
     (curve,) = rows["D1"]["curves"]
     assert curve["fit"]["slope"] == CURVE.fit.slope
     assert curve["fit"]["low"] < curve["fit"]["slope"] < curve["fit"]["high"]
@@ -108,11 +134,12 @@ def test_json_has_no_nan_and_the_fitted_exponents() -> None:
 
 
 def test_markdown_shows_statements_and_formulas_unharmed() -> None:
-    text = markdown(RESULTS, ABOUT)
-    assert "## 3: Optimization algorithm" in text
+    text = to_markdown(RESULTS, ABOUT)
+    assert "## Section 3: Optimization algorithm" in text
     assert r"phi\* is convex; mu\* need not be unique" in text
     assert r"\lbrace \mu : \phi^*(\mu) \lt \infty\rbrace" in text
-    assert "refuted (recorded: holds)" in text
+    assert "refuted (recorded verdict: holds)" in text
+    assert r"bias \<of> the estimate: exponent" in text
     assert "| 1 | not 0" not in text
 
 
@@ -192,6 +219,8 @@ def test_page_says_everything_of_a_claim() -> None:
         "the paper&#x27;s bound G 2<sup>\N{MINUS SIGN}l</sup>",
         ABOUT["machine"],
         "<dt>seed</dt><dd>5</dd>",
+        "numpy 2.4, torch 2.13",
+        "Lemma 11: not reached; recorded verdict: holds; error: ZeroDivisionError: by &lt;nought&gt;",
     ):
         assert words in PAGE, words
 
@@ -199,9 +228,9 @@ def test_page_says_everything_of_a_claim() -> None:
 def test_differences_stand_at_the_top() -> None:
     alarm = PAGE.index('class="alarm"')
     assert alarm < PAGE.index("Contents")
-    assert "2 verdicts differ from what is recorded" in PAGE
+    assert "2 verdicts differ from the recorded verdict" in PAGE
     good = [result for result in RESULTS if result.as_recorded]
-    assert 'class="alarm"' not in page(good, record(good, seed=0, deep=False, seconds=1.0))
+    assert 'class="alarm"' not in to_html(good, circumstances(good, seed=0, deep=False, seconds=1.0))
 
 
 @pytest.mark.parametrize(
@@ -246,17 +275,18 @@ def test_errata_are_current() -> None:
 
 def test_errata_show_what_is_wrong_and_no_more() -> None:
     text = errata(made_up())
-    assert re.findall(r"^### (\S+)$", text, re.MULTILINE) == ["D2", "G1", "S9"]
+    assert re.findall(r"^### (.+)$", text, re.MULTILINE) == ["D2 `corrected`", "G1 `refuted`", "S9 `silent`"]
+    assert "| [D2 `corrected`](#d2-corrected) | Proposition 9 (II) |" in text
     assert r"> phi\* is \<strictly> convex" in text
     assert r"**Counterexample.** f = (0, 1): 1 \| not 0" in text
-    assert "**Corrected.**" in text
-    assert "**True instead.** nothing" in text
-    assert "**Not checked.** no data" in text
+    assert r"**Correction.** phi\* is convex" in text
+    assert "**Correction.** nothing" in text
+    assert "**Not checkable.** no data" in text
     assert r"\lbrace \mu : \phi^*(\mu) \lt \infty\rbrace" in text
 
 
 def test_errata_refuse_a_counterexample_that_does_not_stand() -> None:
-    one = made_up()[1]
-    one.counterexample(margin=0.5)(lambda: Evidence(0.1, 0.0, "weak"))
-    with pytest.raises(ValueError, match=r"the counterexample of D2 does not stand: .*weak"):
-        errata([one])
+    corrected = made_up()[1]
+    corrected.counterexample(margin=0.5)(lambda: Evidence(0.1, 0.0, "weak"))
+    with pytest.raises(ValueError, match=r"the counterexample of D2 corrected does not stand: .*weak"):
+        errata([corrected])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.runner import all_claims
 from phiball.verification.report.math import formula, markdown_math, mathml, prose
 
 
-@pytest.mark.parametrize("one", all_claims(), ids=lambda one: one.id)
-def test_formulas_of_all_claims_convert(one: Any) -> None:
-    for tex in filter(None, (one.formula, one.corrected)):
+@pytest.mark.parametrize("claim", all_claims(), ids=lambda claim: claim.id)
+def test_formulas_of_all_claims_convert(claim: Claim) -> None:
+    for tex in filter(None, (claim.formula, claim.corrected)):
         assert mathml(tex) is not None, tex
 
 
@@ -38,10 +37,10 @@ def test_formula_is_polished(tex: str, part: str) -> None:
 
 
 def test_long_formula_may_be_broken_at_relations() -> None:
-    found = str(mathml(r"a = f(x = y) \le \left(b = c\right) + 1, \quad d \in Z"))
-    assert found.count("<math ") == 5
-    assert found.count("<wbr>") == 4
-    assert found.count('form="infix"') == 3
+    pieces = str(mathml(r"a = f(x = y) \le \left(b = c\right) + 1, \quad d \in Z"))
+    assert pieces.count("<math ") == 5
+    assert pieces.count("<wbr>") == 4
+    assert pieces.count('form="infix"') == 3
 
 
 def test_markdown_leaves_the_formula_alone() -> None:

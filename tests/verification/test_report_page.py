@@ -10,8 +10,8 @@ import pytest
 
 from phiball.verification.framework.claim import Result
 from phiball.verification.framework.runner import all_claims
-from phiball.verification.report.files import record
-from phiball.verification.report.html import page
+from phiball.verification.report.files import circumstances
+from phiball.verification.report.html import to_html
 from tests.support.browser import Browser, find_browser
 from tests.support.reports import results
 
@@ -37,7 +37,7 @@ MEASURE = """(() => {
 
 def drawn() -> list[Result]:
     """Made-up results, and all claims as they would look if their runs were lost: texts and formulas."""
-    return [*results(), *(one.failed("not run") for one in all_claims())]
+    return [*results(), *(claim.failed("not run") for claim in all_claims())]
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "claims.html"
-    found = drawn()
-    path.write_text(page(found, record(found, seed=0, deep=False, seconds=1.0)), encoding="utf-8")
+    shown = drawn()
+    about = circumstances(shown, seed=0, deep=False, seconds=1.0)
+    path.write_text(to_html(shown, about), encoding="utf-8")
     return path
 
 
@@ -64,8 +65,8 @@ def luminance(colour: str) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
+def contrast(ink: str, ground: str) -> float:
+    dark, light = sorted((luminance(ink), luminance(ground)))
     return (light + 0.05) / (dark + 0.05)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from phiball.backends import use
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.runner import BEYOND, all_claims
 from phiball.verification.report.markdown import markdown_name, plain
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.words import BEYOND, LINK, PAPER, WORDS, full_name, section_heading
+from phiball.verification.report.words import LINK, PAPER, WORDS, full_name, section_heading
 
 _CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
 _COUNTEREXAMPLE = f"**{WORDS['counterexample'].capitalize()}.**"
@@ -38,7 +38,7 @@ def errata(claims: list[Claim] | None = None) -> str:
     for claim in (*wrong, *unchecked):
         link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
         lines.append(f"| {link} | {plain(claim.label)} | {plain(claim.correction)} |")
-    for section in sorted({claim.section for claim in wrong}):
+    for section in dict.fromkeys(claim.section for claim in wrong):
         lines += ["", f"## {section_heading(section)}"]
         for claim in (claim for claim in wrong if claim.section == section):
             lines += ["", *_entry(claim)]

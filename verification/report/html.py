@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import SECTIONS
+from phiball.verification.framework.runner import BEYOND, SECTIONS
 from phiball.verification.report import words
 from phiball.verification.report.math import formula, prose
 from phiball.verification.report.plots import figure, number
@@ -37,7 +37,7 @@ def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
     )
     environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number)}
     environment.filters |= {"full_name": words.full_name, "smallest_example": _smallest_example}
-    environment.globals |= {"words": words, "looks": _LOOKS, "sections": SECTIONS}
+    environment.globals |= {"words": words, "looks": _LOOKS, "sections": SECTIONS, "BEYOND": BEYOND}
     return environment.from_string(_text("page.html.j2")).render(
         results=results,
         different=[result for result in results if not result.as_recorded],

@@ -31,7 +31,7 @@ class Table:
     console: Console
     total: int
     _progress: Progress = field(init=False)
-    _section: int | None = field(init=False, default=None)
+    _section: str | None = field(init=False, default=None)
 
     def __enter__(self) -> Table:
         self._progress = Progress(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from phiball.backends import active
 from phiball.verification.framework.claim import Claim, Result
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import SECTIONS
+from phiball.verification.framework.runner import BEYOND, SECTIONS
 
 TITLE = "What the paper states, and what is true"
 PAPER = "Jie Wang, Rui Gao, Yao Xie: Regularization for Adversarial Robust Learning"
 LINK = "https://arxiv.org/abs/2408.09672"
-BEYOND = max(SECTIONS)
 # What each field of `Result` is called. JSON has underscores for the spaces.
 WORDS = {
     "id": "id",
@@ -52,15 +51,16 @@ def full_name(claim: Claim | Result) -> str:
     return f"{claim.id} {claim.name}"
 
 
-def section_heading(section: int) -> str:
+def section_heading(section: str) -> str:
     """Such as "Section 3: Optimization algorithm"."""
     name = SECTIONS.get(section, "")
     return name if section == BEYOND else f"Section {section}: {name}"
 
 
-def by_section(results: list[Result]) -> dict[int, list[Result]]:
-    """The results of each section, in order."""
-    return {k: [r for r in results if r.section == k] for k in sorted({r.section for r in results})}
+def by_section(results: list[Result]) -> dict[str, list[Result]]:
+    """The results of each section, in their order."""
+    sections = dict.fromkeys(result.section for result in results)
+    return {section: [r for r in results if r.section == section] for section in sections}
 
 
 def counts(results: list[Result]) -> dict[Verdict, int]:

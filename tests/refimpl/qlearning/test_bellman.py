@@ -57,7 +57,8 @@ def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, max
         near = Q[where]
         near = near.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else near
         columns = [
-            -oracles.solve_exactly(-column, eta, str(d.family), d.parameter, p).value for column in near.T.copy()
+            -oracles.solve_exactly(-column, eta, str(d.family), d.parameter, p).value
+            for column in near.T.copy()
         ]
         rows.append(float(max(columns)))
     return rows
