@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def repeatable() -> Iterator[None]:
     this off. The interface for other backends, which is experimental, makes the search worse: Hypothesis then
     tries no small and no mutated examples, and repeats those that it has seen.
     """
-    nothing, cache = providers.Constants(), type(providers.CONSTANTS_CACHE)(1024)
+    nothing, cache = Constants(), type(providers.CONSTANTS_CACHE)(1024)
     with (
         patch.object(providers, "_get_local_constants", lambda: nothing),
         patch.object(providers, "CONSTANTS_CACHE", cache),  # it holds what other tests have drawn

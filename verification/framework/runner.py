@@ -127,8 +127,7 @@ def run(
     with closing(outcomes):
         for running, ended in outcomes:
             for index, outcome in ended.items():
-                lost = isinstance(outcome, Lost)
-                done[index] = claims[index].failed(outcome.reason) if lost else outcome
+                done[index] = claims[index].failed(outcome.reason) if isinstance(outcome, Lost) else outcome
             if on_progress is not None:
                 on_progress(len(done), [claims[index] for index in running])
             while len(results) in done:

@@ -93,8 +93,8 @@ def test_verify_fails_when_a_verdict_differs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(runner, "all_claims", lambda: [wrong])
     result = call("verify", "--out", str(tmp_path))
     assert result.exit_code == 1
-    assert "DIFFERS: the recorded verdict is: holds" in result.output
-    assert "NOT as recorded: Z1" in result.output
+    assert "DIFFERS: the recorded verdict is holds" in result.output
+    assert "NOT as recorded: Z1 wrong" in result.output
     assert (tmp_path / "claims.md").exists()
 
 
@@ -112,7 +112,7 @@ def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (
             ["--claim", "nonsense"],
-            "claim is 'nonsense', which no id, label or statement contains",
+            "claim is 'nonsense', which no id, name, label or statement contains",
         ),
         (["--section", "99"], "section is 99; there are claims on 2, 3"),
     ],
