@@ -20,7 +20,7 @@ from rich.console import Console
 from phiball.backends import rng
 from phiball.experiments.benchmarks.estimates import APART, Mean, Reference, estimate, judge, long_run
 from phiball.experiments.benchmarks.training import about
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.pretrained import Task, needed, train
 from phiball.refimpl import Ball, Tilted, Uniform
 
@@ -169,7 +169,7 @@ def _gradient_bias(row: Row) -> str:
     return _number(100 * row.gradient_bias) if apart > error else f"< {_number(100 * error)}"
 
 
-def sheets(measured: list[Row]) -> list[Sheet]:
+def tables(measured: list[Row]) -> list[ReportTable]:
     """One for each ball and eta."""
     found = []
     for where in dict.fromkeys(row.where for row in measured):
@@ -194,11 +194,11 @@ def sheets(measured: list[Row]) -> list[Sheet]:
             for row in mine
         ]
         headings = ("points", "n", "evaluations", "bias", "sd", "gradient bias %", "gradient sd %")
-        found.append(Sheet(f"{where}: {risk}", headings, cells))
+        found.append(ReportTable(f"{where}: {risk}", headings, cells))
     return [*found[:-1], replace(found[-1], note=NOTE)]
 
 
-def summary(measured: list[Row]) -> Sheet:
+def summary(measured: list[Row]) -> ReportTable:
     """The error of the gradient at the fewest and at the most points, for every ball and eta."""
     counts = [row.n for row in measured]
     ends = sorted({min(counts), max(counts)})
@@ -214,7 +214,7 @@ def summary(measured: list[Row]) -> Sheet:
         distances = [mine[column] for column in columns]
         cells.append((where, *("?" if d is None else _number(100 * d) for d in distances)))
     headings = ("ball", *(f"{name} {n}" for name, n in columns))
-    return Sheet("Error of the gradient", headings, cells, SUMMARY)
+    return ReportTable("Error of the gradient", headings, cells, SUMMARY)
 
 
 def main(threads: int = 1, quick: bool = False, seed: int = 0, out: Path | None = None) -> None:
@@ -229,7 +229,7 @@ def main(threads: int = 1, quick: bool = False, seed: int = 0, out: Path | None 
         for row in rows(task, QUICK if quick else Scale(), seed):
             status.update(f"{row.where}: {row.proposal}, n = {row.n}")
             measured.append(row)
-    pages = [*sheets(measured), summary(measured)]
+    pages = [*tables(measured), summary(measured)]
     for page in pages:
         console.print(page.table())
     if out is not None:
@@ -238,7 +238,7 @@ def main(threads: int = 1, quick: bool = False, seed: int = 0, out: Path | None 
         console.print(f"wrote {out / 'estimators.json'} and {out / 'estimators.md'}", soft_wrap=True)
 
 
-def _write(out: Path, record: dict[str, Any], measured: list[Row], pages: list[Sheet]) -> None:
+def _write(out: Path, record: dict[str, Any], measured: list[Row], pages: list[ReportTable]) -> None:
     text = json.dumps({**record, "rows": [asdict(row) for row in measured]}, indent=1, allow_nan=False)
     (out / "estimators.json").write_text(text + "\n", encoding="utf-8")
     facts = [f"- {key}: {value}" for key, value in record.items()]

@@ -22,7 +22,7 @@ from phiball.experiments.benchmarks import training_quality as bench_quality
 from phiball.experiments.benchmarks.sampling import SCHEMES
 from phiball.experiments.benchmarks.third_party import HINT, missing
 from phiball.experiments.framework.provenance import versions
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
 
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "torchattacks", "skwdro", "dro")
 PARTS = ("all", "cost", "quality")
@@ -52,7 +52,7 @@ def main(
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
     console = Console(width=max(132, Console().width))
     record = about(seed=seed, threads=threads, width=width, quick=quick, full=full)
-    pages: list[Sheet] = []
+    pages: list[ReportTable] = []
     lines: list[str] = []
     with console.status("measuring") as status:
         if part != "quality":
@@ -67,7 +67,7 @@ def main(
                     say=status.update,
                 )
             )
-            pages.append(bench_cost.sheet(cost, width, threads))
+            pages.append(bench_cost.cost_table(cost, width, threads))
             console.print(pages[-1].table())
             lines = bench_cost.verdicts(cost) + [HINT.format(name) for name in missing()]
             console.print("\n".join(lines), highlight=False, soft_wrap=True)
@@ -78,7 +78,7 @@ def main(
                 for row in bench_quality.rows(tasks, work=1 << (16 if quick else 20), seed=seed):
                     status.update(f"{row.problem}, {row.points} points: {row.estimator}, L = {row.level}")
                     found.append(row)
-            every, choice = bench_quality.sheets(found), bench_quality.choice(found, tasks)
+            every, choice = bench_quality.tables(found), bench_quality.choice(found, tasks)
             pages += [*every, choice]
             for page in (*(page for page in every if page.title.endswith(": plain points")), choice):
                 console.print(page.table())
@@ -90,7 +90,7 @@ def main(
         console.print(f"wrote {out / 'training.json'} and {out / 'training.md'}", soft_wrap=True)
 
 
-def _write(out: Path, record: dict[str, Any], lines: list[str], pages: list[Sheet]) -> None:
+def _write(out: Path, record: dict[str, Any], lines: list[str], pages: list[ReportTable]) -> None:
     text = json.dumps(record, indent=1, allow_nan=False)
     (out / "training.json").write_text(text + "\n", encoding="utf-8")
     facts = [f"{key}: {value}" for key, value in record.items() if key not in ("cost", "quality")]

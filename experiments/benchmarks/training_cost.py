@@ -30,7 +30,7 @@ from phiball.experiments.benchmarks.training_methods import (
     task,
     torch_or_hint,
 )
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import ENTROPIC, SG, RegularizedLoss
 
 BAR = 1.10  # plain steps an evaluation
@@ -148,7 +148,7 @@ def rows(
         yield Row(name, ratio, evaluations, steps, peaks[name])
 
 
-def sheet(measured: list[Row], width: int, threads: int) -> Sheet:
+def cost_table(measured: list[Row], width: int, threads: int) -> ReportTable:
     """Table 1."""
     cells = [
         (
@@ -161,7 +161,7 @@ def sheet(measured: list[Row], width: int, threads: int) -> Sheet:
         )
         for row in measured
     ]
-    return Sheet(
+    return ReportTable(
         f"A training step, batch {BATCH}, width {width}, {threads} thread(s), as a multiple of ERM",
         ("method", "x ERM", "evaluations", "x ERM an evaluation", "peak", "steps"),
         cells,

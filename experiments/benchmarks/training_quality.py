@@ -16,7 +16,7 @@ import numpy as np
 from phiball.backends import Array, Rng, rng
 from phiball.experiments.benchmarks.exact_problems import BATCH, Problem
 from phiball.experiments.benchmarks.sampling import SCHEMES
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import RTMLMC, SG, RegularizedLoss, Uniform
 
 LEVELS = tuple(range(11))
@@ -161,14 +161,14 @@ def _least(measured: list[Row]) -> dict[str, float]:
     return {kind: min(getattr(row, kind) for row in measured) for kind in _KINDS}
 
 
-def sheets(measured: list[Row]) -> list[Sheet]:
-    """One full sheet for each problem and way to draw points."""
+def tables(measured: list[Row]) -> list[ReportTable]:
+    """One full table for each problem and way to draw points."""
     found = []
     for problem, points in dict.fromkeys((row.problem, row.points) for row in measured):
         mine = [row for row in measured if (row.problem, row.points) == (problem, points)]
         cells = [(row.estimator, str(row.level), *_cells(row, _least(mine))) for row in mine]
         note = NOTE if points == "plain" else f"{NOTE}; {OTHER_POINTS}"
-        found.append(Sheet(f"{problem}: {points} points", ("estimator", "L", *_NUMBERS), cells, note))
+        found.append(ReportTable(f"{problem}: {points} points", ("estimator", "L", *_NUMBERS), cells, note))
     return found
 
 
@@ -184,7 +184,7 @@ def work(row: Row, tolerance: float, bias: float, spread: float) -> float:
     return row.evaluations * max(1.0, (row.gradient_noise**2 + spread**2) / room)
 
 
-def choice(measured: list[Row], tasks: list[Problem]) -> Sheet:
+def choice(measured: list[Row], tasks: list[Problem]) -> ReportTable:
     """The level that needs least work for a gradient error, in percent of its length, and that work.
 
     The bias is that of SG at the same level, as RT-MLMC has the same and shows it through more noise, less
@@ -211,7 +211,7 @@ def choice(measured: list[Row], tasks: list[Problem]) -> Sheet:
                 found.append("none" if least == inf else f"{least:,.0f} (L = {level})")
         cells.append((name, points, estimator, *found))
     percents = [f"{100 * share:g} %" for share in TOLERANCES]
-    return Sheet(
+    return ReportTable(
         "Evaluations, in batches of 64, for a gradient error of so many percent, at the best L",
         ("problem", "points", "estimator", *percents, *(f"{share}, data fixed" for share in percents)),
         cells,

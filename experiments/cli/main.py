@@ -1,21 +1,20 @@
-"""The console entry point `phiball`, which also works where the command line's own needs are missing."""
+"""The console entry point `phiball`, which also works where the command line's own packages are missing."""
 
 from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
 
-NEEDS = ("typer", "rich")
+from phiball.experiments.framework.requirements import missing_package_message
+
+PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line, or say which extra brings what it needs."""
-    missing = [name for name in NEEDS if find_spec(name) is None]
+    """Run the command line, or say which extra installs what it needs."""
+    missing = next((name for name in PACKAGES if find_spec(name) is None), None)
     if missing:
-        print(
-            f"phiball: the command line needs {' and '.join(missing)}: pip install 'phiball[verify]'",
-            file=sys.stderr,
-        )
+        print(f"phiball: {missing_package_message('the command line', missing, 'verify')}", file=sys.stderr)
         raise SystemExit(1)
     from phiball.experiments.cli.app import app
 

@@ -1,4 +1,4 @@
-"""Files that are put in place in one step."""
+"""Files that are replaced in one step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from typing import BinaryIO
 
 
 @contextmanager
-def whole(file: Path) -> Iterator[BinaryIO]:
-    """A stream to write a file with: whoever looks, or kills this, finds all of it or nothing."""
+def atomic_write(file: Path) -> Iterator[BinaryIO]:
+    """Open a stream whose content becomes `file` at the end: a reader sees all of it or nothing.
+
+    A process that is killed leaves the file as it was.
+    """
     part = file.with_name(f".{file.name}.{os.getpid()}")
     with part.open("wb") as stream:
         yield stream

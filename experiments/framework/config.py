@@ -7,14 +7,16 @@ from dataclasses import field, fields
 from typing import Any
 
 
-def option(default: Any, text: str, choices: Sequence[str] = (), *, counts: bool = True) -> Any:
-    """A field of a Config: its value at the scale `paper`, what it is, and the words that it may be.
+def option(default: Any, text: str, choices: Sequence[str] = (), *, affects_results: bool = True) -> Any:
+    """Return a field of a Config: its default, which is the paper's value, its help text and its choices.
 
-    What does not count (where files lie) may differ when a run goes on, and is not recorded with it.
+    A setting that does not affect results, such as a folder, may differ when a run is resumed, and is not
+    recorded with it.
     """
-    return field(default=default, metadata={"help": text, "choices": tuple(choices), "counts": counts})
+    metadata = {"help": text, "choices": tuple(choices), "affects_results": affects_results}
+    return field(default=default, metadata=metadata)
 
 
-def counting(config: Any) -> dict[str, Any]:
-    """The fields of a Config that results depend on."""
-    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("counts", True)}
+def result_settings(config: Any) -> dict[str, Any]:
+    """Return the fields of a Config that results depend on, by name."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata["affects_results"]}

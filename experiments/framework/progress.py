@@ -1,114 +1,86 @@
-"""How far a run is: cells that take long say so in files, and whoever runs them reads it there."""
+"""Progress of a run, read from the files of its tasks and shown on the terminal."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
-PAUSE = 0.5  # seconds between looks
-QUIET = 60.0  # seconds between lines where there is no terminal
-SURE = 0.01  # of the work must be done before the time left is told
+from phiball.experiments.framework.tasks import TaskDir
+
+PAUSE = 0.5  # seconds between two polls
+LINE_PAUSE = 60.0  # seconds between two lines where there is no terminal
+ENOUGH = 0.01  # share of the work after which the time left is estimated
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where a cell that takes long keeps what it has so far, and says how far it is; None is nowhere."""
-
-    path: Path | None = None
-
-    def file(self, name: str) -> Path | None:
-        """A file of the cell's own."""
-        return None if self.path is None else self.path / name
-
-    def say(self, share: float, text: str) -> None:
-        """Tell whoever watches that this share of the cell is done; what comes too soon is dropped."""
-        note = self.file("progress.json")
-        if note is None or (note.exists() and time() - note.stat().st_mtime < PAUSE):
-            return
-        note.parent.mkdir(parents=True, exist_ok=True)
-        part = note.with_suffix(".part")
-        part.write_text(json.dumps({"share": share, "text": text}), encoding="utf-8")
-        part.replace(note)
-
-    def heard(self) -> tuple[float, str] | None:
-        """The last that was said, if anything was."""
-        try:
-            note = json.loads((self.file("progress.json") or Path()).read_text(encoding="utf-8"))
-            return float(note["share"]), str(note["text"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A cell as seen from outside: its name, the file that it will leave, its desk, and about its work."""
+class TaskStatus:
+    """A task seen from outside: its name, the file of its row, its folder, and about its work."""
 
     label: str
-    file: Path
-    desk: Desk
+    row_file: Path
+    task_dir: TaskDir
     work: float
+
+    def poll(self) -> tuple[bool, float, str]:
+        """Return whether the task is done, the share that is done, and its last report ("" if none)."""
+        if self.row_file.exists():
+            return True, 1.0, ""
+        return False, *(self.task_dir.read_progress() or (0.0, ""))
 
 
 @dataclass(frozen=True)
-class Watch:
-    """The cells of a run, or of one stage of it."""
+class RunStatus:
+    """The tasks of a run, or of one stage of it."""
 
-    cells: tuple[Watched, ...]
+    tasks: tuple[TaskStatus, ...]
     stage: str = ""
 
-    def look(self) -> tuple[int, float, dict[str, tuple[float, str]]]:
-        """The number of cells that are done, the share of all work that is, and what the others said."""
-        over = [cell.file.exists() for cell in self.cells]
-        heard = {
-            k: told
-            for k, cell in enumerate(self.cells)
-            if not over[k] and (told := cell.desk.heard()) is not None
-        }
-        done = [
-            cell.work * (1.0 if over[k] else heard.get(k, (0.0, ""))[0]) for k, cell in enumerate(self.cells)
-        ]
-        share = sum(done) / sum(cell.work for cell in self.cells) if self.cells else 1.0
-        return sum(over), share, {self.cells[k].label: told for k, told in heard.items()}
+    def poll(self) -> tuple[int, float, dict[str, tuple[float, str]]]:
+        """Return the number of finished tasks, the share of the work done, and the reports of the others."""
+        polled = [(task, *task.poll()) for task in self.tasks]
+        total = sum(task.work for task in self.tasks)
+        share = sum(task.work * share for task, _, share, _ in polled) / total if polled else 1.0
+        running = {task.label: (share, text) for task, _, share, text in polled if text}
+        return sum(done for _, done, _, _ in polled), share, running
 
 
-class Board:
-    """What a run shows: bars on a terminal, a line a minute elsewhere."""
+class ProgressDisplay:
+    """What a run shows: bars on a terminal, a line per minute elsewhere."""
 
     def __init__(self, name: str, console: Any) -> None:
         self._name, self._console = name, console
-        self._watch: Watch | None = None
-        self._told = monotonic()
+        self._status: RunStatus | None = None
+        self._last_line = monotonic()
         self._first: tuple[float, float] | None = None
         self._bars: dict[str, Any] = {}
 
-    def start(self, watch: Watch) -> None:
-        """Watch these cells from now on."""
-        self._told = monotonic()
+    def start(self, status: RunStatus) -> None:
+        """Show these tasks from now on."""
+        self._last_line = monotonic()
         self._first = None
-        self._watch = watch
+        self._status = status
         if not self._console.is_terminal:
-            done, _, _ = watch.look()
-            self._line(watch, f"{done} of {len(watch.cells)} cells are there; a line a minute follows")
+            done, _, _ = status.poll()
+            self._print(status, f"{done} of {len(status.tasks)} tasks are done; a line follows every minute")
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show how far the run is, until it is left."""
+        """Show the progress of the run inside the `with` block."""
         over = Event()
         bars = self._progress()
 
-        def go_on() -> None:
+        def refresh() -> None:
             while not over.wait(PAUSE):
-                if self._watch is not None:
-                    self._show(bars, self._watch)
+                if self._status is not None:
+                    self._show(bars, self._status)
 
-        thread = Thread(target=go_on, daemon=True)
+        thread = Thread(target=refresh, daemon=True)
         with bars:
             thread.start()
             try:
@@ -134,13 +106,13 @@ class Board:
             disable=not self._console.is_terminal,
         )
 
-    def _show(self, bars: Any, watch: Watch) -> None:
-        done, share, said = watch.look()
+    def _show(self, bars: Any, status: RunStatus) -> None:
+        done, share, running = status.poll()
         if not self._console.is_terminal:
-            self._tell(watch, done, share)
+            self._print_share(status, done, share)
             return
-        name = f"{self._name} {watch.stage}".strip()
-        lines = {name: (share, f"{done} of {len(watch.cells)} cells"), **said}
+        name = f"{self._name} {status.stage}".strip()
+        lines = {name: (share, f"{done} of {len(status.tasks)} tasks"), **running}
         for name in [name for name in self._bars if name not in lines]:
             bars.remove_task(self._bars.pop(name))
         for name, (part, text) in lines.items():
@@ -148,16 +120,16 @@ class Board:
                 self._bars[name] = bars.add_task(name, total=1.0, text=text)
             bars.update(self._bars[name], completed=part, text=text)
 
-    def _tell(self, watch: Watch, done: int, share: float) -> None:
-        if monotonic() - self._told < QUIET:
+    def _print_share(self, status: RunStatus, done: int, share: float) -> None:
+        if monotonic() - self._last_line < LINE_PAUSE:
             return
-        now = self._told = monotonic()
-        if self._first is None:  # the start was slower than what follows: time is taken from here
+        now = self._last_line = monotonic()
+        if self._first is None:  # the start was slower than what follows: time is taken from this moment on
             self._first = now, share
         began, first = self._first
         gained = share - first
-        left = f", about {(1 - share) * (now - began) / gained / 60:.0f} min left" if gained > SURE else ""
-        self._line(watch, f"{done} of {len(watch.cells)} cells, {100 * share:.0f} % of the work{left}")
+        left = f", about {(1 - share) * (now - began) / gained / 60:.0f} min left" if gained > ENOUGH else ""
+        self._print(status, f"{done} of {len(status.tasks)} tasks, {100 * share:.0f} % of the work{left}")
 
-    def _line(self, watch: Watch, text: str) -> None:
-        print(f"{self._name} {watch.stage}".strip() + f": {text}", file=sys.stderr, flush=True)
+    def _print(self, status: RunStatus, text: str) -> None:
+        print(f"{self._name} {status.stage}".strip() + f": {text}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from phiball.backends import Array, Rng
-from phiball.experiments.framework.atomic_write import whole
+from phiball.experiments.framework.atomic_write import atomic_write
 
 SAVE = 20.0  # seconds between checkpoints
 Objective = Callable[[Callable[[Array, Array], Array], Array, Rng], Array]
@@ -109,7 +109,7 @@ def train(
 def write(file: Path, content: dict[str, Any]) -> None:
     """Save a checkpoint, all of it or nothing."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole(file) as stream:
+    with atomic_write(file) as stream:
         import_module("torch").save(content, stream)
 
 

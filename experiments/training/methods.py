@@ -33,7 +33,7 @@ SAMPLE_RADII = {2.0: (1.0, 2.0, 4.0, 8.0), inf: (0.2, 0.4, 0.8, 1.6)}
 TILTED_RADII = {2.0: (0.5, 1.0, 2.0, 4.0), inf: (0.1, 0.2, 0.4, 0.8)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius; 2 is the paper's
 KAPPAS = (0.1, 0.3, 1.0)
-IDLE = 1e6  # an eta at which all perturbed points weigh the same, and none is tilted
+UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points weigh the same, and none is tilted
 STEPS = 7  # of IFGM in training
 
 Loss = Callable[[Array, Array], Array]
@@ -56,7 +56,7 @@ def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
         for copies in (SG(0), SG(level)):
             family = f"noise {name}" if copies.level == 0 else f"noise x{copies.evaluations:g} {name}"
             for radius in (SAMPLE_RADII[norm][k] for k in radii):
-                objective = RegularizedLoss(Ball(norm, radius), IDLE, ENTROPIC, copies)
+                objective = RegularizedLoss(Ball(norm, radius), UNWEIGHTED_ETA, ENTROPIC, copies)
                 cost = copies.evaluations
                 yield Method(family, f"radius {radius:g}", cost, partial(by_objective, objective))
         for radius in (ATTACK_RADII[norm][k] for k in radii):
@@ -74,7 +74,9 @@ def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
     for norm, name in NORMS.items():
         for radius in (TILTED_RADII[norm][k] for k in radii):
             found = [(f"tilted {name}", f"eta {r * radius:g}", r * radius, Tilted()) for r in RATIOS]
-            found += [(f"tilted by kappa {name}", f"kappa {k:g}", IDLE, Tilted(kappa=k)) for k in KAPPAS]
+            found += [
+                (f"tilted by kappa {name}", f"kappa {k:g}", UNWEIGHTED_ETA, Tilted(kappa=k)) for k in KAPPAS
+            ]
             for family, how, eta, proposal in found:
                 objective = RegularizedLoss(Ball(norm, radius), eta, ENTROPIC, SG(0), proposal)
                 yield Method(family, f"radius {radius:g}, {how}", 2, partial(by_objective, objective))

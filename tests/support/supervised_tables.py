@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Row, Table
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.supervised.methods import candidates, fixed
 from phiball.experiments.studies.supervised.study import Config
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Table
+from phiball.experiments.framework.tasks import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,7 @@ PLACES = ("original", "heavy", "short", "strong g")
 WINDOW = 20  # training episodes in one point of a curve
 SHOWN = ("original", "strong g")  # in the figure: the easiest and the hardest
 # Told apart by all eyes, and by marker.
-LOOKS: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {
     "regular": {"color": "#555555", "marker": "o", "label": "regular"},
     "outside": {"color": "#0072B2", "marker": "s", "label": "robust, maximum outside (paper)"},
     "inside": {"color": "#D55E00", "marker": "^", "label": "robust, maximum inside"},
@@ -78,7 +78,7 @@ def _training(table: Table) -> Figure:
 
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     axes = figure.subplots()
-    for method, look in LOOKS.items():
+    for method, look in STYLES.items():
         curves = curves_of(table, method)
         episode = np.minimum(WINDOW * (np.arange(curves.shape[1]) + 0.5), table.config.episodes)
         mean, band = np.mean(curves, axis=0), 2 * np.std(curves, axis=0, ddof=1) / sqrt(len(curves))
@@ -122,7 +122,7 @@ def _sensitivity(table: Table) -> Figure:
 def _draw_sweep(axes: Any, table: Table, what: str, place: str) -> None:
     found = {value: returns(table, method, place) for value, method in methods_by(table, what).items()}
     _points(axes, list(range(len(found))), list(found.values()), "outside")
-    regular, grey = returns(table, "regular", place), LOOKS["regular"]["color"]
+    regular, grey = returns(table, "regular", place), STYLES["regular"]["color"]
     middle, band = mean_of(regular), 2 * error_of(regular)
     axes.axhline(middle, color=grey, linewidth=1.2)
     axes.axhspan(middle - band, middle + band, color=grey, alpha=0.2, linewidth=0)
@@ -146,5 +146,5 @@ def _points(axes: Any, x: Sequence[float], found: Sequence[Any], method: str, li
         linestyle=line,
         markersize=4,
         linewidth=1.2,
-        **LOOKS[method],
+        **STYLES[method],
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Table
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.cartpole.figures import (
     METHODS,
     PLACES,
@@ -38,16 +38,16 @@ def _plus_minus(values: Any, sign: str = "") -> str:
 # --- Tables -----------------------------------------------------------------------------------------
 
 
-def sheets(table: Table) -> list[Sheet]:
+def tables(table: Table) -> list[ReportTable]:
     """The paper's table with ours beside it; other radii and prices; other tables and initial values."""
-    return [_main_sheet(table), _sweep_sheet(table), _tables_sheet(table)]
+    return [_returns(table), _sweep(table), _q_tables(table)]
 
 
-def _main_sheet(table: Table) -> Sheet:
-    cells = []
+def _returns(table: Table) -> ReportTable:
+    lines = []
     for place, numbers in PAPER.items():
         regular, outside, inside = (returns(table, method, place) for method in METHODS)
-        cells.append(
+        lines.append(
             (
                 place,
                 *(f"{value:.0f} ± {bar:.0f}" for value, bar in numbers),
@@ -57,30 +57,30 @@ def _main_sheet(table: Table) -> Sheet:
         )
     count = len(returns(table, "regular", "original"))
     compared = ("robust - regular", "inside - robust")
-    return Sheet(
+    return ReportTable(
         "Returns",
         ("problem", "paper: regular", "paper: robust", "regular", "robust", "maximum inside", *compared),
-        cells,
+        lines,
         f"Means over {count} trials and their standard errors; differences are within a trial. The paper has "
         f"{PAPER_TRIALS} trials and does not say what its error bars are. Episodes are cut off at "
         f"{table.config.eval_cap} steps.",
     )
 
 
-def _sweep_sheet(table: Table) -> Sheet:
+def _sweep(table: Table) -> ReportTable:
     named = {"regular": "regular"}
     for what in ("rho", "eta"):
         named |= {f"{what} {value:g}": method for value, method in methods_by(table, what).items()}
-    cells = [
+    lines = [
         (name, *(_plus_minus(returns(table, method, place)) for place in PLACES))
         for name, method in named.items()
     ]
     note = f"Robust, the maximum outside; rho counts {table.config.reading}."
-    return Sheet("Radius and price", ("method", *PLACES), cells, note)
+    return ReportTable("Radius and price", ("method", *PLACES), lines, note)
 
 
-def _tables_sheet(table: Table) -> Sheet:
-    cells = [
+def _q_tables(table: Table) -> ReportTable:
+    lines = [
         (
             _name(at),
             f"{at[1]:g}",
@@ -90,7 +90,7 @@ def _tables_sheet(table: Table) -> Sheet:
         for at in tables_of(table)
     ]
     columns = (f"{place}: {name}" for place in SHOWN for name in ("regular", "robust", "inside"))
-    return Sheet("Tables and initial values", ("table", "initial", "trials", *columns), cells)
+    return ReportTable("Tables and initial values", ("table", "initial", "trials", *columns), lines)
 
 
 def _name(at: tuple[str, float]) -> str:

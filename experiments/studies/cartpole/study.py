@@ -21,29 +21,15 @@ import numpy as np
 
 from phiball.backends import Rng
 from phiball.experiments.framework.config import option
-from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.framework.study import Study
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
+from phiball.experiments.studies.cartpole import figures, report
 from phiball.experiments.studies.cartpole.environment import START, Backup, Physics, learn, play
-from phiball.experiments.studies.cartpole.figures import METHODS, PLACES, WINDOW, draw
-from phiball.experiments.studies.cartpole.report import findings, sheets
+from phiball.experiments.studies.cartpole.figures import METHODS, PLACES, WINDOW
 from phiball.refimpl import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
 from phiball.refimpl.validation import valid_count, valid_number
 
-__all__ = [
-    "NAME",
-    "SCALES",
-    "TITLE",
-    "Config",
-    "cells",
-    "compute",
-    "compute_cell",
-    "draw",
-    "findings",
-    "sheets",
-]
-
-NAME = "cartpole"
-TITLE = "Robust Q-learning on a cart and pole (Section 6.2)."
 READINGS = ("cells", "units")
 CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time
 
@@ -54,7 +40,7 @@ class Config:
 
     trials: int = option(80, "Tables learned by each method; the paper has 10.")
     others: int = option(40, "Trials for each other table and initial value.")
-    batch: int = option(10, "Trials in a cell of the run.")
+    batch: int = option(10, "Trials per task of the run.")
     episodes: int = option(2000, "Training episodes.")
     train_cap: int = option(400, "Steps after which a training episode is cut off.")
     eval_cap: int = option(500, "Steps after which an episode of the evaluation is cut off.")
@@ -132,19 +118,6 @@ SCALES = {
 }
 
 
-def cells(config: Config) -> list[Cell]:
-    """A batch of trials on the main table, and on each pair of another table and an initial value."""
-    main = (config.table, float(config.initial))
-    rest = [(grid, float(initial)) for initial in config.initials for grid in config.grids]
-    places = dict.fromkeys([main, *rest])
-    return [
-        {"table": grid, "initial": initial, "first": first, "trials": min(config.batch, trials - first)}
-        for grid, initial in places
-        for trials in [config.trials if (grid, initial) == main else config.others]
-        for first in range(0, trials, config.batch)
-    ]
-
-
 def problems(config: Config) -> dict[str, Physics]:
     """The physics of the evaluation, by name."""
     usual = Physics()
@@ -170,19 +143,6 @@ def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
         found |= {f"rho {rho:g}": robust(rho, config.eta) for rho in config.rhos if rho != config.rho}
         found |= {f"eta {eta:g}": robust(config.rho, eta) for eta in config.etas if eta != config.eta}
     return found
-
-
-def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
-    """The mean return of each table learned, in each physics, and the lengths of the training episodes."""
-    bins = tuple(int(n) for n in cell["table"].split("x"))
-    grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
-    main = (cell["table"], cell["initial"]) == (config.table, config.initial)
-    methods = backups(config, grid, main)
-    trials = [_trial(config, grid, cell["initial"], methods, one) for one in rng.spawn(cell["trials"])]
-    returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PLACES} for m in methods}
-    lengths = {m: [trial[m][1] for trial in trials] for m in METHODS}
-    means = {f"{m} {p}": float(np.mean(returns[m][p])) for m in METHODS for p in PLACES}
-    return {**means, "returns": returns, "lengths": lengths}
 
 
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
@@ -216,6 +176,38 @@ def _decayed(schedule: tuple[float, ...], k: Any) -> Any:
     return np.maximum(last, first * np.exp(-decay * k))
 
 
-def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
-    """The table of all cells."""
-    return Table(config, tuple(each(config, cells(config), compute_cell, rng)))
+class CartPoleStudy(Study[Config]):
+    """Batches of trials on the main table, and on each pair of another table and an initial value."""
+
+    name = "cartpole"
+    title = "Robust Q-learning on a cart and pole (Section 6.2)."
+    scales = SCALES
+    draw = staticmethod(figures.draw)
+    tables = staticmethod(report.tables)
+    findings = staticmethod(report.findings)
+
+    def tasks(self, config: Config) -> list[Task]:
+        main = (config.table, float(config.initial))
+        rest = [(grid, float(initial)) for initial in config.initials for grid in config.grids]
+        return [
+            {"table": grid, "initial": initial, "first": first, "trials": min(config.batch, trials - first)}
+            for grid, initial in dict.fromkeys([main, *rest])
+            for trials in [config.trials if (grid, initial) == main else config.others]
+            for first in range(0, trials, config.batch)
+        ]
+
+    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        """Return the mean return per learned table and physics, and the lengths of the training episodes."""
+        bins = tuple(int(n) for n in task["table"].split("x"))
+        grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
+        main = (task["table"], task["initial"]) == (config.table, config.initial)
+        methods = backups(config, grid, main)
+        sources = rng.spawn(task["trials"])
+        trials = [_trial(config, grid, task["initial"], methods, source) for source in sources]
+        returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PLACES} for m in methods}
+        lengths = {m: [trial[m][1] for trial in trials] for m in METHODS}
+        means = {f"{m} {p}": float(np.mean(returns[m][p])) for m in METHODS for p in PLACES}
+        return {**means, "returns": returns, "lengths": lengths}
+
+
+STUDY = CartPoleStudy()

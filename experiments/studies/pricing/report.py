@@ -1,42 +1,21 @@
-"""What the study of pricing shows: its figure, its tables and its findings."""
+"""What the study of pricing shows: its tables and its findings."""
 
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Row, Table
-from phiball.experiments.framework.tables import Sheet
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Row, Table
+from phiball.experiments.studies.pricing.figures import LABELS, by_covariates, scenarios
 
 UNREGULARISED, REGULARISED = ("fgm", "ifgm"), ("sg", "rt-mlmc")
-LABELS = {"erm": "ERM, descent", "fgm": "FGM", "ifgm": "IFGM", "sg": "KL, SG", "rt-mlmc": "KL, RT-MLMC"}
-# Colours told apart by all eyes, and marks told apart without them.
-LOOKS = {
-    "fgm": ("#D55E00", "s", "-"),
-    "ifgm": ("#E69F00", "D", "--"),
-    "sg": ("#0072B2", "o", "-"),
-    "rt-mlmc": ("#56B4E9", "^", "--"),
-}
-INTERVAL = 1.96  # standard errors: 95 %
 CLEAR = 2.0  # standard errors: more is called clear
-
-
-def _scenarios(table: Table) -> list[Row]:
-    return [row for row in table.rows if row["part"] == "methods"]
 
 
 def _of_levels(table: Table) -> list[Row]:
     return [row for row in table.rows if row["part"] == "levels"]
-
-
-def _by_covariates(rows: list[Row]) -> dict[int, list[Row]]:
-    """The rows of each M."""
-    return {M: [row for row in rows if row["M"] == M] for M in dict.fromkeys(row["M"] for row in rows)}
 
 
 def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
@@ -45,41 +24,7 @@ def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
     return float(d.mean()), float(d.std(ddof=1)) / sqrt(len(d))
 
 
-def draw(table: Table) -> dict[str, Figure]:
-    """The figure `improvement`: J against m, a panel for each M and a line for each method; bars of 95 %."""
-    from matplotlib.figure import Figure
-
-    panels = _by_covariates(_scenarios(table))
-    figure = Figure(figsize=(2.6 * len(panels) + 0.6, 3.2), layout="constrained")
-    for axes, (M, rows) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
-        axes.axhline(0, color="0.5", linewidth=0.8)
-        for k, (name, (color, marker, line)) in enumerate(LOOKS.items()):
-            aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # so that no bar hides another
-            axes.errorbar(
-                [row["m"] + aside for row in rows],
-                [row[name] for row in rows],
-                yerr=[INTERVAL * row[f"{name}_stderr"] for row in rows],
-                label=LABELS[name],
-                color=color,
-                marker=marker,
-                linestyle=line,
-                linewidth=1.4,
-                markersize=4,
-                capsize=2,
-                elinewidth=1,
-            )
-        axes.set(title=f"M = {M}", xlabel="m")
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
-    figure.axes[0].set_ylabel("improvement J (%)")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(LOOKS), frameon=False)
-    return {"improvement": figure}
-
-
-def sheets(table: Table) -> list[Sheet]:
+def tables(table: Table) -> list[ReportTable]:
     """The improvements of all scenarios, and those of SG by its level."""
     rows = [
         (
@@ -88,9 +33,9 @@ def sheets(table: Table) -> list[Sheet]:
             *(f"{row[name]:.1f} ± {row[f'{name}_stderr']:.1f}" for name in LABELS),
             f"{row['nothing']:.1f}",
         )
-        for row in _scenarios(table)
+        for row in scenarios(table)
     ]
-    first = Sheet(
+    first = ReportTable(
         "Improvement J over ERM, in percent",
         ("M", "m", *LABELS.values(), "theta = 0"),
         rows,
@@ -98,7 +43,7 @@ def sheets(table: Table) -> list[Sheet]:
         left=2,
     )
     levels = table.config.levels
-    second = Sheet(
+    second = ReportTable(
         "Improvement of SG, by its level L",
         ("M", "m", *(f"L = {L}" for L in levels)),
         [
@@ -120,7 +65,7 @@ def sheets(table: Table) -> list[Sheet]:
 
 def findings(table: Table) -> list[str]:
     """The two statements of the paper and its explanation, each beside what the table shows."""
-    rows = _scenarios(table)
+    rows = scenarios(table)
     return [
         _on_order(rows),
         *(_on_sign(rows, name) for name in UNREGULARISED),
@@ -174,7 +119,7 @@ def _on_sign(rows: list[Row], name: str) -> str:
 
 def _ranges(rows: list[Row], name: str) -> str:
     parts = []
-    for M, some in _by_covariates(rows).items():
+    for M, some in by_covariates(rows).items():
         ends = sorted(
             {f"{min(row[name] for row in some):.1f}", f"{max(row[name] for row in some):.1f}"}, key=float
         )

@@ -1,6 +1,6 @@
 """Section 6.3 of the paper: personalised pricing, with and without regularisation, against plain training.
 
-The problem as printed has no optimum (see `pricing_model`), so two readings give it one. `ball`: theta lies
+The problem as printed has no optimum (see `model`), so two readings give it one. `ball`: theta lies
 in an l2 ball; plain training (ERM) and the best rule are then trust-region problems, solved exactly.
 `prices`: prices lie in [0, W] too, and R* is the risk of the best price at each x, which no rule need reach.
 """
@@ -15,7 +15,9 @@ import numpy as np
 
 from phiball.backends import Rng
 from phiball.experiments.framework.config import option
-from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.framework.study import Study
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
+from phiball.experiments.studies.pricing import figures, report
 from phiball.experiments.studies.pricing.model import (
     Cost,
     Floats,
@@ -27,26 +29,10 @@ from phiball.experiments.studies.pricing.model import (
     least_in_ball,
     true_risk,
 )
-from phiball.experiments.studies.pricing.report import draw, findings, sheets
 from phiball.experiments.studies.pricing.training import METHODS, Problem, Training, train, worst_cost
 from phiball.refimpl import RTMLMC, SG, Ball
 from phiball.refimpl.validation import valid_count, valid_number
 
-__all__ = [
-    "NAME",
-    "SCALES",
-    "TITLE",
-    "Config",
-    "cells",
-    "compute",
-    "compute_cell",
-    "draw",
-    "findings",
-    "sheets",
-]
-
-NAME = "pricing"
-TITLE = "Personalised pricing: improvement over plain training (Section 6.3)."
 READINGS = ("ball", "prices")
 NORMS = {"linf": inf, "l2": 2.0}
 BLOCK = 1000  # points of x that are evaluated at a time
@@ -110,51 +96,6 @@ SCALES = {
 }
 
 
-def cells(config: Config) -> list[Cell]:
-    """A cell for each M and m with all methods, and one for each M with SG at all levels."""
-    middle = config.draws[len(config.draws) // 2]
-    return [
-        *({"part": "methods", "M": M, "m": m} for M in config.covariates for m in config.draws),
-        *({"part": "levels", "M": M, "m": middle} for M in config.covariates),
-    ]
-
-
-def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
-    """The table of all cells."""
-    return Table(config, tuple(each(config, cells(config), compute_cell, rng)))
-
-
-def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
-    """The improvement over ERM in every trial, in percent, with means and standard errors."""
-    if cell["part"] == "methods":
-        runs = {method: (method, config.level) for method in METHODS}
-    else:
-        runs = {f"L{level}": ("sg", level) for level in config.levels}
-    data, test, plain, *sources = rng.spawn(3 + len(runs))
-    market = draw_market(config.trials, config.dimension, config.features, config.beta_bound, data)
-    x, z = draw_data(market, cell["M"], cell["m"], data)
-    bounded = config.reading == "prices"
-    problem = Problem(market, Cost(0.0, config.highest) if bounded else Cost(), x, z)
-    rules = {
-        name: train(method, problem, training(config, method, level), source)
-        for (name, (method, level)), source in zip(runs.items(), sources, strict=True)
-    }
-    if bounded:
-        erm = train("erm", problem, training(config, "erm", config.level), plain)
-    else:
-        erm = least_in_ball(empirical_risk(market, x, z), config.bound)
-    best, gaps = excess(config, market, np.stack([erm, np.zeros_like(erm), *rules.values()]), test)
-    improved = 100 * (1 - gaps[1:] / gaps[0])
-    row: dict[str, Any] = {"best": best.mean(), "erm_gap": gaps[0].mean(), "nothing": improved[0].mean()}
-    ball = Ball(NORMS[config.norm], config.radius)
-    for (name, theta), J in zip(rules.items(), improved[1:], strict=True):
-        row[name] = J.mean()
-        row[f"{name}_stderr"] = J.std(ddof=1) / sqrt(len(J))
-        row[f"{name}_worst"] = worst_cost(problem, theta, ball, config.attack_steps).mean()
-        row[f"{name}_trials"] = J
-    return row
-
-
 def training(config: Config, method: str, level: int) -> Training:
     """How a method is trained."""
     sampled = method == "rt-mlmc"
@@ -188,3 +129,54 @@ def excess(config: Config, market: Market, rules: Floats, rng: Rng) -> tuple[Flo
             price = np.clip((g @ theta[:, :, None].astype(np.float32))[:, :, 0], 0.0, config.highest)
             risks[k] += cost.value(price, z).sum(axis=1) / n
     return best, risks - best
+
+
+class PricingStudy(Study[Config]):
+    """A task for each M and m with all methods, and one for each M with SG at all levels."""
+
+    name = "pricing"
+    title = "Personalised pricing: improvement over plain training (Section 6.3)."
+    scales = SCALES
+    draw = staticmethod(figures.draw)
+    tables = staticmethod(report.tables)
+    findings = staticmethod(report.findings)
+
+    def tasks(self, config: Config) -> list[Task]:
+        middle = config.draws[len(config.draws) // 2]
+        return [
+            *({"part": "methods", "M": M, "m": m} for M in config.covariates for m in config.draws),
+            *({"part": "levels", "M": M, "m": middle} for M in config.covariates),
+        ]
+
+    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        """Return the improvement over ERM per trial, in percent, with means and standard errors."""
+        if task["part"] == "methods":
+            runs = {method: (method, config.level) for method in METHODS}
+        else:
+            runs = {f"L{level}": ("sg", level) for level in config.levels}
+        data, test, plain, *sources = rng.spawn(3 + len(runs))
+        market = draw_market(config.trials, config.dimension, config.features, config.beta_bound, data)
+        x, z = draw_data(market, task["M"], task["m"], data)
+        bounded = config.reading == "prices"
+        problem = Problem(market, Cost(0.0, config.highest) if bounded else Cost(), x, z)
+        rules = {
+            name: train(method, problem, training(config, method, level), source)
+            for (name, (method, level)), source in zip(runs.items(), sources, strict=True)
+        }
+        if bounded:
+            erm = train("erm", problem, training(config, "erm", config.level), plain)
+        else:
+            erm = least_in_ball(empirical_risk(market, x, z), config.bound)
+        best, gaps = excess(config, market, np.stack([erm, np.zeros_like(erm), *rules.values()]), test)
+        improved = 100 * (1 - gaps[1:] / gaps[0])
+        row: dict[str, Any] = {"best": best.mean(), "erm_gap": gaps[0].mean(), "nothing": improved[0].mean()}
+        ball = Ball(NORMS[config.norm], config.radius)
+        for (name, theta), J in zip(rules.items(), improved[1:], strict=True):
+            row[name] = J.mean()
+            row[f"{name}_stderr"] = J.std(ddof=1) / sqrt(len(J))
+            row[f"{name}_worst"] = worst_cost(problem, theta, ball, config.attack_steps).mean()
+            row[f"{name}_trials"] = J
+        return row
+
+
+STUDY = PricingStudy()

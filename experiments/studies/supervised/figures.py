@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Table
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.supervised.attacks import ATTACKS
 from phiball.experiments.studies.supervised.verdicts import (
     data_of,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 # Colours told apart by all eyes, and marks told apart without them.
-LOOKS: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, Any]] = {
     "ERM": {"color": "#555555", "marker": "x"},
     "FGM": {"color": "#0072B2", "marker": "s"},
     "IFGM": {"color": "#56B4E9", "marker": "D"},
@@ -81,7 +81,7 @@ def shown(table: Table, norm: str) -> dict[str, dict[str, Any]]:
         f"RT-MLMC {rho}": "-",
     }
     there = methods_of(table)
-    looks = {m: {**LOOKS[family_of(m)], "linestyle": line} for m, line in lines.items() if m in there}
+    looks = {m: {**STYLES[family_of(m)], "linestyle": line} for m, line in lines.items() if m in there}
     for method, look in looks.items():
         ours = method.startswith("RT-MLMC")
         # Where IFGM lies on FGM, both are seen.
@@ -180,7 +180,7 @@ def _legend(figure: Figure, columns: int) -> None:
 
 def _cost(table: Table) -> Figure:
     """Every method by name, those of few evaluations above: too many share a cost to be points of an axis."""
-    families = list(LOOKS)
+    families = list(STYLES)
     cost = {method: evaluations(table, method) for method in methods_of(table)}
     methods = sorted(cost, key=lambda method: (round(cost[method]), families.index(family_of(method))))
     data = data_of(table)
@@ -220,7 +220,7 @@ def _point(axes: Axes, table: Table, data: str, place: int, method: str, kind: s
             markersize=5,
             elinewidth=1.2,
             linestyle="",
-            **LOOKS[family_of(method)],
+            **STYLES[family_of(method)],
         )
 
 
@@ -240,7 +240,7 @@ def _training(table: Table) -> Figure:
             kind = next((kind for kind in LINES if method in _trained(config, kind)), None)
             if curves and kind:
                 mean = np.mean(curves, axis=0)
-                look = {**LOOKS[family_of(method)], "linestyle": LINES[kind]}
+                look = {**STYLES[family_of(method)], "linestyle": LINES[kind]}
                 axes.plot(range(1, len(mean) + 1), mean, label=method, markersize=3.5, linewidth=1.2, **look)
         axes.axhline(log(CLASSES), color="#999999", linewidth=0.8)
         axes.set_yscale("log")

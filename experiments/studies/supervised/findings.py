@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean
 
-from phiball.experiments.framework.runner import Table
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.supervised.attacks import ATTACKS, NORMS
 from phiball.experiments.studies.supervised.methods import (
     CHOSEN,
     FAMILIES,
-    OTHERS,
+    FEWER_SEEDS,
     PAPER,
     Reading,
     readings,
@@ -19,22 +19,22 @@ from phiball.experiments.studies.supervised.methods import (
 from phiball.experiments.studies.supervised.verdicts import (
     GUESSING,
     WORDS,
+    ColumnSelector,
     Difference,
-    Pick,
     Verdict,
     asked_for,
-    called,
-    contests,
-    counted,
+    comparisons,
     data_of,
     difference,
     evaluations,
     every,
     family_of,
     guessing,
+    join_names,
     largest,
     methods_of,
     panels,
+    pluralize,
     rows_of,
     values,
 )
@@ -72,7 +72,7 @@ def _short(table: Table) -> str:
     whole = [reading.name for reading, verdicts in found.items() if {v.word for v in verdicts} == {"best"}]
     return (
         'In short: "the regularised method consistently outperforms all baselines", best in every panel, '
-        f"holds in {len(whole)} of {counted(len(found), 'reading')} of the paper{': ' if whole else ''}"
+        f"holds in {len(whole)} of {pluralize(len(found), 'reading')} of the paper{': ' if whole else ''}"
         f"{'; '.join(whole)}. Panels in which RT-MLMC is {' / '.join(WORDS)}: {'; '.join(sums)}. "
         f"{_against_noise(table)}{_evidence(table)}"
     )
@@ -90,10 +90,10 @@ def _evidence(table: Table) -> str:
     """Too small a run says that it is."""
     rows = [row for row in table.rows if row["stage"] == "report"]
     images = min(row[name] for row in rows for name in ("trained on", "tested on"))
-    full = [m for m in methods_of(table) if family_of(m) not in OTHERS] or methods_of(table)
+    full = [m for m in methods_of(table) if family_of(m) not in FEWER_SEEDS] or methods_of(table)
     trials = min(n for data in data_of(table) for m in full if (n := len(rows_of(table, data, m))))
-    few = [counted(trials, "trial")] if trials < 3 else []
-    few += [counted(images, "image")] if images < 1000 else []
+    few = [pluralize(trials, "trial")] if trials < 3 else []
+    few += [pluralize(images, "image")] if images < 1000 else []
     so = f"With as few as {' and '.join(few)} this is a test of the machinery and no evidence."
     return f" {so}" if few else ""
 
@@ -110,10 +110,10 @@ def _scope(table: Table) -> str:
         row = next(row for row in table.rows if (row["stage"], row["data"]) == ("report", data))
         parts.append(f"{data} {row['trained on']:,} and {row['tested on']:,}")
     config = table.config
-    fewer = [name for name in OTHERS if name in config.methods]
+    fewer = [name for name in FEWER_SEEDS if name in config.methods]
     less = f" ({', '.join(fewer)}: {config.others})" if fewer and config.others < config.seeds else ""
     return (
-        f"Networks were trained for {counted(config.epochs, 'epoch')} with {config.seeds} seeds{less}. "
+        f"Networks were trained for {pluralize(config.epochs, 'epoch')} with {config.seeds} seeds{less}. "
         f"Images to train on and to attack: {', '.join(parts)}. {_missing(table)}"
     )
 
@@ -127,9 +127,9 @@ def _missing(table: Table) -> str:
     for data in data_of(table):
         for method in asked_for(config):
             count = len(rows_of(table, data, method))
-            full = min(config.seeds, config.others) if family_of(method) in OTHERS else config.seeds
+            full = min(config.seeds, config.others) if family_of(method) in FEWER_SEEDS else config.seeds
             if count < full:
-                absent.append(f"{called([method])} on {data} ({count} of {full} trials)")
+                absent.append(f"{join_names([method])} on {data} ({count} of {full} trials)")
     parts = [f"Not asked for: {', '.join(names)}."] if names else []
     parts += [f"Not all results are there: {', '.join(absent)}."] if absent else []
     return " ".join(parts) or "No method is missing."
@@ -171,7 +171,7 @@ def _guessers(table: Table, reading: Reading) -> list[str]:
     return [b for b in reading.baselines if any(guessing(table, data, b) for data in data_of(table))]
 
 
-def _alive(table: Table, reading: Reading, pick: Pick) -> str:
+def _alive(table: Table, reading: Reading, pick: ColumnSelector) -> str:
     """The same without classifiers near guessing, which say little, whether they are better or worse."""
     names = _guessers(table, reading)
     if not names:
@@ -276,10 +276,10 @@ def _guessing(table: Table) -> str:
 
 def _beyond(table: Table) -> str:
     said = []
-    for reading in contests(table):
+    for reading in comparisons(table):
         found = panels(table, reading, every)
         if found and reading not in readings(table.config):
-            against = f"{called([reading.ours])} against {called(reading.baselines)}"
+            against = f"{join_names([reading.ours])} against {join_names(reading.baselines)}"
             said.append(f"{against}: {_counted(found.values())}")
     return f"RT-MLMC and what costs no more. {'. '.join(said)}." if said else ""
 
@@ -311,7 +311,7 @@ def _compared(table: Table, ours: str, other: str) -> str:
         for attack in ATTACKS
     ]
     return (
-        f"{called([ours])} against {called([other])}: {_signs(found.values())}; differences in "
+        f"{join_names([ours])} against {join_names([other])}: {_signs(found.values())}; differences in "
         f"points are {', '.join(parts)}."
     )
 
@@ -339,9 +339,9 @@ def _lowest(table: Table) -> str:
             best = min(means, key=lambda method: means[method])
             rest = [difference(table, data, columns, other, best) for other in means if other != best]
             near = sum(d is not None and d.sign <= 0 for d in rest)
-            cost = counted(evaluations(table, best), "evaluation")
+            cost = pluralize(evaluations(table, best), "evaluation")
             parts.append(
-                f"{called([best])} on {data} ({means[best]:.1f} %, {cost}, {near} not told apart from it)"
+                f"{join_names([best])} on {data} ({means[best]:.1f} %, {cost}, {near} not told apart from it)"
             )
         said += [f" {attack}: {', '.join(parts)}."] if parts else []
     rule = "The lowest mean errors over ratios, of methods with all trials and never near guessing."

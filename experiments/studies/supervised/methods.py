@@ -21,7 +21,7 @@ from math import inf
 from typing import Any
 
 from phiball.experiments.studies.supervised.attacks import NORMS
-from phiball.experiments.training.methods import IDLE, Method, attacked, by_objective, mean_loss
+from phiball.experiments.training.methods import UNWEIGHTED_ETA, Method, attacked, by_objective, mean_loss
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -40,7 +40,7 @@ from phiball.refimpl import (
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
 )  # fmt: skip
-OTHERS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm alone
+FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm alone
 PAPER = ("FGM", "IFGM", "RT-MLMC")  # beside ERM
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
 COPIES = SG(2)  # four points a data point, as many as RT-MLMC has in the mean
@@ -86,7 +86,7 @@ def fixed(config: Any) -> dict[str, Method]:
         more = [
             _random_start(ball, at),
             _sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
-            _sampled("noise x4", at, ball, IDLE, ENTROPIC, COPIES),
+            _sampled("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
         ]
         if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
             more += [
@@ -106,7 +106,7 @@ def candidates(config: Any) -> dict[str, Method]:
         for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
     found += [
-        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), IDLE, ENTROPIC, COPIES)
+        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
         for r in (0.3, 0.6, 1.0, 1.5)
     ]
     found += [
@@ -115,7 +115,7 @@ def candidates(config: Any) -> dict[str, Method]:
     ]
     found += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
     found += [
-        _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", IDLE, kappa=kappa)
+        _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", UNWEIGHTED_ETA, kappa=kappa)
         for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
     ]
     return {f"{method.family} {method.setting}": method for method in found if method.family in config.chosen}

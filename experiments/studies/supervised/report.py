@@ -1,34 +1,31 @@
-"""The tables of the study of supervised learning; its findings are beside."""
+"""The tables of the study of supervised learning; `findings` says what they show."""
 
 from __future__ import annotations
 
 from statistics import fmean
 
-from phiball.experiments.framework.runner import Row, Table
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.supervised.attacks import ATTACKS
-from phiball.experiments.studies.supervised.findings import findings
 from phiball.experiments.studies.supervised.verdicts import (
     LEVEL,
-    Pick,
-    called,
-    contests,
-    counted,
+    ColumnSelector,
+    comparisons,
     data_of,
     error_of,
     evaluations,
     every,
+    join_names,
     largest,
     methods_of,
     middle,
     panels,
+    pluralize,
     rows_of,
     score,
     student,
     values,
 )
-
-__all__ = ["findings", "sheets"]
 
 
 def _plus_minus(numbers: list[float]) -> str:
@@ -36,7 +33,7 @@ def _plus_minus(numbers: list[float]) -> str:
     return f"{fmean(numbers):.1f}{bar}"
 
 
-def sheets(table: Table) -> list[Sheet]:
+def tables(table: Table) -> list[ReportTable]:
     """A summary, the errors on each data set, what was chosen, and the verdicts."""
     judged = [row for row in table.rows if row["stage"] == "choose"]
     verdicts = [
@@ -47,54 +44,54 @@ def sheets(table: Table) -> list[Sheet]:
         _summary(table),
         *(_errors(table, data) for data in data_of(table)),
         *([_candidates(judged)] if judged else []),
-        *(sheet for sheet in verdicts if sheet.cells),
+        *(verdict for verdict in verdicts if verdict.rows),
     ]
 
 
-def _summary(table: Table) -> Sheet:
+def _summary(table: Table) -> ReportTable:
     """What the figure of costs shows, in numbers."""
     both = {
         kind: [name for attack in ATTACKS if attack.startswith(kind) for name in every(table.config, attack)]
         for kind in ("noise", "PGM")
     }
-    cells = []
+    lines = []
     for method in methods_of(table):
         found = [
             values(table, data, method, columns)
             for data in data_of(table)
             for columns in (["clean"], *both.values())
         ]
-        cells.append(
+        lines.append(
             (
                 method,
                 f"{evaluations(table, method):.3g}",
                 *(_plus_minus(numbers) if numbers else "-" for numbers in found),
             )
         )
-    return Sheet(
+    return ReportTable(
         "Errors in percent",
         (
             "method",
             "evaluations",
             *(f"{data} {kind}" for data in data_of(table) for kind in ("clean", *both)),
         ),
-        cells,
+        lines,
         "Means over trials and their standard errors; of noise and PGM over both norms of the attack and all "
         "ratios. Evaluations are for each data point in training.",
     )
 
 
-def _errors(table: Table, data: str) -> Sheet:
+def _errors(table: Table, data: str) -> ReportTable:
     config = table.config
     columns = [["clean"], *(pick(config, attack) for attack in ATTACKS for pick in (every, middle))]
     headings = [name for attack in ATTACKS for name in (attack, *middle(config, attack))]
-    cells = []
+    lines = []
     for method in methods_of(table):
         rows = rows_of(table, data, method)
         if rows:
             setting = rows[0]["setting"] if method.endswith(", chosen") else ""
             numbers = (_plus_minus(values(table, data, method, names)) for names in columns)
-            cells.append(
+            lines.append(
                 (
                     method,
                     setting.removeprefix(method.removesuffix(", chosen")).strip(),
@@ -103,20 +100,20 @@ def _errors(table: Table, data: str) -> Sheet:
                     *numbers,
                 )
             )
-    return Sheet(
+    return ReportTable(
         f"Errors on {data}, in percent",
         ("method", "chosen", "evaluations", "trials", "clean", *headings),
-        cells,
+        lines,
         "Means over trials and their standard errors. Of each attack: the mean over its ratios, and the "
         "error at one of them. Evaluations are for each data point in training.",
         left=2,
     )
 
 
-def _candidates(judged: list[Row]) -> Sheet:
+def _candidates(judged: list[Row]) -> ReportTable:
     data = list(dict.fromkeys(row["data"] for row in judged))
     places = {(row["data"], row["setting"]): row for row in judged}
-    cells = []
+    lines = []
     for family, setting in dict.fromkeys((row["method"], row["setting"]) for row in judged):
         line = []
         for name in data:
@@ -124,32 +121,32 @@ def _candidates(judged: list[Row]) -> Sheet:
             row = places.get((name, setting))
             mark = ", chosen" if row is not None and row is min(rivals, key=score) else ""
             line.append("-" if row is None else f"{score(row):.1f}{mark}")
-        cells.append((family, setting.removeprefix(family).strip(), *line))
-    return Sheet(
+        lines.append((family, setting.removeprefix(family).strip(), *line))
+    return ReportTable(
         "Settings, judged on held-out training images",
         ("method", "setting", *data),
-        cells,
+        lines,
         "The mean error in percent over clean images and the four attacks, each over its ratios. One network "
         "for each setting: those that are near each other are not told apart.",
         left=2,
     )
 
 
-def _verdicts(table: Table, title: str, pick: Pick, note: str) -> Sheet:
-    data, cells = data_of(table), []
-    for reading in contests(table):
+def _verdicts(table: Table, title: str, pick: ColumnSelector, note: str) -> ReportTable:
+    data, lines = data_of(table), []
+    for reading in comparisons(table):
         found = panels(table, reading, pick)
-        cells += [
+        lines += [
             (reading.name, attack, *(str(found.get((name, attack), "-")) for name in data))
             for attack in ATTACKS
             if found
         ]
-    return Sheet(title, ("reading", "attack", *data), cells, note, left=2)
+    return ReportTable(title, ("reading", "attack", *data), lines, note, left=2)
 
 
 def _rule(table: Table) -> str:
-    found = contests(table)
-    names = "; ".join(f"{r.name}: {called([r.ours])} against {called(r.baselines)}" for r in found)
+    found = comparisons(table)
+    names = "; ".join(f"{r.name}: {join_names([r.ours])} against {join_names(r.baselines)}" for r in found)
     count = max((len(reading.baselines) for reading in found), default=0)
     shared, tail = len(ATTACKS) * len(data_of(table)), 50 * (1 - LEVEL)
     return (
@@ -159,7 +156,7 @@ def _rule(table: Table) -> str:
         f"an unclear one may be lower still. Clear is outside of Student's interval of {100 * LEVEL:g} % "
         f"{_factors(table)}and more than one image. Were all methods equal, best would be said in at most "
         f"{tail:.1f} % of panels, and not in at most {tail:.1f} % for each baseline: up to "
-        f"{shared * count * tail / 100:.1f} of {shared} panels with {counted(count, 'baseline')}. The "
+        f"{shared * count * tail / 100:.1f} of {shared} panels with {pluralize(count, 'baseline')}. The "
         "interval takes differences to be normal, and does not cover the choice of test images, which all "
         f"trials share. Classifiers near guessing count as they are. Readings: {names}."
     )

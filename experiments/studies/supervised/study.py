@@ -1,6 +1,6 @@
 """Adversarial training on MNIST, Fashion-MNIST and Kuzushiji-MNIST (Section 6.1).
 
-Every cell trains one network by one method and attacks it. The trials of a method differ in their seed, which
+Every task trains one network by one method and attacks it. The trials of a method differ in their seed, which
 gives initial weights, order of the data, perturbations and attacks; the methods of one trial share it, so
 that they are compared under like conditions.
 
@@ -10,7 +10,7 @@ images, with the settings that were chosen where there was a choice, and judged 
 nothing has seen before.
 
 The paper leaves open the numbers of filters and their strides (here those of the work that it follows), the
-size of a batch, the norm of the ball and the meaning of the step (see `supervised_methods`), and the ratios.
+size of a batch, the norm of the ball and the meaning of the step (see `methods`), and the ratios.
 """
 
 from __future__ import annotations
@@ -26,36 +26,17 @@ import numpy as np
 from phiball.backends import Rng, rng
 from phiball.experiments.datasets.images import NAMES, Images, load
 from phiball.experiments.framework.config import option
-from phiball.experiments.framework.progress import Desk
-from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
+from phiball.experiments.framework.study import MapTasks, Study, run_serially
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
+from phiball.experiments.studies.supervised import figures, findings, report
 from phiball.experiments.studies.supervised.attacks import ATTACKS, NORMS, errors, mean_norms
-from phiball.experiments.studies.supervised.figures import draw
-from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, OTHERS, candidates, fixed
-from phiball.experiments.studies.supervised.report import findings, sheets
+from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, FEWER_SEEDS, candidates, fixed
 from phiball.experiments.studies.supervised.verdicts import score
 from phiball.experiments.training.loop import Plan, read, train
 from phiball.experiments.training.methods import Method
 from phiball.experiments.training.networks import network
 from phiball.refimpl.validation import valid_count, valid_number
 
-__all__ = [
-    "NAME",
-    "SCALES",
-    "TITLE",
-    "Config",
-    "compute",
-    "compute_cell",
-    "draw",
-    "findings",
-    "label",
-    "prepare",
-    "sheets",
-    "trained_network",
-    "work",
-]
-
-NAME = "supervised"
-TITLE = "Adversarial training on images (Section 6.1)."
 ALLOCATIONS = ("stratified", "random")
 
 
@@ -65,7 +46,9 @@ class Config:
 
     data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
     data_dir: str = option(
-        "", "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.", counts=False
+        "",
+        "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.",
+        affects_results=False,
     )
     methods: tuple[str, ...] = option(
         FAMILIES, "Methods with the paper's settings; FGM and IFGM with the radii rho and step.", FAMILIES
@@ -75,7 +58,7 @@ class Config:
     )
     norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
     seeds: int = option(5, "Networks trained by each method, at least 2.")
-    others: int = option(3, "Networks trained by each of " + ", ".join(OTHERS) + ".")
+    others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".")
     train: int = option(60000, "Training images, or all that there are.")
     held_out: int = option(5000, "Of these, how many settings are chosen by.")
     judged: int = option(1000, "Of the held-out images, how many are attacked.")
@@ -187,59 +170,6 @@ def _methods(config: Config, stage: str) -> dict[str, Method]:
     return candidates(config) if stage == "choose" else {**fixed(config), **candidates(config)}
 
 
-def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
-    """The rows of both stages, the settings chosen in the first being those of the second."""
-    prepare(config)
-    seeds = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
-    first = [
-        _cell("choose", data, method.family, name, 0, seeds[0])
-        for data in config.data
-        for name, method in candidates(config).items()
-    ]
-    judged = each(config, first, compute_cell, rng) if first else []
-    few = {name for name, method in fixed(config).items() if method.family in OTHERS}
-    second = [
-        _cell("report", data, method, setting, trial, seed)
-        for trial, seed in enumerate(seeds)
-        for data in config.data
-        for method, setting in _reported(config, data, judged).items()
-        if trial < config.others or setting not in few
-    ]
-    return Table(config, (*judged, *each(config, second, compute_cell, rng)))
-
-
-def _cell(stage: str, data: str, method: str, setting: str, trial: int, seed: int) -> Cell:
-    return {
-        "stage": stage,
-        "data": data,
-        "method": method,
-        "setting": setting,
-        "trial": trial,
-        "seed": seed,
-    }
-
-
-def prepare(config: Config) -> None:
-    """Fetch what data is not there, and raise before the work on what cannot be had."""
-    torch = import_module("torch")
-    import_module("scipy")  # which the verdicts need in the end
-    try:
-        torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0][:80]
-        raise ValueError(
-            f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and a torch for it "
-            f"({reason})"
-        ) from None
-    for name in config.data:
-        images = load(name, config.data_dir or None)
-        if config.held_out >= min(config.train, len(images.train_x)):
-            raise ValueError(
-                f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
-                f"training images of {name}"
-            )
-
-
 def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:
     """The methods of the second stage on a data set, and the setting of each."""
     found = {name: name for name in fixed(config)}
@@ -250,28 +180,14 @@ def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str
     return found
 
 
-def compute_cell(config: Config, cell: Cell, rng: Rng, desk: Desk | None = None) -> Row:
-    """Train a network and attack it: errors in %, the mean loss of each epoch, and what there was to see.
-
-    Everything drawn comes from the seed of the cell, which all methods of a trial share; `rng` is not used.
-    """
-    torch = import_module("torch")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(config.threads)
-    try:
-        return _trained_and_attacked(config, cell, desk or Desk())
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
-    method = _methods(config, cell["stage"])[cell["setting"]]
-    images = load(cell["data"], config.data_dir or None)
-    (x, y), (test_x, test_y) = _parts(config, cell["stage"], images)
-    weights, source, attacks = _sources(cell["seed"])
+def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
+    method = _methods(config, task["stage"])[task["setting"]]
+    images = load(task["data"], config.data_dir or None)
+    (x, y), (test_x, test_y) = _parts(config, task["stage"], images)
+    weights, source, attacks = _sources(task["seed"])
     model = network(tuple(x.shape[2:]), config.width, seed=weights).to(config.device)
-    trained = work(config, cell) - _attack_work(config, cell)
-    share = trained / work(config, cell)  # of the time, that training takes
+    training, attacking = _training_work(config, task), _attack_work(config, task)
+    share = training / (training + attacking)  # of the time, that training takes
     curve = train(
         model,
         method.objective,
@@ -279,9 +195,9 @@ def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
         y,
         Plan(config.epochs, config.batch, config.rate),
         source,
-        about={**cell, "data": images.digest, "width": config.width, "objective": _about(config)},
-        keep=desk.file("network.pt"),
-        on_step=lambda done, total, loss: desk.say(share * done / total, f"loss {loss:.3f}"),
+        about={**task, "data": images.digest, "width": config.width, "objective": _about(config)},
+        keep=task_dir.file("network.pt"),
+        on_step=lambda done, total, loss: task_dir.report_progress(share * done / total, f"loss {loss:.3f}"),
     )
     found = errors(
         model,
@@ -291,7 +207,7 @@ def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
         config.ratios,
         config.steps,
         attacks,
-        on_attack=lambda done, total: desk.say(share + (1 - share) * done / total, "attacks"),
+        on_attack=lambda done, total: task_dir.report_progress(share + (1 - share) * done / total, "attacks"),
     )
     norms = {f"mean {norm}": value for norm, value in mean_norms(x).items()}
     return {
@@ -306,7 +222,7 @@ def _trained_and_attacked(config: Config, cell: Cell, desk: Desk) -> Row:
 
 
 def trained_network(file: str | Path) -> Any:
-    """The network that a cell has left in desks/*/network.pt, on the processor, ready to classify.
+    """The network that a task has left in tasks/*/network.pt, on the processor, ready to classify.
 
     It takes images (N, 1, height, width), float32 in [0, 1]. A training that has not ended raises.
     """
@@ -356,19 +272,98 @@ def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any],
     )
 
 
-def work(config: Config, cell: Cell) -> float:
-    """About how long a cell takes, in passes of one image through the network and back."""
-    method = _methods(config, cell["stage"])[cell["setting"]]
-    images = config.train - (config.held_out if cell["stage"] == "choose" else 0)
-    return images * config.epochs * method.evaluations + _attack_work(config, cell)
+def _training_work(config: Config, task: Task) -> float:
+    images = config.train - (config.held_out if task["stage"] == "choose" else 0)
+    return images * config.epochs * _methods(config, task["stage"])[task["setting"]].evaluations
 
 
-def label(cell: Cell) -> str:
-    """What a cell is called where it is seen at work."""
-    return f"{cell['data']}: {cell['setting']}, trial {cell['trial']}"
-
-
-def _attack_work(config: Config, cell: Cell) -> float:
-    images = config.judged if cell["stage"] == "choose" else config.attacked
+def _attack_work(config: Config, task: Task) -> float:
+    images = config.judged if task["stage"] == "choose" else config.attacked
     # About half of the images are fooled before the largest ratio.
     return images * config.steps * 2 * len(config.pgm_ratios) / 2
+
+
+class SupervisedStudy(Study[Config]):
+    """Two stages: settings are chosen on held-out images, and all methods are judged on test images."""
+
+    name = "supervised"
+    title = "Adversarial training on images (Section 6.1)."
+    scales = SCALES
+    draw = staticmethod(figures.draw)
+    tables = staticmethod(report.tables)
+    findings = staticmethod(findings.findings)
+
+    def tasks(self, config: Config, judged: list[Row] | None = None) -> list[Task]:
+        """Return the tasks of the first stage or, given its rows, those of the second."""
+        if judged is None:
+            return [
+                {"stage": "choose", "data": data, "method": method.family, "setting": name, "trial": 0}
+                for data in config.data
+                for name, method in candidates(config).items()
+            ]
+        few = {name for name, method in fixed(config).items() if method.family in FEWER_SEEDS}
+        return [
+            {"stage": "report", "data": data, "method": method, "setting": setting, "trial": trial}
+            for trial in range(config.seeds)
+            for data in config.data
+            for method, setting in _reported(config, data, judged).items()
+            if trial < config.others or setting not in few
+        ]
+
+    def compute(self, config: Config, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
+        """Return the rows of both stages; the second has the settings that were chosen in the first."""
+        self.prepare(config)
+        seeds = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
+
+        def rows(tasks: list[Task]) -> list[Row]:
+            seeded = [{**task, "seed": seeds[task["trial"]]} for task in tasks]
+            return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
+
+        judged = rows(self.tasks(config))
+        return Table(config, (*judged, *rows(self.tasks(config, judged))))
+
+    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        """Train a network and attack it: errors in %, the mean loss per epoch, and what it was trained on.
+
+        Everything drawn comes from the seed of the task, which all methods of a trial share; `rng` is unused.
+        """
+        torch = import_module("torch")
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.threads)
+        try:
+            return _trained_and_attacked(config, task, task_dir)
+        finally:
+            torch.set_num_threads(threads)
+
+    def prepare(self, config: Config) -> None:
+        """Fetch missing data, and raise for data and devices that cannot be had."""
+        torch = import_module("torch")
+        import_module("scipy")  # which the verdicts need in the end
+        try:
+            torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).splitlines()[0][:80]
+            raise ValueError(
+                f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and its torch "
+                f"({reason})"
+            ) from None
+        for name in config.data:
+            images = load(name, config.data_dir or None)
+            if config.held_out >= min(config.train, len(images.train_x)):
+                raise ValueError(
+                    f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
+                    f"training images of {name}"
+                )
+
+    def threads(self, config: Config) -> int:
+        return config.threads
+
+    def work(self, config: Config, task: Task) -> float:
+        """Return about how long a task takes, in passes of one image through the network and back."""
+        return _training_work(config, task) + _attack_work(config, task)
+
+    def label(self, task: Task) -> str:
+        return f"{task['data']}: {task['setting']}, trial {task['trial']}"
+
+
+STUDY = SupervisedStudy()

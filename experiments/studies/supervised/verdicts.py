@@ -14,7 +14,7 @@ from math import inf, nan, sqrt
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
-from phiball.experiments.framework.runner import Row, Table
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.supervised.attacks import ATTACKS
 from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, Reading, fixed, readings
 
@@ -22,7 +22,7 @@ LEVEL = 0.95  # of the intervals
 GUESSING = 80.0  # clean error in %; ten classes by chance have 90
 WORDS = ("best", "tied", "not")
 
-Pick: TypeAlias = Callable[[Any, str], list[str]]
+ColumnSelector: TypeAlias = Callable[[Any, str], list[str]]
 
 
 def every(config: Any, attack: str) -> list[str]:
@@ -78,12 +78,12 @@ def asked_for(config: Any) -> list[str]:
     return [*fixed(config), *(f"{family}, chosen" for family in CHOSEN if family in config.chosen)]
 
 
-def called(methods: Iterable[str]) -> str:
+def join_names(methods: Iterable[str]) -> str:
     """Methods in a sentence, where a comma stands between them."""
     return ", ".join(f"chosen {m.removesuffix(', chosen')}" if m.endswith(", chosen") else m for m in methods)
 
 
-def counted(number: float, thing: str) -> str:
+def pluralize(number: float, thing: str) -> str:
     """A number of things: one is no plural."""
     said = str(number) if isinstance(number, int) else f"{number:.3g}"
     return f"{said} {thing}{'' if number == 1 else 's'}"
@@ -186,7 +186,7 @@ def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> Ve
 
 
 def panels(
-    table: Table, reading: Reading, pick: Pick, *, alive: bool = False
+    table: Table, reading: Reading, pick: ColumnSelector, *, alive: bool = False
 ) -> dict[tuple[str, str], Verdict]:
     """The verdict in each panel (data set, attack) whose methods are all there.
 
@@ -202,7 +202,7 @@ def panels(
     return found
 
 
-def contests(table: Table) -> list[Reading]:
+def comparisons(table: Table) -> list[Reading]:
     """The paper's readings; RT-MLMC against random starts and noise of no more cost; and all as chosen."""
     config, there = table.config, methods_of(table)
     found = readings(config)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phiball.experiments.framework.runner import Row, Table
+from phiball.experiments.framework.tasks import Row, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

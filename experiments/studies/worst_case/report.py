@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from statistics import median
 
-from phiball.experiments.framework.runner import Row, Table
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.worst_case.figures import columns_of, level, rows_of
 
 
@@ -22,19 +22,19 @@ def _between(low: float, high: float) -> str:
 # --- Tables -----------------------------------------------------------------------------------------
 
 
-def sheets(table: Table) -> list[Sheet]:
+def tables(table: Table) -> list[ReportTable]:
     """The landscapes, and for each reading its worst cases."""
     rows = rows_of(table, "landscape")
     return [_landscapes(table, rows), *(_worst_cases(table, row["reading"]) for row in rows)]
 
 
-def _landscapes(table: Table, rows: list[Row]) -> Sheet:
-    cells = []
+def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
+    lines = []
     for row in rows:
         others = rows_of(table, "networks", reading=row["reading"])
         numbers = [number for other in others for number in other["numbers"]]
         drawn, many, at_end = (sum(other[name] for other in others) for name in ("drawn", "many", "at_end"))
-        cells.append(
+        lines.append(
             (
                 row["reading"],
                 f"{row['lowest']:.2f} to {row['highest']:.2f}",
@@ -46,16 +46,16 @@ def _landscapes(table: Table, rows: list[Row]) -> Sheet:
             )
         )
     headings = ("reading", "f", "largest at", "local maxima", "others: 3 or more", "their median")
-    return Sheet(
+    return ReportTable(
         "Landscapes",
         (*headings, f"largest in {_end(table)}"),
-        cells,
+        lines,
         "Local maxima that stand out by 1 % of the range. The others are networks drawn from the same law.",
     )
 
 
-def _worst_cases(table: Table, reading: str) -> Sheet:
-    cells = [
+def _worst_cases(table: Table, reading: str) -> ReportTable:
+    lines = [
         (
             name,
             level(row),
@@ -71,10 +71,10 @@ def _worst_cases(table: Table, reading: str) -> Sheet:
         for row in rows_of(table, "density", reading=reading, regularisation=name)
     ]
     headings = ("level", "value", "dual - primal", "support", "density up to", "atom", "90 % lie in")
-    return Sheet(
+    return ReportTable(
         f"Worst cases, reading {reading}",
         ("regularisation", *headings, "mass as printed"),
-        cells,
+        lines,
         "The atom sits where f is largest, and is no part of the density. The last column is the mass of the "
         "density that Examples 1 to 5 print.",
         left=2,

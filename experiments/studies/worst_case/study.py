@@ -16,8 +16,9 @@ import numpy as np
 
 from phiball.backends import Rng
 from phiball.experiments.framework.config import option
-from phiball.experiments.framework.runner import Cell, Each, Row, Table, in_turn
-from phiball.experiments.studies.worst_case.figures import draw
+from phiball.experiments.framework.study import Study
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
+from phiball.experiments.studies.worst_case import figures, report
 from phiball.experiments.studies.worst_case.landscape import (
     READINGS,
     Vector,
@@ -25,7 +26,6 @@ from phiball.experiments.studies.worst_case.landscape import (
     draw_weights,
     toy_loss,
 )
-from phiball.experiments.studies.worst_case.report import findings, sheets
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -39,23 +39,8 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.validation import valid_count, valid_number
 
-__all__ = [
-    "NAME",
-    "SCALES",
-    "TITLE",
-    "Config",
-    "cells",
-    "compute",
-    "compute_cell",
-    "draw",
-    "findings",
-    "sheets",
-]
-
-NAME = "worst-case"
-TITLE = "Worst-case distributions of a toy loss (Section 2.2)."
 REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hinge")
-NETWORKS_A_CELL = 10
+NETWORKS_PER_TASK = 10
 NETWORK_POINTS = 1001
 PROMINENCE = 0.01  # of the range of f: smaller bumps are not counted as maxima
 DECIMALS = 9  # of f: its last digits differ between machines, and so would the ties on a plateau
@@ -105,38 +90,6 @@ SCALES = {
     "small": Config(points=4000, networks=30),
     "paper": Config(),
 }
-
-
-def cells(config: Config) -> list[Cell]:
-    """The landscape of each reading, a density for each regularisation and row, and other networks."""
-    found: list[Cell] = []
-    for reading in READINGS if config.reading == "both" else (config.reading,):
-        found.append({"part": "landscape", "reading": reading})
-        found += [
-            {"part": "density", "reading": reading, "regularisation": name, "row": row}
-            for name in REGULARISATIONS
-            for row in range(len(config.etas))
-        ]
-        found += [
-            {"part": "networks", "reading": reading, "first": first}
-            for first in range(0, config.networks, NETWORKS_A_CELL)
-        ]
-    return found
-
-
-def compute(config: Config, rng: Rng, each: Each = in_turn) -> Table:
-    """The table of all cells."""
-    return Table(config, tuple(each(config, cells(config), compute_cell, rng)))
-
-
-def compute_cell(config: Config, cell: Cell, rng: Rng) -> Row:
-    """What there is to say of a landscape, of a worst case, or of ten other networks."""
-    if cell["part"] == "landscape":
-        return _landscape(config, cell["reading"])
-    if cell["part"] == "density":
-        return _density(config, cell["reading"], cell["regularisation"], cell["row"])
-    count = min(NETWORKS_A_CELL, config.networks - cell["first"])
-    return _networks(config, cell["reading"], count, rng)
 
 
 @lru_cache(maxsize=2)
@@ -244,3 +197,40 @@ def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
         "places": places,
         "numbers": maxima,
     }
+
+
+class WorstCaseStudy(Study[Config]):
+    """The landscape of each reading, a density for each regularisation and row, and other networks."""
+
+    name = "worst-case"
+    title = "Worst-case distributions of a toy loss (Section 2.2)."
+    scales = SCALES
+    draw = staticmethod(figures.draw)
+    tables = staticmethod(report.tables)
+    findings = staticmethod(report.findings)
+
+    def tasks(self, config: Config) -> list[Task]:
+        tasks: list[Task] = []
+        for reading in READINGS if config.reading == "both" else (config.reading,):
+            tasks.append({"part": "landscape", "reading": reading})
+            tasks += [
+                {"part": "density", "reading": reading, "regularisation": name, "row": row}
+                for name in REGULARISATIONS
+                for row in range(len(config.etas))
+            ]
+            tasks += [
+                {"part": "networks", "reading": reading, "first": first}
+                for first in range(0, config.networks, NETWORKS_PER_TASK)
+            ]
+        return tasks
+
+    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        if task["part"] == "landscape":
+            return _landscape(config, task["reading"])
+        if task["part"] == "density":
+            return _density(config, task["reading"], task["regularisation"], task["row"])
+        count = min(NETWORKS_PER_TASK, config.networks - task["first"])
+        return _networks(config, task["reading"], count, rng)
+
+
+STUDY = WorstCaseStudy()

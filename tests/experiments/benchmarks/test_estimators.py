@@ -128,8 +128,8 @@ def test_the_table_of_a_linear_loss(linear: Linear, monkeypatch: pytest.MonkeyPa
     assert one.gradient_bias is not None
     assert abs(one.gradient_bias - lack) < Z * one.gradient_bias_error
     assert one.gradient_distance == pytest.approx(hypot(lack, one.gradient_sd), rel=0.1)
-    (sheet,) = bench.sheets(rows)
-    assert sheet.title.startswith("linf 0.5, eta 0.8 radius: risk 0.")
+    (report_table,) = bench.tables(rows)
+    assert report_table.title.startswith("linf 0.5, eta 0.8 radius: risk 0.")
     assert bench.summary(rows).headings == (
         "ball", "uniform 1", "uniform 4", "antithetic 4", "tilted 1", "tilted 4", "retilted 1", "retilted 4",
     )  # fmt: skip
@@ -210,10 +210,10 @@ def test_nothing_is_told_of_a_bias_without_a_reference() -> None:
     assert bench._bias(row) == "<= -0.44"
     assert bench._gradient_bias(row) == "?"
     assert bench._bias(judged(1.0 - 3.9 * BOTH, known=False)) == "?"
-    (sheet,) = bench.sheets([row])
-    assert "no reliable reference" in sheet.title
-    assert sheet.cells == [("tilted", "4", "1", "<= -0.44", "0.02", "?", "2")]
-    assert bench.summary([row]).cells == [("l2 1, eta 0.2 radius", "?")]
+    (report_table,) = bench.tables([row])
+    assert "no reliable reference" in report_table.title
+    assert report_table.rows == [("tilted", "4", "1", "<= -0.44", "0.02", "?", "2")]
+    assert bench.summary([row]).rows == [("l2 1, eta 0.2 radius", "?")]
 
 
 # --- The network ----------------------------------------------------------------------------------

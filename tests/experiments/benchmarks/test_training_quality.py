@@ -17,7 +17,7 @@ special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 
 from phiball.experiments.benchmarks import exact_problems as known  # noqa: E402
 from phiball.experiments.benchmarks import training_quality as quality  # noqa: E402
-from phiball.experiments.framework.tables import Sheet  # noqa: E402
+from phiball.experiments.framework.tables import ReportTable  # noqa: E402
 
 Z = 4.75  # one in a million
 
@@ -149,14 +149,14 @@ def test_the_choice_takes_the_bias_of_sg_and_the_best_level() -> None:
         example("RT-MLMC random", 0, 9.9, 1.0, 1.0),  # a bias that is only noise
         example("RT-MLMC random", 6, 9.9, 1.5, 3.5),
     ]
-    sheet = quality.choice(rows, [problem])
-    assert sheet.headings[3:6] == ("30 %", "10 %", "3 %")
-    assert [row[:3] for row in sheet.cells] == [(problem.name, "plain", rows[k].estimator) for k in (0, 2)]
-    assert [row[3:6] for row in sheet.cells] == [
+    chosen = quality.choice(rows, [problem])
+    assert chosen.headings[3:6] == ("30 %", "10 %", "3 %")
+    assert [row[:3] for row in chosen.rows] == [(problem.name, "plain", rows[k].estimator) for k in (0, 2)]
+    assert [row[3:6] for row in chosen.rows] == [
         ("23 (L = 0)", "267 (L = 0)", "88,889 (L = 6)"),
         ("23 (L = 0)", "267 (L = 0)", "12,639 (L = 6)"),
     ]
-    assert [row[6:] for row in sheet.cells] == [
+    assert [row[6:] for row in chosen.rows] == [
         ("11 (L = 0)", "133 (L = 0)", "17,778 (L = 6)"),
         ("11 (L = 0)", "133 (L = 0)", "8,750 (L = 6)"),
     ]
@@ -203,6 +203,6 @@ def test_points_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sheet_on_a_page() -> None:
-    sheet = Sheet("Title", ("name", "number"), [("a", "1")], "a note")
-    assert sheet.markdown() == "## Title\n\n| name | number |\n| --- | ---: |\n| a | 1 |\n\na note\n"
-    assert sheet.table().row_count == 1
+    chosen = ReportTable("Title", ("name", "number"), [("a", "1")], "a note")
+    assert chosen.markdown() == "## Title\n\n| name | number |\n| --- | ---: |\n| a | 1 |\n\na note\n"
+    assert chosen.table().row_count == 1

@@ -202,7 +202,7 @@ def test_entry_point_names_the_extra_where_typer_is_missing(
         entry.main()
     assert stopped.value.code == 1
     assert capsys.readouterr().err == (
-        "phiball: the command line needs typer and rich: pip install 'phiball[verify]'\n"
+        "phiball: the command line needs typer, which is not installed: pip install 'phiball[verify]'\n"
     )
 
 

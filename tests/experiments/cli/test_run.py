@@ -43,8 +43,8 @@ def test_help_shows_each_option_with_the_value_of_the_paper() -> None:
     assert result.exit_code == 0
     assert "Example: phiball run tiny" in result.output
     for words in (
-        "--count VALUE Cells. [paper: 6; small: 3; smoke: 2]",
-        "--pause VALUE Seconds a cell. [paper: 0.0]",
+        "--count VALUE Tasks. [paper: 6; small: 3; smoke: 2]",
+        "--pause VALUE Seconds per task. [paper: 0.0]",
         "--powers VALUE,... Powers of the draws. [paper: 1.0,0.5]",
         "--reading VALUE How it is read. One of plain, fancy. [paper: plain]",
     ):
@@ -59,7 +59,7 @@ def test_options_change_a_scale(tmp_path: Path) -> None:
     note = json.loads((tmp_path / "run.json").read_text())
     assert note["config"] == {"count": 2, "pause": 0.0, "powers": [2.0, 3.5], "reading": "plain"}
     assert note["seed"] == 5
-    assert "There are [2] cells." in result.output
+    assert "There are [2] tasks." in result.output
     assert f"wrote {tmp_path / 'table.csv'}" in result.output
 
 
@@ -77,7 +77,7 @@ def test_the_folder_is_named_after_study_and_scale(tmp_path: Path, monkeypatch: 
         (["--count", "0"], "--count is 0; expected a whole number of at least 1"),
         (["--pause", ""], "--pause is ''; expected a number"),
         (["--powers", "1,,2"], "--powers is '1,,2'; expected a number, or more with commas"),
-        (["--reading", "odd"], "--reading has 'odd'; expected one of plain, fancy"),
+        (["--reading", "odd"], "--reading is 'odd'; expected one of plain, fancy"),
         (["--scale", "huge"], "--scale is 'huge'; expected one of smoke, small, paper"),
     ],
 )
@@ -118,7 +118,7 @@ def test_the_missing_extra_is_named_before_the_work(
     result = call("tiny", "--scale", "smoke", "--count", 3, "--jobs", 1, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert result.stderr == (
-        f"phiball: the studies need {missing}, which is not installed: pip install 'phiball[experiments]'\n"
+        f"phiball: a study needs {missing}, which is not installed: pip install 'phiball[experiments]'\n"
     )
     assert not (tmp_path / "out").exists()
     assert call("--help").exit_code == 0

@@ -1,4 +1,4 @@
-"""Runs of studies: kept cell by cell, resumed after any death, and told in one line where they cannot be."""
+"""Runs of studies: kept task by task, resumed after any death, refused in one line where they cannot be."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from phiball.backends import rng, use  # noqa: E402
 from phiball.experiments.cli import run as cli_run  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
-from tests.support import tiny_study  # noqa: E402
-from tests.support.tiny_study import Config  # noqa: E402
+from tests.support.tiny_study import STUDY, Config  # noqa: E402
 
 CODE = """
 import sys
@@ -63,10 +62,10 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def finished(out: Path) -> list[Path]:
-    return sorted((out / "cells").glob("*.json"))
+    return sorted((out / "rows").glob("*.json"))
 
 
-def wait_for_cells(process: subprocess.Popen[str], out: Path, count: int) -> None:
+def wait_for_rows(process: subprocess.Popen[str], out: Path, count: int) -> None:
     while process.poll() is None and len(finished(out)) < count:
         time.sleep(0.01)
 
@@ -83,7 +82,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 def test_a_run_writes_its_table_report_and_figures(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
-    table, written = run(tiny_study, Config(), out, seed=3)
+    table, written = run(STUDY, Config(), out, seed=3)
     names = ["table.csv", "totals.png", "totals.svg", "report.md"]
     assert [path.name for path in written] == names
     assert all(path.stat().st_size > 0 for path in written)
@@ -93,7 +92,7 @@ def test_a_run_writes_its_table_report_and_figures(tmp_path: Path) -> None:
         "# A tiny study.",
         "![totals](totals.png)",
         "## Totals",
-        "[6] cells",
+        "[6] tasks",
         "Seed 3;",
         "pause 0.0",
     ):
@@ -105,9 +104,9 @@ def test_a_run_writes_its_table_report_and_figures(tmp_path: Path) -> None:
     assert [float(row["total"]) for row in rows] == [row["total"] for row in table.rows]
 
 
-def test_every_cell_says_where_it_comes_from(tmp_path: Path) -> None:
+def test_every_row_says_where_it_comes_from(tmp_path: Path) -> None:
     with use("strict"):
-        run(tiny_study, Config(count=2), tmp_path, seed=7)
+        run(STUDY, Config(count=2), tmp_path, seed=7)
     for file in [tmp_path / "run.json", *finished(tmp_path)]:
         note = json.loads(file.read_text())
         assert note["seed"] == 7
@@ -117,16 +116,16 @@ def test_every_cell_says_where_it_comes_from(tmp_path: Path) -> None:
         assert note["machine"]
         inside = (ROOT / ".git").exists()
         assert bool(note["revision"]) == inside
-    counting = {name: value for name, value in asdict(Config(count=2)).items() if name != "place"}
-    assert json.loads((tmp_path / "run.json").read_text())["config"] == {**counting, "powers": [1.0, 0.5]}
+    settings = {name: value for name, value in asdict(Config(count=2)).items() if name != "place"}
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == {**settings, "powers": [1.0, 0.5]}
 
 
 def test_the_folder_changes_nothing(tmp_path: Path) -> None:
     """A run in a folder finds what a run without one does."""
-    table, _ = run(tiny_study, Config(count=2), tmp_path, seed=3)
-    plain = tiny_study.compute(Config(count=2), rng(3))
+    table, _ = run(STUDY, Config(count=2), tmp_path, seed=3)
+    plain = STUDY.compute(Config(count=2), rng(3))
     assert [row["total"] for row in table.rows] == [row["total"] for row in plain.rows]
-    other = tiny_study.compute(Config(count=2), rng(4))
+    other = STUDY.compute(Config(count=2), rng(4))
     assert table.rows[0]["total"] != other.rows[0]["total"]
     assert table.rows[0]["total"] != table.rows[1]["total"]
 
@@ -137,52 +136,52 @@ def test_the_folder_changes_nothing(tmp_path: Path) -> None:
 def test_killed_again_and_again_a_run_gives_the_same_table(tmp_path: Path) -> None:
     """With two jobs, and byte by byte what one job that nothing disturbs gives."""
     config = Config(count=9, pause=0.15)
-    run(tiny_study, config, tmp_path / "whole", seed=3)
+    run(STUDY, config, tmp_path / "whole", seed=3)
     out = tmp_path / "killed"
     moments = random.Random(0)
     for kill in range(3):
         process = start("--count", 9, "--pause", 0.15, "--seed", 3, "--jobs", 2, "--out", out)
-        wait_for_cells(process, out, 1 + 2 * kill)
+        wait_for_rows(process, out, 1 + 2 * kill)
         time.sleep(moments.uniform(0, 0.1))
         process.kill()
         assert process.wait() == -signal.SIGKILL  # it was not done
         end_group(process)
     kept = {file: file.stat().st_mtime_ns for file in finished(out)}
     assert 5 <= len(kept) < 9
-    run(tiny_study, config, out, seed=3, jobs=2)
+    run(STUDY, config, out, seed=3, jobs=2)
     assert (out / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
     assert {file: file.stat().st_mtime_ns for file in kept} == kept  # not computed again
     assert len(finished(out)) == 9
 
 
 def test_what_a_killed_writer_leaves_is_ignored(tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path / "whole", seed=3)
+    run(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"
     out.mkdir()
     (out / ".run.json.123").write_text('{"study": "te')
-    run(tiny_study, Config(count=2), out, seed=3)
+    run(STUDY, Config(count=2), out, seed=3)
     first, second = finished(out)
-    half = out / "cells" / f".{first.name}.123"
+    half = out / "rows" / f".{first.name}.123"
     half.write_text(first.read_text()[:40])
     first.unlink()
     (out / "table.csv").write_text("")
-    run(tiny_study, Config(count=2), out, seed=3)
+    run(STUDY, Config(count=2), out, seed=3)
     assert (out / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
     assert finished(out) == [first, second]
 
 
-def test_a_run_that_died_before_its_first_cell_goes_on(tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path, seed=3)
+def test_a_run_that_died_before_its_first_row_goes_on(tmp_path: Path) -> None:
+    run(STUDY, Config(count=2), tmp_path, seed=3)
     for file in finished(tmp_path):
         file.unlink()
-    (tmp_path / "cells").rmdir()
-    run(tiny_study, Config(count=2), tmp_path, seed=3)
+    (tmp_path / "rows").rmdir()
+    run(STUDY, Config(count=2), tmp_path, seed=3)
     assert len(finished(tmp_path)) == 2
 
 
 def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> None:
     process = start("--count", 40, "--pause", 0.1, "--jobs", 2, "--out", tmp_path)
-    wait_for_cells(process, tmp_path, 8)  # by then both workers have begun, and left Ctrl-C to their parent
+    wait_for_rows(process, tmp_path, 8)  # by then both workers have begun, and left Ctrl-C to their parent
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
@@ -192,10 +191,10 @@ def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> Non
 
 
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
-    """Only the first process is killed, as `kill -9` and a scheduler do it: the cells begun are not ended."""
+    """Only the first process is killed, as `kill -9` and a scheduler do it: the tasks begun are not ended."""
     pause = 3.0
     process = start("--count", 8, "--pause", pause, "--jobs", 2, "--out", tmp_path)
-    wait_for_cells(process, tmp_path, 2)
+    wait_for_rows(process, tmp_path, 2)
     process.kill()
     process.wait()
     count = len(finished(tmp_path))
@@ -207,7 +206,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
 
 def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
     process = start("--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
-    wait_for_cells(process, tmp_path, 1)
+    wait_for_rows(process, tmp_path, 1)
     result = call("tiny", "--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
     process.kill()
     end_group(process)
@@ -229,10 +228,10 @@ def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path, seed=3)
+    run(STUDY, Config(count=2), tmp_path, seed=3)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     with pytest.raises(ValueError, match="holds another run") as refused:
-        run(tiny_study, **{"config": Config(count=2), "seed": 3, **change}, out=tmp_path)
+        run(STUDY, **{"config": Config(count=2), "seed": 3, **change}, out=tmp_path)
     assert words in str(refused.value)
     assert str(tmp_path) in str(refused.value)
     assert "(--out)" in str(refused.value)
@@ -240,49 +239,49 @@ def test_a_folder_of_another_run_is_refused(change: dict[str, Any], words: str, 
 
 
 def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path)
+    run(STUDY, Config(count=2), tmp_path)
     note = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**note, "study": "another"}))
-    with pytest.raises(ValueError, match=r"study is 'another', not 'tests\.tiny_study'"):
-        run(tiny_study, Config(count=2), tmp_path)
+    with pytest.raises(ValueError, match="study is 'another', not 'tiny'"):
+        run(STUDY, Config(count=2), tmp_path)
 
 
 def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
-        run(tiny_study, Config(count=2), tmp_path)
+        run(STUDY, Config(count=2), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"cell": {"na', b"[1]", b'{"cell": {}}', b"\xff\xfe"])
-def test_a_damaged_cell_is_told_and_mended_by_deleting_it(content: bytes, tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path, seed=3)
+@pytest.mark.parametrize("content", [b"", b'{"task": {"na', b"[1]", b'{"task": {}}', b"\xff\xfe"])
+def test_a_damaged_row_is_reported_and_mended_by_deleting_it(content: bytes, tmp_path: Path) -> None:
+    run(STUDY, Config(count=2), tmp_path, seed=3)
     table = (tmp_path / "table.csv").read_bytes()
     damaged = finished(tmp_path)[1]
     damaged.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is damaged .*; delete it, and it is computed again") as told:
-        run(tiny_study, Config(count=2), tmp_path, seed=3)
-    assert str(damaged) in str(told.value)
+    with pytest.raises(ValueError, match=r"is damaged .*; delete it, and it is computed again") as refused:
+        run(STUDY, Config(count=2), tmp_path, seed=3)
+    assert str(damaged) in str(refused.value)
     damaged.unlink()
-    run(tiny_study, Config(count=2), tmp_path, seed=3)
+    run(STUDY, Config(count=2), tmp_path, seed=3)
     assert (tmp_path / "table.csv").read_bytes() == table
 
 
-def test_a_cell_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path)
+def test_a_row_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    run(STUDY, Config(count=2), tmp_path)
     first, second = finished(tmp_path)
     second.write_bytes(first.read_bytes())
-    with pytest.raises(ValueError, match="is of another cell"):
-        run(tiny_study, Config(count=2), tmp_path)
+    with pytest.raises(ValueError, match="is of another task"):
+        run(STUDY, Config(count=2), tmp_path)
 
 
-def test_a_damaged_note_is_told(tmp_path: Path) -> None:
-    run(tiny_study, Config(count=2), tmp_path)
+def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
+    run(STUDY, Config(count=2), tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json is damaged"):
-        run(tiny_study, Config(count=2), tmp_path)
+        run(STUDY, Config(count=2), tmp_path)
 
 
 def test_jobs_must_be_a_number_of_processes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="jobs is 0; expected a whole number of at least 1"):
-        run(tiny_study, Config(count=2), tmp_path, jobs=0)
+        run(STUDY, Config(count=2), tmp_path, jobs=0)

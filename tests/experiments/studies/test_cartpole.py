@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import Table, run
-from phiball.experiments.studies.cartpole import study as cartpole
+from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.cartpole.figures import METHODS, PLACES
 from phiball.experiments.studies.cartpole.study import (
     SCALES,
+    STUDY,
     Config,
     backups,
-    cells,
-    compute,
-    compute_cell,
     problems,
 )
 from phiball.refimpl import Grid, Maximum
@@ -31,15 +29,15 @@ TINY = replace(SCALES["smoke"], trials=3, episodes=45, evaluations=2, train_cap=
 
 @pytest.fixture(scope="module")
 def tiny() -> Table:
-    return compute(TINY, rng(0))
+    return STUDY.compute(TINY, rng(0))
 
 
-def test_cells_hold_every_trial_once() -> None:
+def test_tasks_hold_every_trial_once() -> None:
     for config in (*SCALES.values(), TINY, Config(bins=(2, 2, 2, 2), batch=7)):
         found: dict[Any, list[int]] = {}
-        for cell in cells(config):
-            first, count = cell["first"], cell["trials"]
-            found.setdefault((cell["table"], cell["initial"]), []).extend(range(first, first + count))
+        for task in STUDY.tasks(config):
+            first, count = task["first"], task["trials"]
+            found.setdefault((task["table"], task["initial"]), []).extend(range(first, first + count))
         main = (config.table, config.initial)
         assert next(iter(found)) == main
         assert set(found) == {main, *((g, i) for g in config.grids for i in config.initials)}
@@ -67,11 +65,11 @@ def test_what_rho_counts() -> None:
 
 def test_the_methods_of_a_trial_differ_in_the_radius_alone() -> None:
     """A radius that reaches no other cell leaves the regular run, number for number."""
-    cell = cells(TINY)[0]
-    row = compute_cell(replace(TINY, rho=1e-12), cell, rng(1))
+    task = STUDY.tasks(TINY)[0]
+    row = STUDY.compute_task(replace(TINY, rho=1e-12), task, rng(1))
     assert row["returns"]["regular"] == row["returns"]["outside"] == row["returns"]["inside"]
     assert row["lengths"]["regular"] == row["lengths"]["outside"] == row["lengths"]["inside"]
-    assert row["lengths"]["regular"] != compute_cell(TINY, cell, rng(1))["lengths"]["outside"]
+    assert row["lengths"]["regular"] != STUDY.compute_task(TINY, task, rng(1))["lengths"]["outside"]
 
 
 def test_rows(tiny: Table) -> None:
@@ -94,15 +92,15 @@ def test_rows(tiny: Table) -> None:
 def test_two_jobs_give_the_table_of_one(tiny: Table, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("joblib")
-    two, written = run(cartpole, TINY, tmp_path, seed=0, jobs=2)
+    two, written = run(STUDY, TINY, tmp_path, seed=0, jobs=2)
     assert json.loads(json.dumps(two.rows)) == json.loads(json.dumps(tiny.rows))
     assert {path.name for path in written} >= {"table.csv", "report.md", "training.png", "sensitivity.svg"}
 
 
 def test_the_robust_table_stands_stronger_gravity_better() -> None:
     config = replace(Config(), rhos=(0.25,), etas=(1.0,))
-    cell = {"table": config.table, "initial": 0.0, "first": 0, "trials": 10}
-    returns = compute_cell(config, cell, rng(0))["returns"]
+    task = {"table": config.table, "initial": 0.0, "first": 0, "trials": 10}
+    returns = STUDY.compute_task(config, task, rng(0))["returns"]
     gain = np.subtract(returns["outside"]["strong g"], returns["regular"]["strong g"])
     assert gain.mean() > 0  # 185 on average, with a standard error of 56 for ten trials
 
@@ -112,8 +110,8 @@ def test_initial_values_of_zero_ruin_the_robust_table_in_four_dimensions() -> No
     config = Config()
     robust = {}
     for initial in (0.0, 100.0):
-        cell = {"table": "4x4x10x10", "initial": initial, "first": 0, "trials": 4}
-        returns = compute_cell(config, cell, rng(0))["returns"]
+        task = {"table": "4x4x10x10", "initial": initial, "first": 0, "trials": 4}
+        returns = STUDY.compute_task(config, task, rng(0))["returns"]
         robust[initial] = np.mean(returns["outside"]["original"])
         assert np.mean(returns["regular"]["original"]) > 400
     assert robust[0.0] + 150 < robust[100.0]  # 111 and 471 on average
@@ -126,21 +124,21 @@ def made_up(gain: dict[str, float]) -> Table:
     """A table in which the robust methods gain so much, by physics, give or take 1; regular has 100."""
     config = replace(SCALES["smoke"], train_cap=100)
     rows = []
-    for cell in cells(config):
-        noise = np.resize([-1.0, 1.0], cell["trials"])
-        regular = {p: [100.0] * cell["trials"] for p in PLACES}
+    for task in STUDY.tasks(config):
+        noise = np.resize([-1.0, 1.0], task["trials"])
+        regular = {p: [100.0] * task["trials"] for p in PLACES}
         robust = {p: (100 + gain[p] + noise).tolist() for p in PLACES}
-        main = cell["table"] == config.table
+        main = task["table"] == config.table
         names = (*METHODS, "rho 1", "eta 10") if main else METHODS
         returns = {m: regular if m == "regular" else robust for m in names}
-        slow, fast = [[10.0, 40.0, 45.0]] * cell["trials"], [[10.0, 50.0, 99.0]] * cell["trials"]
+        slow, fast = [[10.0, 40.0, 45.0]] * task["trials"], [[10.0, 50.0, 99.0]] * task["trials"]
         lengths = {m: slow if m == "regular" else fast for m in METHODS}
-        rows.append({**cell, "returns": returns, "lengths": lengths})
+        rows.append({**task, "returns": returns, "lengths": lengths})
     return Table(config, tuple(rows))
 
 
 def test_findings_follow_the_table() -> None:
-    said = cartpole.findings(made_up({"original": 30.0, "heavy": 0.5, "short": -20.0, "strong g": -50.0}))
+    said = STUDY.findings(made_up({"original": 30.0, "heavy": 0.5, "short": -20.0, "strong g": -50.0}))
     cap, better, drop, faster, inside, ranges, tables = said
     assert cap.startswith("4 of the paper's 8 returns exceed 400")
     assert "higher in 1 of 4 problems" in better
@@ -156,14 +154,14 @@ def test_findings_follow_the_table() -> None:
     assert "By rho, original, robust minus regular is higher: 0.25 (+30 ± 1), 1 (+30 ± 1)." in ranges
     assert "By eta, strong g, robust minus regular is lower: 1 (-50 ± 1), 10 (-50 ± 1)." in ranges
     assert "begin at 0, original, robust minus regular is higher: 1,1,6,12 (+30 ± 1), 4,4,10,10" in tables
-    better = cartpole.findings(made_up(dict.fromkeys(PLACES, 30.0)))[1]
+    better = STUDY.findings(made_up(dict.fromkeys(PLACES, 30.0)))[1]
     assert "higher in 4 of 4 problems" in better
 
 
-def test_sheets_follow_the_table() -> None:
+def test_tables_follow_the_table() -> None:
     table = made_up({"original": 30.0, "heavy": 0.0, "short": -20.0, "strong g": -50.0})
-    returns, sweep, tables = cartpole.sheets(table)
-    assert returns.cells[3] == (
+    returns, sweep, tables = STUDY.tables(table)
+    assert returns.rows[3] == (
         "strong g",
         "271 ± 21",
         "418 ± 14",
@@ -173,9 +171,9 @@ def test_sheets_follow_the_table() -> None:
         "-50 ± 1",
         "+0 ± 0",
     )
-    assert [row[0] for row in sweep.cells] == ["regular", "rho 0.25", "rho 1", "eta 1", "eta 10"]
-    assert sweep.cells[2] == ("rho 1", "130 ± 1", "100 ± 1", "80 ± 1", "50 ± 1")
-    assert tables.cells[1] == (
+    assert [row[0] for row in sweep.rows] == ["regular", "rho 0.25", "rho 1", "eta 1", "eta 10"]
+    assert sweep.rows[2] == ("rho 1", "130 ± 1", "100 ± 1", "80 ± 1", "50 ± 1")
+    assert tables.rows[1] == (
         "4,4,10,10",
         "0",
         "2",
@@ -186,13 +184,13 @@ def test_sheets_follow_the_table() -> None:
         "50 ± 1",
         "50 ± 1",
     )
-    for sheet in (returns, sweep, tables):
-        assert {len(row) for row in sheet.cells} == {len(sheet.headings)}
+    for report_table in (returns, sweep, tables):
+        assert {len(row) for row in report_table.rows} == {len(report_table.headings)}
 
 
 def test_figures(tiny: Table) -> None:
     pytest.importorskip("matplotlib")
-    figures = cartpole.draw(tiny)
+    figures = STUDY.draw(tiny)
     assert list(figures) == ["training", "sensitivity"]
     (training,) = figures["training"].axes
     assert [line.get_xdata().tolist() for line in training.lines] == [[10, 30, 45]] * 3

@@ -23,7 +23,8 @@ from phiball.refimpl import (
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
-from phiball.experiments.framework.runner import Table, run
+from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.pricing import study as pricing
 from phiball.experiments.studies.pricing.model import (
     Cost,
@@ -34,6 +35,7 @@ from phiball.experiments.studies.pricing.model import (
     least_in_ball,
     true_risk,
 )
+from phiball.experiments.studies.pricing.study import STUDY
 from phiball.experiments.studies.pricing.training import (
     METHODS,
     Problem,
@@ -198,7 +200,7 @@ def test_scales() -> None:
     paper = pricing.SCALES["paper"]
     assert (paper.covariates, paper.draws, paper.trials) == ((25, 50, 100, 200), (10, 30, 50, 100, 200), 50)
     assert (paper.radius, paper.eta, paper.features, paper.dimension) == (0.45, 0.9, 100, 10)
-    assert len(pricing.cells(paper)) == 24
+    assert len(STUDY.tasks(paper)) == 24
     # RT-MLMC takes 5/(2 - 1/16) points a covariate where SG takes 16.
     assert [pricing.training(paper, name, 4).batch for name in ("sg", "rt-mlmc")] == [25, 155]
 
@@ -206,7 +208,7 @@ def test_scales() -> None:
 @pytest.mark.parametrize("reading", pricing.READINGS)
 @pytest.mark.parametrize("norm", pricing.NORMS)
 def test_every_reading_gives_a_report(reading: str, norm: str) -> None:
-    table = pricing.compute(replace(TINY, reading=reading, norm=norm), rng(0))
+    table = STUDY.compute(replace(TINY, reading=reading, norm=norm), rng(0))
     assert len(table.rows) == 6
     for row in table.rows:
         assert np.all(np.isfinite([value for value in row.values() if isinstance(value, float)]))
@@ -215,14 +217,14 @@ def test_every_reading_gives_a_report(reading: str, norm: str) -> None:
         for name in names:
             assert row[name] == pytest.approx(np.mean(row[f"{name}_trials"]))
             assert len(row[f"{name}_trials"]) == 3
-    assert len(pricing.sheets(table)[0].cells) == 4
-    assert len(pricing.findings(table)) == 8
+    assert len(STUDY.tables(table)[0].rows) == 4
+    assert len(STUDY.findings(table)) == 8
 
 
 def test_improvement_is_the_share_of_the_gap_of_erm(monkeypatch: pytest.MonkeyPatch) -> None:
     gaps = np.array([[2.0, 4.0, 8.0], [4.0, 4.0, 4.0], *([[1.0, 4.0, 4.0]] * len(METHODS))])
     monkeypatch.setattr(pricing, "excess", lambda *_: (-np.ones(3), gaps))
-    row = pricing.compute_cell(TINY, pricing.cells(TINY)[0], rng(0))
+    row = STUDY.compute_task(TINY, STUDY.tasks(TINY)[0], rng(0))
     assert row["nothing"] == pytest.approx((-100 + 0 + 50) / 3)
     np.testing.assert_allclose(row["fgm_trials"], [50, 0, 50])
     assert row["fgm"] == pytest.approx(100 / 3)
@@ -276,23 +278,23 @@ def table_of(places: tuple[int, ...] = (50,), **changed: Any) -> Table:
 
 
 def test_findings_follow_the_table() -> None:
-    agree = pricing.findings(table_of())
+    agree = STUDY.findings(table_of())
     assert "agrees with the paper: KL, SG is above FGM in 2 of 2" in agree[0]
     assert "negative in 2 of 2" in agree[1]
     assert 'intractability" differs from the paper. In 2 of 2' in agree[3]
     assert "most at L = 1, by 3.0 ± 0.0 over L = 0" in agree[6]
-    lost = pricing.findings(table_of(fgm=9.0))
+    lost = STUDY.findings(table_of(fgm=9.0))
     assert "differs from the paper: KL, SG is above FGM in 1 of 2" in lost[0]
     assert "not at M = 50, m = 10" in lost[0]
     assert "differs from the paper: J is negative in 1 of 2" in lost[1]
-    assert "IFGM, differs from the paper: J is negative in 1 of 2" in pricing.findings(table_of(ifgm=3.0))[2]
-    assert "is not decided. In 2 of 2" in pricing.findings(table_of(fgm=-20.0))[3]
-    assert "cannot be judged" in pricing.findings(table_of((25, 50), fgm=1.0))[3]
+    assert "IFGM, differs from the paper: J is negative in 1 of 2" in STUDY.findings(table_of(ifgm=3.0))[2]
+    assert "is not decided. In 2 of 2" in STUDY.findings(table_of(fgm=-20.0))[3]
+    assert "cannot be judged" in STUDY.findings(table_of((25, 50), fgm=1.0))[3]
 
 
 def test_figure_has_a_panel_for_each_number_of_covariates() -> None:
     pytest.importorskip("matplotlib")
-    (figure,) = pricing.draw(table_of()).values()
+    (figure,) = STUDY.draw(table_of()).values()
     assert [axes.get_title() for axes in figure.axes] == ["M = 25", "M = 50"]
     handles, labels = figure.axes[0].get_legend_handles_labels()
     assert labels == ["FGM", "IFGM", "KL, SG", "KL, RT-MLMC"]
@@ -303,13 +305,13 @@ def test_jobs_and_interruptions_change_nothing(tmp_path: Path) -> None:
     for name in ("joblib", "matplotlib", "threadpoolctl"):
         pytest.importorskip(name)
     config = replace(TINY, covariates=(6,), draws=(5,))
-    run(pricing, config, tmp_path / "one", jobs=1)
-    run(pricing, config, tmp_path / "two", jobs=2)
+    run(STUDY, config, tmp_path / "one", jobs=1)
+    run(STUDY, config, tmp_path / "two", jobs=2)
     whole = (tmp_path / "one" / "table.csv").read_bytes()
     assert (tmp_path / "two" / "table.csv").read_bytes() == whole
-    first, _ = sorted((tmp_path / "two" / "cells").iterdir())
+    first, _ = sorted((tmp_path / "two" / "rows").iterdir())
     first.unlink()
-    run(pricing, config, tmp_path / "two", jobs=1)
+    run(STUDY, config, tmp_path / "two", jobs=1)
     assert (tmp_path / "two" / "table.csv").read_bytes() == whole
 
 

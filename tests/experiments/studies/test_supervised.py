@@ -12,11 +12,11 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.datasets.images import Images
-from phiball.experiments.framework.runner import Desk, Table
+from phiball.experiments.framework.tasks import Table, TaskDir
 from phiball.experiments.studies.supervised import study as supervised
-from phiball.experiments.studies.supervised.study import SCALES, Config, compute, compute_cell, work
+from phiball.experiments.studies.supervised.study import SCALES, STUDY, Config
 from phiball.experiments.training import loop as training
-from tests.support.supervised_cells import ATTACKED, TINY, cell, digits
+from tests.support.supervised_tasks import ATTACKED, TINY, digits, task
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,18 +93,18 @@ def test_a_device_that_is_not_there_is_refused_before_the_work(device: Any, made
         pytest.fail("it began to work")
 
     with pytest.raises(ValueError, match=f"device is {device!r}; expected cpu, or cuda"):
-        compute(replace(TINY, device=device), rng(0), never)
+        STUDY.compute(replace(TINY, device=device), rng(0), never)
 
 
 def test_fewer_images_than_asked_for(made_up: Images) -> None:
     with pytest.raises(
         ValueError, match="held_out is 100; expected less than the 100 training images of digits"
     ):
-        compute(replace(TINY, train=5000, held_out=100), rng(0))
+        STUDY.compute(replace(TINY, train=5000, held_out=100), rng(0))
     config = replace(TINY, train=5000, attacked=5000, judged=500)
     for name, images, tested in (("choose", 80, 20), ("report", 100, 50)):
         setting = "FGM linf 0.1" if name == "report" else "random-start FGM linf 0.1"
-        row = compute_cell(config, cell(name, setting), rng(0))
+        row = STUDY.compute_task(config, task(name, setting), rng(0))
         assert (row["trained on"], row["tested on"]) == (images, tested)
 
 
@@ -115,7 +115,7 @@ def test_fewer_images_than_asked_for(made_up: Images) -> None:
 def tiny() -> Table:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(supervised, "load", lambda name, folder: digits())
-        return compute(TINY, rng(0))
+        return STUDY.compute(TINY, rng(0))
 
 
 def test_rows(tiny: Table) -> None:
@@ -178,7 +178,7 @@ def test_the_setting_with_the_least_score_on_held_out_images_is_chosen(tiny: Tab
 
 def test_test_images_have_no_part_in_the_choice(tiny: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised, "load", lambda name, folder: digits(test=9))
-    other = compute(TINY, rng(0))
+    other = STUDY.compute(TINY, rng(0))
 
     def seen(table: Table, name: str) -> list[dict[str, Any]]:
         return [{k: v for k, v in row.items() if k != "images"} for row in stage(table, name)]
@@ -216,7 +216,7 @@ def test_what_networks_are_trained_and_judged_by(made_up: Images, monkeypatch: p
     found = supervised.errors
     monkeypatch.setattr(supervised, "train", train)
     monkeypatch.setattr(supervised, "errors", errors)
-    rows = compute(replace(TINY, chosen=("tilted",), seeds=2), rng(0)).rows
+    rows = STUDY.compute(replace(TINY, chosen=("tilted",), seeds=2), rng(0)).rows
     train_x, test_x = made_up.train_x[:, None] / 16, made_up.test_x[:, None] / 16
     for row, (x, y), (at_x, at_y, scale), begin in zip(rows, trained, judged, begun, strict=True):
         choose = row["stage"] == "choose"
@@ -234,41 +234,43 @@ def test_a_chosen_setting_is_that_of_its_data_set(monkeypatch: pytest.MonkeyPatc
     best = {"mnist": "tilted linf 0.3, eta 0.006", "kmnist": "tilted l2 3, kappa 1"}
     monkeypatch.setattr(supervised, "load", lambda name, folder: digits())
 
-    def each(config: Config, cells: list[Any], compute: Any, source: Any) -> list[Any]:
-        rows = [dict.fromkeys(("clean", *ATTACKED), 50.0) | cell for cell in cells]
+    def map_tasks(study: Any, config: Config, tasks: list[Any], rng: Any) -> list[Any]:
+        rows = [dict.fromkeys(("clean", *ATTACKED), 50.0) | task for task in tasks]
         for row in rows:
             row["PGM linf 0.2"] -= row["setting"] == best[row["data"]]
         return rows
 
-    report = stage(compute(config, rng(0), each), "report")
+    report = stage(STUDY.compute(config, rng(0), map_tasks), "report")
     found = {(r["data"], r["setting"]) for r in report if r["method"] == "tilted, chosen"}
     assert found == set(best.items())
 
 
 def test_no_choice(made_up: Images) -> None:
     config = replace(TINY, chosen=("none",), methods=("ERM",), data=("digits",))
-    table = compute(config, rng(0), lambda config, cells, compute, source: [dict(one) for one in cells])
+    table = STUDY.compute(config, rng(0), lambda study, config, tasks, rng: list(tasks))
     assert [row["method"] for row in table.rows] == ["ERM"] * 3
 
 
 def test_threads_are_those_asked_for_and_given_back(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(Desk, "say", lambda self, share, text: seen.append(torch.get_num_threads()))
-    compute_cell(replace(TINY, threads=2), cell(), rng(0))
+    monkeypatch.setattr(
+        TaskDir, "report_progress", lambda self, share, text: seen.append(torch.get_num_threads())
+    )
+    STUDY.compute_task(replace(TINY, threads=2), task(), rng(0))
     assert set(seen) == {2}
     assert torch.get_num_threads() == 1
     with pytest.raises(KeyError):
-        compute_cell(replace(TINY, threads=2), cell(setting="none"), rng(0))
+        STUDY.compute_task(replace(TINY, threads=2), task(setting="none"), rng(0))
     assert torch.get_num_threads() == 1
 
 
 def test_progress_goes_from_nothing_to_all(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[float, str]] = []
-    monkeypatch.setattr(Desk, "say", lambda self, share, text: told.append((share, text)))
-    compute_cell(TINY, cell(), rng(0))
+    monkeypatch.setattr(TaskDir, "report_progress", lambda self, share, text: told.append((share, text)))
+    STUDY.compute_task(TINY, task(), rng(0))
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
     assert shares[0] > 0
     assert shares[-1] == pytest.approx(1)
     assert [text[:4] for _, text in told] == ["loss"] * 8 + ["atta"] * 6
-    assert work(TINY, cell(setting="FGM linf 0.1")) > work(TINY, cell()) > 0
+    assert STUDY.work(TINY, task(setting="FGM linf 0.1")) > STUDY.work(TINY, task()) > 0

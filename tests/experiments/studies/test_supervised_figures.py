@@ -14,7 +14,7 @@ pytest.importorskip("rich", reason="the study needs rich")
 pytest.importorskip("scipy", reason="the verdicts of the study need scipy")
 pytest.importorskip("matplotlib", reason="the figures of a study need matplotlib")
 
-from phiball.experiments.framework.runner import Row
+from phiball.experiments.framework.tasks import Row
 from phiball.experiments.studies.supervised.figures import draw, shown, ticks
 from tests.support.supervised_tables import ATTACKS, ONE, OURS, SMALL, cube, levels, made, random_table
 

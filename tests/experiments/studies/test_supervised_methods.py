@@ -15,7 +15,7 @@ from phiball.backends import rng
 from phiball.experiments.studies.supervised.methods import (
     CHOSEN,
     FAMILIES,
-    OTHERS,
+    FEWER_SEEDS,
     candidates,
     fixed,
     readings,
@@ -296,7 +296,7 @@ def test_methods_are_those_asked_for() -> None:
             f"random-start FGM {norm} 0.45", f"RT-MLMC {norm} 0.45", f"noise x4 {norm} 0.45",
         )
     ]  # fmt: skip
-    others = [f"{family} linf 0.45" for family in OTHERS]
+    others = [f"{family} linf 0.45" for family in FEWER_SEEDS]
     assert list(fixed(Config())) == ["ERM", *both, *others]
     assert list(fixed(Config(methods=("ERM", "SG"), norms=("linf", "l2")))) == ["ERM", "SG l2 0.45"]
     assert list(fixed(Config(methods=("FGM",), norms=("l2",), step=0.45))) == ["FGM l2 0.45"]

@@ -12,11 +12,12 @@ pytest.importorskip("rich", reason="the tables of a study need rich")
 pytest.importorskip("scipy", reason="the verdicts of the study need scipy")
 pytest.importorskip("matplotlib", reason="the figures of a study need matplotlib")
 
-from phiball.experiments.framework.runner import Row, Table
-from phiball.experiments.framework.tables import Sheet
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.supervised.figures import draw
+from phiball.experiments.studies.supervised.findings import findings
 from phiball.experiments.studies.supervised.methods import candidates
-from phiball.experiments.studies.supervised.report import findings, sheets
+from phiball.experiments.studies.supervised.report import tables
 from tests.support.supervised_tables import (
     ATTACKS,
     ONE,
@@ -40,8 +41,8 @@ def expected_word(table: Table, data: str, attack: str, ours: str, others: list[
     return "not" if 1 in signs else "best" if set(signs) == {-1} else "tied"
 
 
-def sheet(table: Table, title: str) -> Sheet:
-    return next(s for s in sheets(table) if s.title.startswith(title))
+def report_table(table: Table, title: str) -> ReportTable:
+    return next(s for s in tables(table) if s.title.startswith(title))
 
 
 @pytest.mark.parametrize("pick", ["every", "largest"])
@@ -49,7 +50,7 @@ def test_counts_of_verdicts_are_those_found_anew(pick: str) -> None:
     table = random_table(SMALL)
     part = slice(None) if pick == "every" else slice(-1, None)
     title = "Verdicts on RT-MLMC: " + ("mean" if pick == "every" else "the largest")
-    printed = {row[:2]: row[2:] for row in sheet(table, title).cells}
+    printed = {row[:2]: row[2:] for row in report_table(table, title).rows}
     paragraphs = findings(table)
     said = " ".join(paragraphs)
     seen = set()
@@ -156,23 +157,23 @@ def test_errors_that_fall_as_perturbations_grow() -> None:
 
 def test_sheet_of_errors() -> None:
     table = random_table(SMALL)
-    found = sheet(table, "Errors on kmnist")
-    assert found.cells[0][0] == "ERM"
-    row = dict(zip(found.headings, next(c for c in found.cells if c[0] == "tilted, chosen"), strict=True))
+    found = report_table(table, "Errors on kmnist")
+    assert found.rows[0][0] == "ERM"
+    row = dict(zip(found.headings, next(c for c in found.rows if c[0] == "tilted, chosen"), strict=True))
     errors = cube(table, "kmnist", "tilted, chosen", "PGM linf")
     for heading, numbers in (("PGM linf", errors.mean(axis=1)), ("PGM linf 0.1", errors[:, 2])):
         assert row[heading] == f"{numbers.mean():.1f} ± {numbers.std(ddof=1) / np.sqrt(3):.1f}"
     assert (row["evaluations"], row["trials"]) == ("2", "3")
     assert f"tilted {row['chosen']}" in candidates(SMALL)
-    few = next(c for c in found.cells if c[0].startswith("CVaR"))
+    few = next(c for c in found.rows if c[0].startswith("CVaR"))
     assert (few[1], few[3]) == ("", "2")
 
 
 def test_sheet_of_settings() -> None:
     table = random_table(SMALL)
-    found = sheet(table, "Settings")
+    found = report_table(table, "Settings")
     assert found.headings == ("method", "setting", "mnist", "kmnist")
-    assert [f"{family} {setting}" for family, setting, *_ in found.cells] == list(candidates(SMALL))
+    assert [f"{family} {setting}" for family, setting, *_ in found.rows] == list(candidates(SMALL))
     for place, data in enumerate(SMALL.data, start=2):
         for family in ("RT-MLMC", "noise x4", "random-start FGM", "tilted"):
             rows = [r for r in table.rows if (r["stage"], r["data"], r["method"]) == ("choose", data, family)]
@@ -181,7 +182,7 @@ def test_sheet_of_settings() -> None:
                 over = [np.mean([r[f"{a} {x:g}"] for x in SMALL.ratios[a]]) for a in ATTACKS]
                 means[r["setting"]] = np.mean([r["clean"], *over])
             best = min(means, key=lambda name: means[name])
-            cells = {f"{family} {c[1]}": c[place] for c in found.cells if c[0] == family}
+            cells = {f"{family} {c[1]}": c[place] for c in found.rows if c[0] == family}
             assert cells == {
                 name: f"{mean:.1f}{', chosen' if name == best else ''}" for name, mean in means.items()
             }
@@ -205,7 +206,7 @@ def test_what_is_missing_is_said() -> None:
     said = findings(table)[1]
     assert "FGM l2 0.45 on mnist (0 of 3 trials)" in said
     assert "chosen tilted on mnist (2 of 3 trials), chosen tilted on kmnist (2 of 3 trials)" in said
-    cells = {row[:2]: row[2:] for row in sheet(table, "Verdicts").cells}
+    cells = {row[:2]: row[2:] for row in report_table(table, "Verdicts").rows}
     assert cells["l2, rho", "PGM l2"][0] == "-"
     assert cells["l2, rho", "PGM l2"][1] != "-"
     assert cells["l2, literal", "PGM l2"][0] != "-"
@@ -219,10 +220,10 @@ def test_any_part_of_the_methods_has_a_report(methods: tuple[str, ...], chosen: 
     absent = ", ".join(m for m in ("ERM", "FGM", "IFGM", "RT-MLMC") if m not in methods)
     none = f"No reading of the paper has all of its methods here. Add {absent} (--methods)."
     assert said.count(none) == 3  # in short, and for each norm
-    assert not [one for one in sheets(table) if one.title.startswith("Verdicts")]
+    assert not [one for one in tables(table) if one.title.startswith("Verdicts")]
     assert "Tilted points cannot be compared" in said
     assert not re.search(r"nan|None", said)
-    for one in sheets(table):
+    for one in tables(table):
         assert one.markdown()
     assert set(draw(table)) == {"panels-l2", "panels-linf", "cost", "training"}
 

@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("rich", reason="the tables of a study need rich")
 pytest.importorskip("scipy", reason="the verdicts of the study need scipy")
 
-from phiball.experiments.framework.runner import Table
+from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.supervised.findings import findings
 from phiball.experiments.studies.supervised.methods import Reading
 from phiball.experiments.studies.supervised.study import Config
 from phiball.experiments.studies.supervised.verdicts import (
-    contests,
+    comparisons,
     difference,
     every,
     guessing,
@@ -136,17 +136,17 @@ def test_panels_take_the_mean_over_ratios_or_the_largest() -> None:
 
 
 def test_contests() -> None:
-    names = [r.name for r in contests(random_table(SMALL))]
+    names = [r.name for r in comparisons(random_table(SMALL))]
     balls = [f"{norm}, {name}" for norm in ("l2", "linf") for name in ("rho", "literal", "step")]
     assert names == [*balls, "l2, beyond", "linf, beyond", "chosen"]
-    rivals = contests(random_table(SMALL))[7].baselines
+    rivals = comparisons(random_table(SMALL))[7].baselines
     assert set(rivals) == {
         "random-start FGM linf 0.45",
         "random-start FGM, chosen",
         "noise x4 linf 0.45",
         "noise x4, chosen",
     }
-    assert [r.name for r in contests(random_table(ONE))] == ["l2, rho", "l2, literal", "l2, step"]
+    assert [r.name for r in comparisons(random_table(ONE))] == ["l2, rho", "l2, literal", "l2, step"]
 
 
 def test_classifiers_near_guessing_may_be_left_out() -> None:

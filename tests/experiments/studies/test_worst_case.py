@@ -14,10 +14,10 @@ from scipy.signal import find_peaks
 from scipy.special import expit, logsumexp
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import Row, Table
+from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.worst_case import study
 from phiball.experiments.studies.worst_case.landscape import count_maxima, draw_weights, toy_loss
-from phiball.experiments.studies.worst_case.study import Config
+from phiball.experiments.studies.worst_case.study import STUDY, Config
 from phiball.refimpl import Ball, worst_case_density
 
 CONFIG = Config(points=1000, networks=2)
@@ -26,7 +26,7 @@ READINGS = ("literal", "scaled")
 
 @cache
 def table() -> Table:
-    return study.compute(CONFIG, rng(0))
+    return STUDY.compute(CONFIG, rng(0))
 
 
 def rows(**names: Any) -> list[Row]:
@@ -197,7 +197,7 @@ def test_where_the_mass_lies() -> None:
 
 
 def test_entropic_support_is_full_where_the_density_underflows() -> None:
-    (row,) = study.compute(
+    (row,) = STUDY.compute(
         Config(reading="scaled", points=200, networks=0, alphas=(1.0,), etas=(1e-4,)), rng(0)
     ).rows[2:3]
     assert row["regularisation"] == "entropic"
@@ -210,23 +210,23 @@ def test_entropic_support_is_full_where_the_density_underflows() -> None:
 
 def test_only_the_other_networks_depend_on_the_seed() -> None:
     config = Config(reading="scaled", points=50, networks=3, width=32)
-    one, same, other = (study.compute(config, rng(seed)) for seed in (0, 0, 1))
+    one, same, other = (STUDY.compute(config, rng(seed)) for seed in (0, 0, 1))
     for a, b, c in zip(one.rows, same.rows, other.rows, strict=True):
         assert repr(a) == repr(b)
         assert (repr(a) == repr(c)) == (a["part"] != "networks")
 
 
 def test_cells_are_named_apart_and_count_the_networks() -> None:
-    cells = study.cells(Config(networks=25))
-    assert len({repr(cell) for cell in cells}) == len(cells) == 2 * (1 + 20 + 3)
-    assert {cell["reading"] for cell in study.cells(Config(reading="literal"))} == {"literal"}
-    drawn = study.compute(Config(reading="literal", points=10, networks=12, width=8), rng(0))
+    tasks = STUDY.tasks(Config(networks=25))
+    assert len({repr(task) for task in tasks}) == len(tasks) == 2 * (1 + 20 + 3)
+    assert {task["reading"] for task in STUDY.tasks(Config(reading="literal"))} == {"literal"}
+    drawn = STUDY.compute(Config(reading="literal", points=10, networks=12, width=8), rng(0))
     assert [row["drawn"] for row in drawn.rows if row["part"] == "networks"] == [10, 2]
 
 
 def test_the_scales_differ_from_the_paper_in_size_alone() -> None:
-    assert study.SCALES["paper"] == Config()
-    for config in study.SCALES.values():
+    assert STUDY.scales["paper"] == Config()
+    for config in STUDY.scales.values():
         changed = {f.name for f in fields(Config) if getattr(config, f.name) != f.default}
         assert changed <= {"points", "networks"}
 
@@ -260,7 +260,7 @@ def test_a_bad_setting_is_told_at_the_door(change: dict[str, Any], words: str) -
 
 
 def said(changed: Table, start: str) -> str:
-    (text,) = [text for text in study.findings(changed) if text.startswith(start)]
+    (text,) = [text for text in STUDY.findings(changed) if text.startswith(start)]
     return text
 
 
@@ -312,19 +312,19 @@ def test_findings_follow_the_table(
 
 
 def test_sheets_show_every_worst_case() -> None:
-    first, *others = study.sheets(table())
-    assert [row[0] for row in first.cells] == list(READINGS)
-    assert [len(sheet.cells) for sheet in others] == [20, 20]
-    for sheet in (first, *others):
-        assert all(len(row) == len(sheet.headings) for row in sheet.cells)
-    (hinge,) = [row for row in others[1].cells if row[0] == "hinge" and row[1] == "eta = 0.25"]
+    first, *others = STUDY.tables(table())
+    assert [row[0] for row in first.rows] == list(READINGS)
+    assert [len(report_table.rows) for report_table in others] == [20, 20]
+    for report_table in (first, *others):
+        assert all(len(row) == len(report_table.headings) for row in report_table.rows)
+    (hinge,) = [row for row in others[1].rows if row[0] == "hinge" and row[1] == "eta = 0.25"]
     (found,) = rows(part="density", reading="scaled", regularisation="hinge", row=2)
     assert f"{found['atom']:.3f}" in hinge
 
 
 def test_figures_have_the_panels_of_the_paper() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
-    figures = study.draw(table())
+    figures = STUDY.draw(table())
     assert list(figures) == ["landscape", "densities-literal", "densities-scaled"]
     assert len(figures["landscape"].axes) == 2
     for reading in READINGS:

@@ -43,7 +43,7 @@ def digits(seed: int = 0, test: int = 1) -> Images:
     return Images("digits", *parts, top=16)
 
 
-def cell(stage: str = "report", setting: str = "ERM", seed: int = 5) -> dict[str, Any]:
+def task(stage: str = "report", setting: str = "ERM", seed: int = 5) -> dict[str, Any]:
     return {
         "stage": stage,
         "data": "digits",

@@ -1,0 +1,91 @@
+"""`phiball bench NAME`: benchmarks of the solvers, the attacks, the samples and the training."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phiball.experiments.cli.errors import one_line_errors
+
+app = typer.Typer(help="Benchmarks of the solvers, the attacks and the samples.", no_args_is_help=True)
+Threads = Annotated[int, typer.Option(min=1, help="Threads that may be used.")]
+Out = Annotated[Path | None, typer.Option(help="The folder of the results.")]
+
+
+def _run(module: str, **options: Any) -> None:
+    """Run a benchmark, which is imported only now: its libraries are not needed before."""
+    with one_line_errors(ValueError, ImportError, OSError):
+        import_module(f"phiball.experiments.benchmarks.{module}").main(**options)
+
+
+@app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
+def inner(
+    threads: Threads = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure each for a tenth of a second.")] = False,
+    out: Out = None,
+) -> None:
+    """Time the inner solver, and its accuracy, beside the other systems that are installed."""
+    _run("inner_solver", threads=threads, quick=quick, out=out)
+
+
+@app.command(epilog="Example: phiball bench attacks --quick --out results/bench")
+def attacks(
+    threads: Threads = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two networks, not six, and the two smaller radii.")
+    ] = False,
+    out: Out = None,
+) -> None:
+    """Count the errors that FGM, IFGM, PGM and white noise find, beside torchattacks if it is installed."""
+    _run("attacks", threads=threads, quick=quick, out=out)
+
+
+@app.command(epilog="Example: phiball bench sampling --quick --out results/bench")
+def sampling(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, and no 784 dimensions.")] = False,
+    out: Out = None,
+) -> None:
+    """Compare plain, antithetic and Sobol samples of balls by the noise of their means."""
+    _run("sampling", quick=quick, out=out)
+
+
+@app.command(epilog="Example: phiball bench training --part cost --quick --out results/bench")
+def training(
+    threads: Threads = 1,
+    width: Annotated[int, typer.Option(min=1, help="Filters of the network's first layer.")] = 64,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer methods, for a second each.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="SG up to 2^7 samples, which takes minutes.")] = False,
+    part: Annotated[str, typer.Option(help="cost, quality (needs no torch), or all.")] = "all",
+    seed: Annotated[int, typer.Option(min=0, help="The seed of images, network and draws.")] = 0,
+    out: Out = None,
+) -> None:
+    """Time a training step by every method, and compare the estimators where the risk is known."""
+    _run("training", threads=threads, width=width, quick=quick, full=full, part=part, seed=seed, out=out)
+
+
+@app.command(epilog="Example: phiball bench settings --quick --out results/bench")
+def settings(
+    threads: Threads = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One epoch, two seeds, one radius: to see that it runs.")
+    ] = False,
+    out: Out = None,
+) -> None:
+    """Train digits with many balls, etas, divergences and estimators, and report which withstand attacks."""
+    _run("settings", threads=threads, quick=quick, out=out)
+
+
+@app.command(epilog="Example: phiball bench estimators --quick --out results/bench")
+def estimators(
+    threads: Threads = 1,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One radius, two etas and few points: to see that it runs.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the network and of the draws.")] = 0,
+    out: Out = None,
+) -> None:
+    """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA is set."""
+    _run("estimators", threads=threads, quick=quick, seed=seed, out=out)

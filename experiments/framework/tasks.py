@@ -1,0 +1,55 @@
+"""A task is one unit of work of a study, and gives one row of its table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any, TypeAlias
+
+from phiball.experiments.framework.atomic_write import atomic_write
+
+Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
+Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
+
+PAUSE = 0.5  # seconds between two reports of progress
+
+
+@dataclass(frozen=True)
+class Table:
+    """The results of a study: the rows of its tasks, in their order."""
+
+    config: Any
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class TaskDir:
+    """The folder in which a long task keeps checkpoints and reports its progress; None keeps nothing."""
+
+    path: Path | None = None
+
+    def file(self, name: str) -> Path | None:
+        """Return the path of a file in the folder."""
+        return None if self.path is None else self.path / name
+
+    def report_progress(self, share: float, text: str) -> None:
+        """Report that this share of the task is done; a report too soon after the last one is dropped."""
+        file = self.file("progress.json")
+        if file is None or (file.exists() and time() - file.stat().st_mtime < PAUSE):
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as stream:
+            stream.write(json.dumps({"share": share, "text": text}).encode())
+
+    def read_progress(self) -> tuple[float, str] | None:
+        """Return the share and the text of the last report, or None."""
+        try:
+            report = json.loads((self.file("progress.json") or Path()).read_text(encoding="utf-8"))
+            return float(report["share"]), str(report["text"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+NO_TASK_DIR = TaskDir()
