@@ -21,4 +21,4 @@ def require(module: str, *, user: str, extra: str, package: str | None = None) -
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError(missing_package_message(user, package or module, extra)) from error
+        raise ImportError(missing_package_message(user, package or module, extra), name=module) from error

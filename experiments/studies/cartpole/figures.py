@@ -78,12 +78,12 @@ def _training(table: Table) -> Figure:
 
     figure = Figure(figsize=(5, 3.4), layout="constrained")
     axes = figure.subplots()
-    for method, look in STYLES.items():
+    for method, style in STYLES.items():
         curves = curves_of(table, method)
         episode = np.minimum(WINDOW * (np.arange(curves.shape[1]) + 0.5), table.config.episodes)
         mean, band = np.mean(curves, axis=0), 2 * np.std(curves, axis=0, ddof=1) / sqrt(len(curves))
-        axes.fill_between(episode, mean - band, mean + band, color=look["color"], alpha=0.2, linewidth=0)
-        axes.plot(episode, mean, color=look["color"], label=look["label"], linewidth=1.5)
+        axes.fill_between(episode, mean - band, mean + band, color=style["color"], alpha=0.2, linewidth=0)
+        axes.plot(episode, mean, color=style["color"], label=style["label"], linewidth=1.5)
     axes.set(xlabel="training episode", ylabel="length of the episode", ylim=(0, table.config.train_cap))
     count = len(curves_of(table, "regular"))
     axes.set_title(f"mean of {count} trials ± two standard errors", fontsize=10)
@@ -120,29 +120,29 @@ def _sensitivity(table: Table) -> Figure:
 
 
 def _draw_sweep(axes: Any, table: Table, what: str, place: str) -> None:
-    found = {value: returns(table, method, place) for value, method in methods_by(table, what).items()}
-    _points(axes, list(range(len(found))), list(found.values()), "outside")
+    samples = {value: returns(table, method, place) for value, method in methods_by(table, what).items()}
+    _points(axes, list(range(len(samples))), list(samples.values()), "outside")
     regular, grey = returns(table, "regular", place), STYLES["regular"]["color"]
     middle, band = mean_of(regular), 2 * error_of(regular)
     axes.axhline(middle, color=grey, linewidth=1.2)
     axes.axhspan(middle - band, middle + band, color=grey, alpha=0.2, linewidth=0)
-    axes.set_xticks(range(len(found)), [f"{value:g}" for value in found])
+    axes.set_xticks(range(len(samples)), [f"{value:g}" for value in samples])
 
 
 def _draw_tables(axes: Any, table: Table, initial: float, place: str) -> None:
     names = [name for name, value in tables_of(table) if value == initial]
     for shift, method in zip((-0.15, 0, 0.15), METHODS, strict=True):
-        found = [returns(table, method, place, (name, initial)) for name in names]
-        _points(axes, [k + shift for k in range(len(names))], found, method, line="")
+        samples = [returns(table, method, place, (name, initial)) for name in names]
+        _points(axes, [k + shift for k in range(len(names))], samples, method, line="")
     axes.set_xticks(range(len(names)), [name.replace("x", ",") for name in names], rotation=40, ha="right")
     axes.tick_params(axis="x", labelsize=8)
 
 
-def _points(axes: Any, x: Sequence[float], found: Sequence[Any], method: str, line: str = "-") -> None:
+def _points(axes: Any, x: Sequence[float], samples: Sequence[Any], method: str, line: str = "-") -> None:
     axes.errorbar(
         x,
-        [mean_of(values) for values in found],
-        [2 * error_of(values) for values in found],
+        [mean_of(values) for values in samples],
+        [2 * error_of(values) for values in samples],
         linestyle=line,
         markersize=4,
         linewidth=1.2,

@@ -182,8 +182,8 @@ def _faster(table: Table) -> str:
 
 
 def _reached(curves: Any, length: float) -> str:
-    there = np.flatnonzero(np.mean(curves, axis=0) >= length)
-    return f"after {WINDOW * (there[0] + 1)} episodes" if there.size else "never"
+    reached = np.flatnonzero(np.mean(curves, axis=0) >= length)
+    return f"after {WINDOW * (reached[0] + 1)} episodes" if reached.size else "never"
 
 
 def _inside(table: Table) -> str:
@@ -192,17 +192,17 @@ def _inside(table: Table) -> str:
 
 
 def _ranges(table: Table) -> str:
-    said = []
+    sentences = []
     for what in ("rho", "eta"):
         for place in SHOWN:
             methods = methods_by(table, what).items()
             differences = {f"{v:g}": _against_regular(table, method, place) for v, method in methods}
-            said.append(f"By {what}, {place}, robust minus regular is {_sorted(differences)}.")
-    return " ".join(said)
+            sentences.append(f"By {what}, {place}, robust minus regular is {_sorted(differences)}.")
+    return " ".join(sentences)
 
 
 def _tables(table: Table) -> str:
-    said = []
+    sentences = []
     for initial in dict.fromkeys(initial for _, initial in tables_of(table)):
         for place in SHOWN:
             differences = {
@@ -211,5 +211,5 @@ def _tables(table: Table) -> str:
                 if at[1] == initial
             }
             where = f"On tables that begin at {initial:g}, {place},"
-            said.append(f"{where} robust minus regular is {_sorted(differences)}.")
-    return " ".join(said)
+            sentences.append(f"{where} robust minus regular is {_sorted(differences)}.")
+    return " ".join(sentences)

@@ -138,11 +138,11 @@ def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
         return Backup(tuple(rho * h for h in size), eta, maximum)
 
     main = (Backup(), *(robust(config.rho, config.eta, maximum) for maximum in Maximum))
-    found = dict(zip(METHODS, main, strict=True))
+    methods = dict(zip(METHODS, main, strict=True))
     if sweep:
-        found |= {f"rho {rho:g}": robust(rho, config.eta) for rho in config.rhos if rho != config.rho}
-        found |= {f"eta {eta:g}": robust(config.rho, eta) for eta in config.etas if eta != config.eta}
-    return found
+        methods |= {f"rho {rho:g}": robust(rho, config.eta) for rho in config.rhos if rho != config.rho}
+        methods |= {f"eta {eta:g}": robust(config.rho, eta) for eta in config.etas if eta != config.eta}
+    return methods
 
 
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:

@@ -165,8 +165,8 @@ def least_in_ball(risk: Quadratic, radius: float) -> Floats:
     def theta(t: Floats) -> Floats:
         # Where nothing pushes and nothing holds, theta stays 0.
         held = gaps + t
-        found: Floats = -q / np.where(held > 0, held, inf)
-        return found
+        solution: Floats = -q / np.where(held > 0, held, inf)
+        return solution
 
     def length(t: Floats) -> Floats:
         size: Floats = np.linalg.norm(theta(t), axis=1, keepdims=True)
@@ -179,8 +179,8 @@ def least_in_ball(risk: Quadratic, radius: float) -> Floats:
         middle = (low + high) / 2
         long = length(middle) > radius
         low, high = np.where(long, middle, low), np.where(long, high, middle)
-    found = theta(np.where(free, 0.0, high))
+    solution = theta(np.where(free, 0.0, high))
     # With a negative eigenvalue and no push along it, theta is free to go along it to the border.
-    rest = np.sqrt(np.maximum(radius**2 - np.sum(found**2, axis=1, keepdims=True), 0))
-    found[:, :1] += np.where(free & (floor > 0), rest, 0)
-    return (U @ found[:, :, None])[:, :, 0]
+    rest = np.sqrt(np.maximum(radius**2 - np.sum(solution**2, axis=1, keepdims=True), 0))
+    solution[:, :1] += np.where(free & (floor > 0), rest, 0)
+    return (U @ solution[:, :, None])[:, :, 0]

@@ -93,13 +93,13 @@ def attacked(
 
 
 def worst_cost(problem: Problem, theta: Floats, ball: Ball, steps: int) -> Floats:
-    """The mean (T,) of the largest costs that an attack of many steps found in the balls around the data."""
+    """The mean (T,) of the largest costs that an attack of many steps finds in the balls around the data."""
 
     def loss(x: Floats, i: Floats) -> Floats:
         return problem.values(theta, x.reshape(problem.x.shape)).reshape(-1)
 
-    found = attacked(problem, theta, ball, pgm, steps=steps, loss=loss)
-    worst: Floats = problem.values(theta, found).mean(axis=1)
+    points = attacked(problem, theta, ball, pgm, steps=steps, loss=loss)
+    worst: Floats = problem.values(theta, points).mean(axis=1)
     return worst
 
 

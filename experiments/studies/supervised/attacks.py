@@ -56,23 +56,23 @@ def errors(
             return model(x).argmax(-1) == y
 
     plain = [right(*part) for part in parts]
-    found = {"clean": _percent(plain)}
-    for attack, one in zip(ATTACKS, source.spawn(len(ATTACKS)), strict=True):
+    percentages = {"clean": _percent(plain)}
+    for attack, attack_rng in zip(ATTACKS, source.spawn(len(ATTACKS)), strict=True):
         kind, norm = attack.split()
         still = plain
         for ratio in ratios[attack]:
             ball = Ball(NORMS[norm], ratio * scale[norm])
             if kind == "noise":
-                still = [right(white_noise(x, ball, one), y) for x, y in parts]
+                still = [right(white_noise(x, ball, attack_rng), y) for x, y in parts]
             else:
                 still = [
-                    _after(model, x, y, ok, ball, steps, one, right)
+                    _after(model, x, y, ok, ball, steps, attack_rng, right)
                     for (x, y), ok in zip(parts, still, strict=True)
                 ]
-            found[f"{attack} {ratio:g}"] = _percent(still)
+            percentages[f"{attack} {ratio:g}"] = _percent(still)
             done += 1
             on_attack(done, total)
-    return found
+    return percentages
 
 
 def _after(

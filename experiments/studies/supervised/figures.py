@@ -46,8 +46,8 @@ KINDS = {"noise": "white noise", "PGM": "PGM"}
 
 def draw(table: Table) -> dict[str, Figure]:
     """`panels-l2` and `panels-linf`, the paper's figure for each norm of the ball; `cost`; `training`."""
-    found = {f"panels-{norm}": _panels(table, norm) for norm in table.config.norms}
-    return {**found, "cost": _cost(table), "training": _training(table)}
+    panels = {f"panels-{norm}": _panels(table, norm) for norm in table.config.norms}
+    return {**panels, "cost": _cost(table), "training": _training(table)}
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -66,7 +66,7 @@ def _tidy(axes: Axes) -> None:
 
 
 def shown(table: Table, norm: str) -> dict[str, dict[str, Any]]:
-    """The methods of a figure of panels: all of the paper's readings and three beyond; the look of each."""
+    """The methods of a figure of panels: all of the paper's readings and three beyond; the style of each."""
     config = table.config
     rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
     lines = {
@@ -80,16 +80,16 @@ def shown(table: Table, norm: str) -> dict[str, dict[str, Any]]:
         "tilted, chosen": "-.",
         f"RT-MLMC {rho}": "-",
     }
-    there = methods_of(table)
-    looks = {m: {**STYLES[family_of(m)], "linestyle": line} for m, line in lines.items() if m in there}
-    for method, look in looks.items():
+    present = methods_of(table)
+    styles = {m: {**STYLES[family_of(m)], "linestyle": line} for m, line in lines.items() if m in present}
+    for method, style in styles.items():
         ours = method.startswith("RT-MLMC")
         # Where IFGM lies on FGM, both are seen.
         size = {"RT-MLMC": 5.0, "FGM": 5.0, "IFGM": 3.0}.get(family_of(method), 3.5)
-        look.update(linewidth=2.4 if ours else 1.2, markersize=size, zorder=4 if ours else 3)
+        style.update(linewidth=2.4 if ours else 1.2, markersize=size, zorder=4 if ours else 3)
         if method.endswith(f"FGM {step}"):
-            look["markerfacecolor"] = "white"
-    return looks
+            style["markerfacecolor"] = "white"
+    return styles
 
 
 def _panels(table: Table, norm: str) -> Figure:
@@ -98,12 +98,12 @@ def _panels(table: Table, norm: str) -> Figure:
     grid = figure.subplots(len(data), len(ATTACKS), sharex="col", sharey="row", squeeze=False)
     for row, name in zip(grid, data, strict=True):
         for axes, attack in zip(row, ATTACKS, strict=True):
-            for method, look in shown(table, norm).items():
-                _curve(axes, table, name, attack, method, look)
+            for method, style in shown(table, norm).items():
+                _curve(axes, table, name, attack, method, style)
             _tidy(axes)
             axes.set_yscale("log")
         for axes in row:  # once all have their curves, as they share a scale
-            _log_ticks(axes.yaxis, 8)
+            log_ticks(axes.yaxis, 8)
         row[0].set_ylabel(f"{name}\nerror (%)", fontsize=9)
     for axes, attack in zip(grid[0], ATTACKS, strict=True):
         axes.set_title(attack.replace("noise", "white noise"), fontsize=10)
@@ -113,18 +113,18 @@ def _panels(table: Table, norm: str) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, look: dict[str, Any]) -> None:
-    found = [values(table, data, method, [name]) for name in ("clean", *every(table.config, attack))]
-    if not found[0]:
+def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style: dict[str, Any]) -> None:
+    errors = [values(table, data, method, [name]) for name in ("clean", *every(table.config, attack))]
+    if not errors[0]:
         return
     least = _least(table, data, method)
     ratios = [0.0, *table.config.ratios[attack]]
-    mean = np.maximum([fmean(numbers) for numbers in found], least)
-    bar = np.nan_to_num([error_of(numbers) for numbers in found])
+    mean = np.maximum([fmean(numbers) for numbers in errors], least)
+    bar = np.nan_to_num([error_of(numbers) for numbers in errors])
     axes.fill_between(
-        ratios, np.maximum(mean - bar, least), mean + bar, color=look["color"], alpha=0.18, linewidth=0
+        ratios, np.maximum(mean - bar, least), mean + bar, color=style["color"], alpha=0.18, linewidth=0
     )
-    axes.plot(ratios, mean, label=method, **look)
+    axes.plot(ratios, mean, label=method, **style)
 
 
 def _least(table: Table, data: str, method: str) -> float:
@@ -132,42 +132,27 @@ def _least(table: Table, data: str, method: str) -> float:
     return 50 / float(rows_of(table, data, method)[0]["tested on"])
 
 
-def _log_ticks(axis: Axis, most: int) -> None:
-    """Plain numbers on a scale of logarithms, about `most` of them."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+def log_ticks(axis: Axis, most: int) -> None:
+    """Label a log axis with plain numbers, two at least and about `most` at most."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-    axis.set_major_locator(FixedLocator(ticks(*axis.get_view_interval(), most)))
+    low, high = axis.get_view_interval()
+    even = MaxNLocator(most, steps=[1, 2, 5, 10], min_n_ticks=2)  # where less than a decade is in view
+    locators = [LogLocator(subs=(1, 2, 5)), LogLocator(subs=(1, 3)), LogLocator(numticks=most)]
+    counts = [sum(low <= x <= high for x in locator.tick_values(low, high)) for locator in locators]
+    fitting = (locator for locator, count in zip(locators, counts, strict=True) if 2 <= count <= most)
+    axis.set_major_locator(next(fitting, even))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
-
-
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers for a scale of logarithms, three at least: evenly spaced ones where it is short."""
-    from matplotlib.ticker import MaxNLocator
-
-    series = [
-        [first * 10.0**power for power in range(-6, 7) for first in firsts]
-        for firsts in ((1, 2, 5), (1, 3), (1,))
-    ]
-    series = [found for one in series if len(found := [x for x in one if low <= x <= high]) >= 3]
-    if not series:
-        even = MaxNLocator(nbins=min(most, 5), steps=[1, 2, 5, 10], min_n_ticks=3).tick_values(low, high)
-        found = [float(x) for x in even if low <= x <= high]
-        while len(found) > max(most, 3):  # the closest, which are at the upper end
-            found.remove(
-                min(found[1:-1], key=lambda x: found[found.index(x) + 1] / found[found.index(x) - 1])
-            )
-        return found
-    return next((one for one in series if len(one) <= most), min(series, key=len))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def _legend(figure: Figure, columns: int) -> None:
     """One for all panels, of which the first may lack a curve."""
     pairs = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
-    found = {label: handle for panel in pairs for handle, label in panel}
+    handles = {label: drawn for panel in pairs for drawn, label in panel}
     figure.legend(
-        list(found.values()),
-        list(found),
+        list(handles.values()),
+        list(handles),
         loc="outside lower center",
         ncols=columns,
         frameon=False,
@@ -198,7 +183,7 @@ def _cost(table: Table) -> Figure:
         axes.set_title(f"{KINDS[kind]}\n{name}", fontsize=8.5)
         axes.set_xscale("log")
         axes.margins(x=0.1)
-        _log_ticks(axes.xaxis, 3)
+        log_ticks(axes.xaxis, 3)
     panels[0].set_yticks(range(len(methods)), [f"{method}   {cost[method]:.3g}" for method in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     figure.supxlabel(
@@ -211,12 +196,12 @@ def _cost(table: Table) -> Figure:
 
 def _point(axes: Axes, table: Table, data: str, place: int, method: str, kind: str) -> None:
     columns = [c for attack in ATTACKS if attack.startswith(kind) for c in every(table.config, attack)]
-    found = values(table, data, method, columns)
-    if found:
+    errors = values(table, data, method, columns)
+    if errors:
         axes.errorbar(
-            max(fmean(found), _least(table, data, method)),
+            max(fmean(errors), _least(table, data, method)),
             place,
-            xerr=np.nan_to_num(error_of(found)),
+            xerr=np.nan_to_num(error_of(errors)),
             markersize=5,
             elinewidth=1.2,
             linestyle="",
@@ -240,8 +225,8 @@ def _training(table: Table) -> Figure:
             kind = next((kind for kind in LINES if method in _trained(config, kind)), None)
             if curves and kind:
                 mean = np.mean(curves, axis=0)
-                look = {**STYLES[family_of(method)], "linestyle": LINES[kind]}
-                axes.plot(range(1, len(mean) + 1), mean, label=method, markersize=3.5, linewidth=1.2, **look)
+                style = {**STYLES[family_of(method)], "linestyle": LINES[kind]}
+                axes.plot(range(1, len(mean) + 1), mean, label=method, markersize=3.5, linewidth=1.2, **style)
         axes.axhline(log(CLASSES), color="#999999", linewidth=0.8)
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -253,7 +238,7 @@ def _training(table: Table) -> Figure:
     panels[0].annotate("guessing", xytext=(0, -9), ha="right", fontsize=7, color="#777777", **note)
     panels[0].set_ylabel("mean loss in training", fontsize=9)
     for axes in panels:
-        _log_ticks(axes.yaxis, 8)
+        log_ticks(axes.yaxis, 8)
     _legend(figure, 4 if len(data) > 1 else 2)
     return figure
 

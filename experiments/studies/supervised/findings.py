@@ -42,7 +42,7 @@ from phiball.experiments.studies.supervised.verdicts import (
 
 def findings(table: Table) -> list[str]:
     """What the tables say of the paper's statements, and beyond them."""
-    said = [
+    paragraphs = [
         _short(table),
         _scope(table),
         *(_outperforms(table, norm) for norm in table.config.norms),
@@ -54,25 +54,25 @@ def findings(table: Table) -> list[str]:
         _lowest(table),
         _tilted(table),
     ]
-    return [paragraph for paragraph in said if paragraph]
+    return [paragraph for paragraph in paragraphs if paragraph]
 
 
 def _short(table: Table) -> str:
-    found = {r: list(panels(table, r, every).values()) for r in readings(table.config)}
-    found = {reading: verdicts for reading, verdicts in found.items() if verdicts}
-    if not found:
+    judged = {r: list(panels(table, r, every).values()) for r in readings(table.config)}
+    judged = {reading: verdicts for reading, verdicts in judged.items() if verdicts}
+    if not judged:
         return f"In short: RT-MLMC is not judged. {_no_reading(table)}{_evidence(table)}"
     sums = []
-    for reading, verdicts in found.items():
+    for reading, verdicts in judged.items():
         words = [v.word for v in verdicts]
         counts = " / ".join(str(words.count(word)) for word in WORDS)
         note = " (with baselines near guessing)" if _guessers(table, reading) else ""
         lowest = sum(v.lowest for v in verdicts)
         sums.append(f"{reading.name} {counts} of {len(words)}, lowest mean in {lowest}{note}")
-    whole = [reading.name for reading, verdicts in found.items() if {v.word for v in verdicts} == {"best"}]
+    whole = [reading.name for reading, verdicts in judged.items() if {v.word for v in verdicts} == {"best"}]
     return (
         'In short: "the regularised method consistently outperforms all baselines", best in every panel, '
-        f"holds in {len(whole)} of {pluralize(len(found), 'reading')} of the paper{': ' if whole else ''}"
+        f"holds in {len(whole)} of {pluralize(len(judged), 'reading')} of the paper{': ' if whole else ''}"
         f"{'; '.join(whole)}. Panels in which RT-MLMC is {' / '.join(WORDS)}: {'; '.join(sums)}. "
         f"{_against_noise(table)}{_evidence(table)}"
     )
@@ -80,10 +80,12 @@ def _short(table: Table) -> str:
 
 def _against_noise(table: Table) -> str:
     ends = [f"{norm} {table.config.rho:g}" for norm in table.config.norms]
-    found = [d for end in ends for d in _differences(table, f"RT-MLMC {end}", f"noise x4 {end}").values()]
-    if not found:
+    differences = [
+        d for end in ends for d in _differences(table, f"RT-MLMC {end}", f"noise x4 {end}").values()
+    ]
+    if not differences:
         return "Noise of equal cost is not here to compare with (--methods)."
-    return f"Noise of equal cost and radius: RT-MLMC is {_signs(found)}."
+    return f"Noise of equal cost and radius: RT-MLMC is {_signs(differences)}."
 
 
 def _evidence(table: Table) -> str:
@@ -135,71 +137,74 @@ def _missing(table: Table) -> str:
     return " ".join(parts) or "No method is missing."
 
 
-def _counted(found: Iterable[Verdict]) -> str:
-    found = list(found)
-    words = [verdict.word for verdict in found]
+def _counted(verdicts: Iterable[Verdict]) -> str:
+    verdicts = list(verdicts)
+    words = [verdict.word for verdict in verdicts]
     counts = ", ".join(f"{word} in {words.count(word)}" for word in WORDS)
-    return f"{counts} of {len(found)} panels, with the lowest mean in {sum(v.lowest for v in found)}"
+    return f"{counts} of {len(verdicts)} panels, with the lowest mean in {sum(v.lowest for v in verdicts)}"
 
 
-def _named(found: dict[tuple[str, str], Verdict], word: str) -> str:
+def _named(verdicts: dict[tuple[str, str], Verdict], word: str) -> str:
     """The panels with this verdict, by attack."""
     parts = []
     for attack in ATTACKS:
-        those = [f"{d} {v.decisive}" for (d, a), v in found.items() if a == attack and v.word == word]
+        those = [f"{d} {v.decisive}" for (d, a), v in verdicts.items() if a == attack and v.word == word]
         if those:
             parts.append(f"{attack} ({', '.join(those)})")
     return "; ".join(parts)
 
 
 def _outperforms(table: Table, norm: str) -> str:
-    said = []
+    sentences = []
     for reading in readings(table.config):
-        found = panels(table, reading, every) if reading.name.startswith(f"{norm}, ") else {}
-        if found:
-            failed = _named(found, "not")
+        verdicts = panels(table, reading, every) if reading.name.startswith(f"{norm}, ") else {}
+        if verdicts:
+            failed = _named(verdicts, "not")
             by = f" It is above a baseline in {failed}." if failed else ""
-            said.append(
+            sentences.append(
                 f"Reading {reading.name}, against {', '.join(reading.baselines)}: RT-MLMC is "
-                f"{_counted(found.values())}.{by}{_alive(table, reading, every)}"
+                f"{_counted(verdicts.values())}.{by}{_alive(table, reading, every)}"
             )
     opening = f'"Consistently outperforms all baselines", {norm} ball, mean over ratios.'
-    return f"{opening} {' '.join(said) or _no_reading(table)}"
+    return f"{opening} {' '.join(sentences) or _no_reading(table)}"
 
 
 def _guessers(table: Table, reading: Reading) -> list[str]:
     return [b for b in reading.baselines if any(guessing(table, data, b) for data in data_of(table))]
 
 
-def _alive(table: Table, reading: Reading, pick: ColumnSelector) -> str:
+def _alive(table: Table, reading: Reading, select: ColumnSelector) -> str:
     """The same without classifiers near guessing, which say little, whether they are better or worse."""
     names = _guessers(table, reading)
     if not names:
         return ""
-    found = panels(table, reading, pick, alive=True).values()
-    return f" Those near guessing ({', '.join(names)}) left out where they are: {_counted(found)}."
+    verdicts = panels(table, reading, select, alive=True).values()
+    return f" Those near guessing ({', '.join(names)}) left out where they are: {_counted(verdicts)}."
 
 
 def _large(table: Table) -> str:
-    said = []
+    sentences = []
     for reading in readings(table.config):
-        found = panels(table, reading, largest)
-        if found:
+        verdicts = panels(table, reading, largest)
+        if verdicts:
             failed = [
-                attack for attack in ATTACKS for at, v in found.items() if (at[1], v.word) == (attack, "not")
+                attack
+                for attack in ATTACKS
+                for at, v in verdicts.items()
+                if (at[1], v.word) == (attack, "not")
             ]
             by = ", ".join(f"{attack} ({failed.count(attack)})" for attack in dict.fromkeys(failed))
-            said.append(
-                f"{reading.name}: {_counted(found.values())}{'; above a baseline in ' if by else ''}{by}."
+            sentences.append(
+                f"{reading.name}: {_counted(verdicts.values())}{'; above a baseline in ' if by else ''}{by}."
                 f"{_alive(table, reading, largest)}"
             )
-    if not said:
+    if not sentences:
         return ""
     ends = []
     for attack in ATTACKS:
         column = largest(table.config, attack)
-        each = [_means(table, data, column) for data in data_of(table)]
-        least = [min(means.values()) for means in each if means]
+        by_data = [_means(table, data, column) for data in data_of(table)]
+        least = [min(means.values()) for means in by_data if means]
         ends += [f"{column[0]}: {_range(least)} %"] if least else []
     lowest = (
         f" The lowest errors of methods with all trials and never near guessing are {', '.join(ends)}."
@@ -208,7 +213,7 @@ def _large(table: Table) -> str:
     )
     return (
         '"Performs well when the perturbation levels are large": RT-MLMC at the largest ratios.'
-        f"{lowest}{_only_guessing(table)} {' '.join(said)}"
+        f"{lowest}{_only_guessing(table)} {' '.join(sentences)}"
     )
 
 
@@ -219,11 +224,11 @@ def _range(numbers: list[float], sign: str = "") -> str:
 
 def _means(table: Table, data: str, columns: list[str]) -> dict[str, float]:
     """The mean errors of methods with all trials, as some trials are easier, and never near guessing."""
-    found = {method: values(table, data, method, columns) for method in methods_of(table)}
-    most = max(map(len, found.values()))
+    errors = {method: values(table, data, method, columns) for method in methods_of(table)}
+    most = max(map(len, errors.values()))
     return {
         method: fmean(numbers)
-        for method, numbers in found.items()
+        for method, numbers in errors.items()
         if len(numbers) == most and not guessing(table, data, method)
     }
 
@@ -234,7 +239,7 @@ def _only_guessing(table: Table) -> str:
 
 
 def _worse(table: Table) -> str:
-    said = []
+    sentences = []
     for kind in ("noise", "PGM"):
         falls: dict[str, float] = {}
         count = 0
@@ -253,83 +258,85 @@ def _worse(table: Table) -> str:
             return ""
         most = max(falls, key=lambda name: falls[name], default="")
         worst = f"; the largest fall is {falls[most]:.1f} points ({most})" if most else ""
-        said.append(f"{kind}: the mean error never falls in {count - len(falls)} of {count} curves{worst}")
+        sentences.append(
+            f"{kind}: the mean error never falls in {count - len(falls)} of {count} curves{worst}"
+        )
     return (
         '"All methods tend to have worse performance as the perturbation level increases". '
-        f"{'. '.join(said)}. For PGM this is so by construction, as an image once fooled is counted at all "
-        "larger ratios. Classifiers near guessing in some trial are left out."
+        f"{'. '.join(sentences)}. For PGM this is so by construction, as an image once fooled is counted at "
+        "all larger ratios. Classifiers near guessing in some trial are left out."
     )
 
 
 def _guessing(table: Table) -> str:
-    said = []
+    methods = []
     for method in methods_of(table):
         counts = {data: guessing(table, data, method) for data in data_of(table)}
         where = [f"{data} {n} of {len(rows_of(table, data, method))}" for data, n in counts.items() if n]
         if where:
-            said.append(f"{method} ({', '.join(where)})")
+            methods.append(f"{method} ({', '.join(where)})")
     return (
         f"Near guessing (constant, or barely trained), which is a clean error above {GUESSING:g} %, "
-        f"by trials: {', '.join(said) or 'none'}."
+        f"by trials: {', '.join(methods) or 'none'}."
     )
 
 
 def _beyond(table: Table) -> str:
-    said = []
+    sentences = []
     for reading in comparisons(table):
-        found = panels(table, reading, every)
-        if found and reading not in readings(table.config):
+        verdicts = panels(table, reading, every)
+        if verdicts and reading not in readings(table.config):
             against = f"{join_names([reading.ours])} against {join_names(reading.baselines)}"
-            said.append(f"{against}: {_counted(found.values())}")
-    return f"RT-MLMC and what costs no more. {'. '.join(said)}." if said else ""
+            sentences.append(f"{against}: {_counted(verdicts.values())}")
+    return f"RT-MLMC and what costs no more. {'. '.join(sentences)}." if sentences else ""
 
 
 def _differences(table: Table, ours: str, other: str) -> dict[tuple[str, str], Difference]:
     """Those of the panels (data set, attack) that have both methods."""
-    found = {}
+    differences = {}
     for data in data_of(table):
         for attack in ATTACKS:
-            one = difference(table, data, every(table.config, attack), ours, other)
-            if one is not None:
-                found[data, attack] = one
-    return found
+            result = difference(table, data, every(table.config, attack), ours, other)
+            if result is not None:
+                differences[data, attack] = result
+    return differences
 
 
-def _signs(found: Iterable[Difference]) -> str:
-    words = [d.word for d in found]
+def _signs(differences: Iterable[Difference]) -> str:
+    words = [d.word for d in differences]
     counts = ", ".join(f"{word} in {words.count(word)}" for word in ("lower", "higher", "undecided"))
     return f"{counts} of {len(words)} panels"
 
 
 def _compared(table: Table, ours: str, other: str) -> str:
     """In how many panels one method is clearly lower or higher than another, and by how much."""
-    found = _differences(table, ours, other)
-    if not found:
+    differences = _differences(table, ours, other)
+    if not differences:
         return ""
     parts = [
-        f"{attack} {_range([d.mean for (_, a), d in found.items() if a == attack], '+')}"
+        f"{attack} {_range([d.mean for (_, a), d in differences.items() if a == attack], '+')}"
         for attack in ATTACKS
     ]
     return (
-        f"{join_names([ours])} against {join_names([other])}: {_signs(found.values())}; differences in "
+        f"{join_names([ours])} against {join_names([other])}: {_signs(differences.values())}; differences in "
         f"points are {', '.join(parts)}."
     )
 
 
 def _noise(table: Table) -> str:
     ends = [f" {norm} {table.config.rho:g}" for norm in table.config.norms] + [", chosen"]
-    said = [_compared(table, f"RT-MLMC{end}", f"noise x4{end}") for end in ends]
-    said = [one for one in said if one]
-    if not said:
+    sentences = [_compared(table, f"RT-MLMC{end}", f"noise x4{end}") for end in ends]
+    sentences = [sentence for sentence in sentences if sentence]
+    if not sentences:
         return "RT-MLMC cannot be compared with noise of equal cost: one of them is missing."
     return (
         "What the regularisation does beyond noise of equal cost and radius (chosen: each of its own). "
-        f"{' '.join(said)}"
+        f"{' '.join(sentences)}"
     )
 
 
 def _lowest(table: Table) -> str:
-    said = []
+    sentences = []
     for attack in ATTACKS:
         columns, parts = every(table.config, attack), []
         for data in data_of(table):
@@ -343,13 +350,13 @@ def _lowest(table: Table) -> str:
             parts.append(
                 f"{join_names([best])} on {data} ({means[best]:.1f} %, {cost}, {near} not told apart from it)"
             )
-        said += [f" {attack}: {', '.join(parts)}."] if parts else []
+        sentences += [f" {attack}: {', '.join(parts)}."] if parts else []
     rule = "The lowest mean errors over ratios, of methods with all trials and never near guessing."
-    return f"{rule}{''.join(said)}{_only_guessing(table)}"
+    return f"{rule}{''.join(sentences)}{_only_guessing(table)}"
 
 
 def _tilted(table: Table) -> str:
-    found = _compared(table, "tilted, chosen", "random-start FGM, chosen")
-    if not found:
+    sentence = _compared(table, "tilted, chosen", "random-start FGM, chosen")
+    if not sentence:
         return "Tilted points cannot be compared with random-start FGM: one of them is missing."
-    return f"Two ways to go along the gradient for two evaluations, as chosen. {found}"
+    return f"Two ways to go along the gradient for two evaluations, as chosen. {sentence}"

@@ -57,19 +57,19 @@ class Reading:
 
 def readings(config: Any) -> list[Reading]:
     """Every reading whose methods were all asked for."""
-    there, found = fixed(config), []
+    methods, readings = fixed(config), []
     for norm in config.norms:
         rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
         for name, first, second in (("rho", rho, rho), ("literal", step, rho), ("step", step, step)):
             reading = Reading(f"{norm}, {name}", f"RT-MLMC {rho}", ("ERM", f"FGM {first}", f"IFGM {second}"))
-            if {reading.ours, *reading.baselines} <= there.keys():
-                found.append(reading)
-    return found
+            if {reading.ours, *reading.baselines} <= methods.keys():
+                readings.append(reading)
+    return readings
 
 
 def fixed(config: Any) -> dict[str, Method]:
     """The methods whose settings are the paper's, by name; those asked for."""
-    found = {"ERM": Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))}
+    methods = {"ERM": Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))}
     for norm in config.norms:
         ball, eta = Ball(NORMS[norm], config.rho), config.eta * config.rho
         at = f"{norm} {config.rho:g}"
@@ -82,7 +82,7 @@ def fixed(config: Any) -> dict[str, Method]:
                 ("IFGM", config.steps + 1, _ifgm(small, config.steps, step)),
             ):
                 name = f"{family} {norm} {reach:g}"
-                found[name] = Method(family, name, cost, partial(attacked, attack))
+                methods[name] = Method(family, name, cost, partial(attacked, attack))
         more = [
             _random_start(ball, at),
             _sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
@@ -94,31 +94,33 @@ def fixed(config: Any) -> dict[str, Method]:
                 _sampled("quadratic", at, ball, eta, QUADRATIC, COPIES),
                 _sampled("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
             ]
-        found |= {f"{method.family} {at}": method for method in more}
-    return {name: method for name, method in found.items() if method.family in config.methods}
+        methods |= {f"{method.family} {at}": method for method in more}
+    return {name: method for name, method in methods.items() if method.family in config.methods}
 
 
 def candidates(config: Any) -> dict[str, Method]:
     """Settings among which one is chosen for each family of CHOSEN, by name; of the families asked for."""
     estimator, ratio = _rtmlmc(config), config.eta
-    found = [
+    methods = [
         _sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
         for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
-    found += [
+    methods += [
         _sampled("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
         for r in (0.3, 0.6, 1.0, 1.5)
     ]
-    found += [
+    methods += [
         _random_start(Ball(NORMS[norm], r), f"{norm} {r:g}")
         for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
     ]
-    found += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
-    found += [
+    methods += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
+    methods += [
         _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", UNWEIGHTED_ETA, kappa=kappa)
         for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
     ]
-    return {f"{method.family} {method.setting}": method for method in found if method.family in config.chosen}
+    return {
+        f"{method.family} {method.setting}": method for method in methods if method.family in config.chosen
+    }
 
 
 def _rtmlmc(config: Any) -> RTMLMC:

@@ -56,7 +56,7 @@ def _summary(table: Table) -> ReportTable:
     }
     lines = []
     for method in methods_of(table):
-        found = [
+        errors = [
             values(table, data, method, columns)
             for data in data_of(table)
             for columns in (["clean"], *both.values())
@@ -65,7 +65,7 @@ def _summary(table: Table) -> ReportTable:
             (
                 method,
                 f"{evaluations(table, method):.3g}",
-                *(_plus_minus(numbers) if numbers else "-" for numbers in found),
+                *(_plus_minus(numbers) if numbers else "-" for numbers in errors),
             )
         )
     return ReportTable(
@@ -83,7 +83,7 @@ def _summary(table: Table) -> ReportTable:
 
 def _errors(table: Table, data: str) -> ReportTable:
     config = table.config
-    columns = [["clean"], *(pick(config, attack) for attack in ATTACKS for pick in (every, middle))]
+    columns = [["clean"], *(select(config, attack) for attack in ATTACKS for select in (every, middle))]
     headings = [name for attack in ATTACKS for name in (attack, *middle(config, attack))]
     lines = []
     for method in methods_of(table):
@@ -132,22 +132,22 @@ def _candidates(judged: list[Row]) -> ReportTable:
     )
 
 
-def _verdicts(table: Table, title: str, pick: ColumnSelector, note: str) -> ReportTable:
+def _verdicts(table: Table, title: str, select: ColumnSelector, note: str) -> ReportTable:
     data, lines = data_of(table), []
     for reading in comparisons(table):
-        found = panels(table, reading, pick)
+        verdicts = panels(table, reading, select)
         lines += [
-            (reading.name, attack, *(str(found.get((name, attack), "-")) for name in data))
+            (reading.name, attack, *(str(verdicts.get((name, attack), "-")) for name in data))
             for attack in ATTACKS
-            if found
+            if verdicts
         ]
     return ReportTable(title, ("reading", "attack", *data), lines, note, left=2)
 
 
 def _rule(table: Table) -> str:
-    found = comparisons(table)
-    names = "; ".join(f"{r.name}: {join_names([r.ours])} against {join_names(r.baselines)}" for r in found)
-    count = max((len(reading.baselines) for reading in found), default=0)
+    readings = comparisons(table)
+    names = "; ".join(f"{r.name}: {join_names([r.ours])} against {join_names(r.baselines)}" for r in readings)
+    count = max((len(reading.baselines) for reading in readings), default=0)
     shared, tail = len(ATTACKS) * len(data_of(table)), 50 * (1 - LEVEL)
     return (
         "Errors of RT-MLMC minus those of the baseline named, within trials: mean and standard error, in "
@@ -164,5 +164,5 @@ def _rule(table: Table) -> str:
 
 def _factors(table: Table) -> str:
     counts = {len(rows_of(table, data, m)) for data in data_of(table) for m in methods_of(table)}
-    found = [f"{student(n):.1f} standard errors with {n} trials" for n in sorted(counts) if n > 1]
-    return f"({', '.join(found)}) " if found else ""
+    factors = [f"{student(n):.1f} standard errors with {n} trials" for n in sorted(counts) if n > 1]
+    return f"({', '.join(factors)}) " if factors else ""

@@ -123,10 +123,10 @@ class Config:
             ("chosen", (*CHOSEN, "none")),
             ("norms", tuple(NORMS)),
         ):
-            given = getattr(self, name)
-            known = isinstance(given, tuple) and all(word in words for word in given)
-            if not known or not given or len(set(given)) < len(given):
-                raise ValueError(f"{name} is {given!r}; expected a tuple of some of {', '.join(words)}")
+            values = getattr(self, name)
+            known = isinstance(values, tuple) and all(word in words for word in values)
+            if not known or not values or len(set(values)) < len(values):
+                raise ValueError(f"{name} is {values!r}; expected a tuple of some of {', '.join(words)}")
         if self.allocation not in ALLOCATIONS:
             raise ValueError(f"allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}")
 
@@ -172,12 +172,12 @@ def _methods(config: Config, stage: str) -> dict[str, Method]:
 
 def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:
     """The methods of the second stage on a data set, and the setting of each."""
-    found = {name: name for name in fixed(config)}
+    settings = {name: name for name in fixed(config)}
     for family in CHOSEN:
         rows = [row for row in judged if (row["data"], row["method"]) == (data, family)]
         if rows:
-            found[f"{family}, chosen"] = min(rows, key=score)["setting"]
-    return found
+            settings[f"{family}, chosen"] = min(rows, key=score)["setting"]
+    return settings
 
 
 def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
@@ -199,7 +199,7 @@ def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
         keep=task_dir.file("network.pt"),
         on_step=lambda done, total, loss: task_dir.report_progress(share * done / total, f"loss {loss:.3f}"),
     )
-    found = errors(
+    percentages = errors(
         model,
         test_x,
         test_y,
@@ -212,7 +212,7 @@ def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
     norms = {f"mean {norm}": value for norm, value in mean_norms(x).items()}
     return {
         "evaluations": method.evaluations,
-        **found,
+        **percentages,
         **norms,
         "trained on": len(x),
         "tested on": len(test_x),

@@ -68,9 +68,9 @@ def data_of(table: Table) -> list[str]:
 
 
 def methods_of(table: Table) -> list[str]:
-    """The methods that there are results of: those of the paper's settings first, then the chosen ones."""
-    there = {row["method"] for row in table.rows if row["stage"] == "report"}
-    return [name for name in asked_for(table.config) if name in there]
+    """The methods that have results: those of the paper's settings first, then the chosen ones."""
+    present = {row["method"] for row in table.rows if row["stage"] == "report"}
+    return [name for name in asked_for(table.config) if name in present]
 
 
 def asked_for(config: Any) -> list[str]:
@@ -85,8 +85,8 @@ def join_names(methods: Iterable[str]) -> str:
 
 def pluralize(number: float, thing: str) -> str:
     """A number of things: one is no plural."""
-    said = str(number) if isinstance(number, int) else f"{number:.3g}"
-    return f"{said} {thing}{'' if number == 1 else 's'}"
+    text = str(number) if isinstance(number, int) else f"{number:.3g}"
+    return f"{text} {thing}{'' if number == 1 else 's'}"
 
 
 def family_of(method: str) -> str:
@@ -145,10 +145,10 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
     pairs = [(row, second[trial]) for trial, row in first.items() if trial in second]
     if not pairs:
         return None
-    found = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
-    bar, one = error_of(found), 100 / pairs[0][0]["tested on"]
-    bound = max(student(len(found)) * bar, one) if len(found) > 1 else inf
-    return Difference(other, fmean(found), bar, bound)
+    differences = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
+    bar, image = error_of(differences), 100 / pairs[0][0]["tested on"]
+    bound = max(student(len(differences)) * bar, image) if len(differences) > 1 else inf
+    return Difference(other, fmean(differences), bar, bound)
 
 
 @cache
@@ -175,9 +175,9 @@ class Verdict:
 
 def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> Verdict | None:
     """best: clearly below every baseline; not: clearly above one; else tied. None if a method is missing."""
-    found = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
-    differences = [d for d in found if d is not None]
-    if not differences or len(differences) < len(found):
+    candidates = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
+    differences = [d for d in candidates if d is not None]
+    if not differences or len(differences) < len(candidates):
         return None
     above = [d for d in differences if d.sign > 0]
     decisive = max(above or differences, key=lambda d: d.mean)
@@ -186,31 +186,33 @@ def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> Ve
 
 
 def panels(
-    table: Table, reading: Reading, pick: ColumnSelector, *, alive: bool = False
+    table: Table, reading: Reading, select: ColumnSelector, *, alive: bool = False
 ) -> dict[tuple[str, str], Verdict]:
-    """The verdict in each panel (data set, attack) whose methods are all there.
+    """The verdict in each panel (data set, attack) whose methods all have results.
 
     `alive`: against those baselines only that are near guessing in no trial.
     """
-    found = {}
+    verdicts = {}
     for attack in ATTACKS:
         for data in data_of(table):
-            there = tuple(b for b in reading.baselines if not (alive and guessing(table, data, b)))
-            one = verdict(table, replace(reading, baselines=there), data, pick(table.config, attack))
-            if one is not None:
-                found[data, attack] = one
-    return found
+            baselines = tuple(b for b in reading.baselines if not (alive and guessing(table, data, b)))
+            result = verdict(table, replace(reading, baselines=baselines), data, select(table.config, attack))
+            if result is not None:
+                verdicts[data, attack] = result
+    return verdicts
 
 
 def comparisons(table: Table) -> list[Reading]:
     """The paper's readings; RT-MLMC against random starts and noise of no more cost; and all as chosen."""
-    config, there = table.config, methods_of(table)
-    found = readings(config)
+    config, present = table.config, methods_of(table)
+    comparisons = readings(config)
     for norm in config.norms:
         at = f"{norm} {config.rho:g}"
         rivals = [n for f in ("random-start FGM", "noise x4") for n in (f"{f} {at}", f"{f}, chosen")]
-        rivals = [name for name in rivals if name in there]
-        found.append(Reading(f"{norm}, beyond", f"RT-MLMC {at}", tuple(rivals)))
+        rivals = [name for name in rivals if name in present]
+        comparisons.append(Reading(f"{norm}, beyond", f"RT-MLMC {at}", tuple(rivals)))
     others = (f"{family}, chosen" for family in CHOSEN if family != "RT-MLMC")
-    found.append(Reading("chosen", "RT-MLMC, chosen", tuple(name for name in others if name in there)))
-    return [reading for reading in found if reading.ours in there and reading.baselines]
+    comparisons.append(
+        Reading("chosen", "RT-MLMC, chosen", tuple(name for name in others if name in present))
+    )
+    return [reading for reading in comparisons if reading.ours in present and reading.baselines]

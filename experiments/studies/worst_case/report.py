@@ -86,14 +86,14 @@ def _worst_cases(table: Table, reading: str) -> ReportTable:
 
 def findings(table: Table) -> list[str]:
     """What the paper says of the landscape and its four findings, each beside what the table shows."""
-    found = []
+    paragraphs = []
     for landscape in rows_of(table, "landscape"):
         reading = landscape["reading"]
         rows = {
             name: rows_of(table, "density", reading=reading, regularisation=name)
             for name in columns_of(table)
         }
-        found += [
+        paragraphs += [
             f"Landscape, {reading}: {_on_landscape(table, landscape)}",
             f"Values, {reading}: {_on_values([row for part in rows.values() for row in part])}",
             f"Finding 1, {reading}: {_on_indicator(rows['indicator'], _end(table))}",
@@ -101,7 +101,7 @@ def findings(table: Table) -> list[str]:
             f"Finding 3, {reading}: {_on_quadratic(rows['quadratic'], rows['entropic'])}",
             *(f"Finding 4, {reading}: {_on_kinked(rows[name])}" for name in ("absolute value", "hinge")),
         ]
-    return found
+    return paragraphs
 
 
 def _verdict(agrees: bool) -> str:
