@@ -98,13 +98,13 @@ def run_study(name: str, arguments: list[str]) -> None:
     except (ValueError, ImportError, OSError) as error:
         fail(_explain(error))
     except KeyboardInterrupt:
-        fail("stopped; the same command goes on from here", 130)
+        fail("stopped; run the same command to resume", 130)
 
 
 def _explain(error: Exception) -> str:
     """Return the message of an error that a user can mend."""
-    if isinstance(error, ImportError) and error.name:
-        return missing_package_message("a study", error.name, "experiments")
+    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which has a message of its own
+        return missing_package_message("a study", str(error.name), "experiments")
     return str(error)
 
 
@@ -119,8 +119,12 @@ class _Parser(ArgumentParser):
 def _parser(study: Study[Any]) -> ArgumentParser:
     """Return a parser with an option for each field of RunOptions and of the study's Config."""
     command = f"phiball run {study.name}"
-    epilog = f"Example: {command} --scale smoke"
-    parser = _Parser(prog=command, description=study.title, epilog=epilog, allow_abbrev=False)
+    parser = _Parser(
+        usage=f"{command} [OPTIONS]",
+        description=study.title,
+        epilog=f"Example: {command} --scale smoke",
+        allow_abbrev=False,
+    )
     for item in fields(RunOptions):
         _add(parser, item, _shown(item.default))
     for item in fields(study.scales["paper"]):

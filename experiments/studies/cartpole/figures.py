@@ -17,7 +17,7 @@ METHODS = ("regular", "outside", "inside")
 PLACES = ("original", "heavy", "short", "strong g")
 WINDOW = 20  # training episodes in one point of a curve
 SHOWN = ("original", "strong g")  # in the figure: the easiest and the hardest
-# Told apart by all eyes, and by marker.
+# Colours that are distinct to all readers, and markers that need no colour.
 STYLES: dict[str, dict[str, Any]] = {
     "regular": {"color": "#555555", "marker": "o", "label": "regular"},
     "outside": {"color": "#0072B2", "marker": "s", "label": "robust, maximum outside (paper)"},
@@ -26,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def returns(table: Table, method: str, place: str, at: tuple[str, float] | None = None) -> Any:
-    """The returns of all trials of a method, on the main table unless told which and its initial value."""
+    """The returns of all trials of a method; `at` is a table and its initial value (main)."""
     at = at or _main(table)
     rows = [row["returns"] for row in table.rows if (row["table"], row["initial"]) == at]
     return np.array([value for row in rows for value in row[method][place]])
@@ -37,7 +37,7 @@ def _main(table: Table) -> tuple[str, float]:
 
 
 def methods_by(table: Table, what: str) -> dict[float, str]:
-    """The values of rho or eta, and the name of the method that has it; the main one among them."""
+    """The name of the method for each value of rho or eta, the main one included."""
     main = getattr(table.config, what)
     values = sorted({main, *getattr(table.config, f"{what}s")})
     return {value: "outside" if value == main else f"{what} {value:g}" for value in values}
@@ -64,7 +64,7 @@ def mean_of(values: Any) -> float:
 
 
 def error_of(values: Any) -> float:
-    """Its standard error."""
+    """The standard error of their mean."""
     return float(np.std(values, ddof=1) / sqrt(len(values)))
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {"erm": "ERM, descent", "fgm": "FGM", "ifgm": "IFGM", "sg": "KL, SG", "rt-mlmc": "KL, RT-MLMC"}
-# Colours told apart by all eyes, and marks told apart without them.
+# Colours that are distinct to all readers, and markers that need no colour.
 STYLES = {
     "fgm": ("#D55E00", "s", "-"),
     "ifgm": ("#E69F00", "D", "--"),

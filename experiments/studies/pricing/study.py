@@ -59,7 +59,9 @@ class Config:
     levels: tuple[int, ...] = option((0, 2, 4, 6), "Other L, for SG alone, at the middle m.")
     attack_steps: int = option(15, "Steps of IFGM, and of the attack that measures the worst cost.")
     steps: int = option(500, "Steps of projected descent (open).")
-    batch: int = option(25, "Covariates a step; RT-MLMC takes as many as make the evaluations of SG (open).")
+    batch: int = option(
+        25, "Covariates per step; RT-MLMC takes as many as cost the evaluations of SG (open)."
+    )
     step_size: float = option(0.1, "First step; steps fall to zero in a straight line (open).")
     rt_step_size: float = option(0.05, "The same for RT-MLMC, which is noisier (open).")
     test_points: int = option(5000, "Points x at which a rule is judged, reading prices; ball is exact.")
@@ -86,7 +88,9 @@ class Config:
             )
         for level in (self.level, *self.levels):
             if valid_count("level", level, 0) > 12:
-                raise ValueError(f"level is {level!r}; expected at most 12, which is 4096 points a covariate")
+                raise ValueError(
+                    f"level is {level!r}; expected at most 12, which is 4096 points per covariate"
+                )
 
 
 SCALES = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CLASSES = 10
-# Colours told apart by all eyes, and marks told apart without them.
+# Colours that are distinct to all readers, and markers that need no colour.
 STYLES: dict[str, dict[str, Any]] = {
     "ERM": {"color": "#555555", "marker": "x"},
     "FGM": {"color": "#0072B2", "marker": "s"},
@@ -188,7 +188,7 @@ def _cost(table: Table) -> Figure:
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     figure.supxlabel(
         "error (%) on a scale of logarithms, mean over ratios and both norms of the attack;\n"
-        "beside each method its evaluations a data point",
+        "beside each method its evaluations per data point",
         fontsize=8,
     )
     return figure

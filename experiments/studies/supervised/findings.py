@@ -89,7 +89,7 @@ def _against_noise(table: Table) -> str:
 
 
 def _evidence(table: Table) -> str:
-    """Too small a run says that it is."""
+    """A caveat if the run is too small to be evidence."""
     rows = [row for row in table.rows if row["stage"] == "report"]
     images = min(row[name] for row in rows for name in ("trained on", "tested on"))
     full = [m for m in methods_of(table) if family_of(m) not in FEWER_SEEDS] or methods_of(table)

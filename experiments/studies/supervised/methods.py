@@ -40,10 +40,10 @@ from phiball.refimpl import (
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
 )  # fmt: skip
-FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, in the last norm alone
+FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, and in the last norm only
 PAPER = ("FGM", "IFGM", "RT-MLMC")  # beside ERM
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
-COPIES = SG(2)  # four points a data point, as many as RT-MLMC has in the mean
+COPIES = SG(2)  # four points per data point, as many as RT-MLMC has on average
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Reading:
 
 
 def readings(config: Any) -> list[Reading]:
-    """Every reading whose methods were all asked for."""
+    """Every reading whose methods are all part of the configuration."""
     methods, readings = fixed(config), []
     for norm in config.norms:
         rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
@@ -68,7 +68,7 @@ def readings(config: Any) -> list[Reading]:
 
 
 def fixed(config: Any) -> dict[str, Method]:
-    """The methods whose settings are the paper's, by name; those asked for."""
+    """The methods of the configuration with the paper's settings, by name."""
     methods = {"ERM": Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))}
     for norm in config.norms:
         ball, eta = Ball(NORMS[norm], config.rho), config.eta * config.rho
@@ -99,7 +99,7 @@ def fixed(config: Any) -> dict[str, Method]:
 
 
 def candidates(config: Any) -> dict[str, Method]:
-    """Settings among which one is chosen for each family of CHOSEN, by name; of the families asked for."""
+    """The settings to choose from, by name, for the families of CHOSEN in the configuration."""
     estimator, ratio = _rtmlmc(config), config.eta
     methods = [
         _sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)

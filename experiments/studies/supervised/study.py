@@ -1,8 +1,8 @@
 """Adversarial training on MNIST, Fashion-MNIST and Kuzushiji-MNIST (Section 6.1).
 
 Every task trains one network by one method and attacks it. The trials of a method differ in their seed, which
-gives initial weights, order of the data, perturbations and attacks; the methods of one trial share it, so
-that they are compared under like conditions.
+gives the initial weights, the order of the data, the perturbations and the attacks. The methods of a trial
+share it, so that they are compared under equal conditions.
 
 The run has two stages. `choose`: for some methods beyond the paper, candidate settings are trained on a part
 of the training images and judged on the rest, held out. `report`: all methods are trained on all training
@@ -26,6 +26,7 @@ import numpy as np
 from phiball.backends import Rng, rng
 from phiball.experiments.datasets.images import NAMES, Images, load
 from phiball.experiments.framework.config import option
+from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.study import MapTasks, Study, run_serially
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
 from phiball.experiments.studies.supervised import figures, findings, report
@@ -59,13 +60,13 @@ class Config:
     norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
     seeds: int = option(5, "Networks trained by each method, at least 2.")
     others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".")
-    train: int = option(60000, "Training images, or all that there are.")
+    train: int = option(60000, "Training images at most.")
     held_out: int = option(5000, "Of these, how many settings are chosen by.")
     judged: int = option(1000, "Of the held-out images, how many are attacked.")
     attacked: int = option(10000, "Test images that are attacked.")
     width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
     epochs: int = option(30, "Passes over the training images.")
-    batch: int = option(64, "Images a step.")
+    batch: int = option(64, "Images per step.")
     rate: float = option(1e-3, "Step size of Adam.")
     rho: float = option(0.45, "Radius of the ball.")
     step: float = option(0.1, "Step of FGM and IFGM.")
@@ -222,13 +223,13 @@ def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
 
 
 def trained_network(file: str | Path) -> Any:
-    """The network that a task has left in tasks/*/network.pt, on the processor, ready to classify.
+    """Return the trained network of a task, from its file tasks/*/network.pt, on the CPU.
 
-    It takes images (N, 1, height, width), float32 in [0, 1]. A training that has not ended raises.
+    It takes images (N, 1, height, width), float32 in [0, 1]. ValueError if the training has not ended.
     """
     kept = read(Path(file))
     if "optimizer" in kept:
-        raise ValueError(f"{file} is of a training that has not ended; run the study again, and it goes on")
+        raise ValueError(f"{file} is of a training that has not ended; run the study again to finish it")
     about = kept["about"]
     model = network(tuple(about["images"][2:]), about["width"], seed=0)
     model.load_state_dict(kept["model"])
@@ -236,19 +237,19 @@ def trained_network(file: str | Path) -> Any:
 
 
 def _about(config: Config) -> dict[str, Any]:
-    """What methods depend on, beyond their names."""
+    """Return the settings that methods depend on, beyond their names."""
     names = ("rho", "step", "steps", "eta", "level", "allocation", "alpha", "threads", "device")
     return {name: getattr(config, name) for name in names}
 
 
 def _sources(seed: int) -> tuple[int, Rng, Rng]:
-    """Of one seed: that of the initial weights, and the sources of training and of attacks."""
+    """Return the seed of the initial weights, and the generators of training and of attacks."""
     training, attacks, weights = rng(seed).spawn(3)
     return int(weights.integers(1 << 31, (), like=np.empty(0))), training, attacks
 
 
 def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Images to train on and to judge by, as tensors: (x, y), (x, y)."""
+    """Images to train on and to judge by, as tensors (x, y) each."""
     n = min(config.train, len(images.train_x))
     if stage == "choose":
         cut = n - config.held_out
@@ -337,10 +338,10 @@ class SupervisedStudy(Study[Config]):
 
     def prepare(self, config: Config) -> None:
         """Fetch missing data, and raise for data and devices that cannot be had."""
-        torch = import_module("torch")
-        import_module("scipy")  # which the verdicts need in the end
+        torch = require("torch", user="the study supervised", extra="experiments")
+        require("scipy", user="the study supervised", extra="experiments")  # for the verdicts, in the end
         try:
-            torch.zeros(1, device=config.device).item()  # some are known, but hold no numbers
+            torch.zeros(1, device=config.device).item()  # torch knows some devices that hold no numbers
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0][:80]
             raise ValueError(

@@ -50,20 +50,20 @@ def score(row: Row) -> float:
 
 
 def rows_of(table: Table, data: str, method: str) -> list[Row]:
-    """What the test images say of a method: a row for each trial."""
+    """The rows of a method on the test images, one per trial."""
     return [
         row for row in table.rows if (row["stage"], row["data"], row["method"]) == ("report", data, method)
     ]
 
 
 def values(table: Table, data: str, method: str, columns: Iterable[str]) -> list[float]:
-    """For each trial the mean over some columns."""
+    """The mean over some columns, one per trial."""
     columns = list(columns)
     return [fmean(row[name] for name in columns) for row in rows_of(table, data, method)]
 
 
 def data_of(table: Table) -> list[str]:
-    """The data sets that there are results of."""
+    """The data sets that have results."""
     return list(dict.fromkeys(row["data"] for row in table.rows if row["stage"] == "report"))
 
 
@@ -79,12 +79,12 @@ def asked_for(config: Any) -> list[str]:
 
 
 def join_names(methods: Iterable[str]) -> str:
-    """Methods in a sentence, where a comma stands between them."""
+    """Join names of methods by commas, for a sentence."""
     return ", ".join(f"chosen {m.removesuffix(', chosen')}" if m.endswith(", chosen") else m for m in methods)
 
 
 def pluralize(number: float, thing: str) -> str:
-    """A number of things: one is no plural."""
+    """A number of things, in the singular if it is one."""
     text = str(number) if isinstance(number, int) else f"{number:.3g}"
     return f"{text} {thing}{'' if number == 1 else 's'}"
 
@@ -95,17 +95,17 @@ def family_of(method: str) -> str:
 
 
 def evaluations(table: Table, method: str) -> float:
-    """What a method costs for each data point; all settings of one that is chosen cost the same."""
+    """The evaluations per data point of a method; all settings of a family cost the same."""
     return next(float(row["evaluations"]) for row in table.rows if row["method"] == method)
 
 
 def error_of(numbers: list[float]) -> float:
-    """The standard error of a mean; NaN of a single number."""
+    """The standard error of the mean; NaN for a single number."""
     return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
 
 
 def guessing(table: Table, data: str, method: str) -> int:
-    """In how many trials the classifier is near guessing: constant, or barely trained."""
+    """The number of trials in which the classifier is near guessing: constant, or barely trained."""
     return sum(row["clean"] > GUESSING for row in rows_of(table, data, method))
 
 
@@ -114,7 +114,7 @@ def guessing(table: Table, data: str, method: str) -> int:
 
 @dataclass(frozen=True)
 class Difference:
-    """Errors of one method minus those of `other` in the trials that both have: in points of percent."""
+    """Errors of a method minus those of `other`, over the trials that both have, in percentage points."""
 
     other: str
     mean: float
@@ -128,7 +128,7 @@ class Difference:
 
     @property
     def word(self) -> str:
-        """What the difference says of the first method."""
+        """How the first method compares: lower, undecided or higher."""
         return {-1: "lower", 0: "undecided", 1: "higher"}[self.sign]
 
     def __str__(self) -> str:
@@ -153,13 +153,13 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
 
 @cache
 def student(trials: int) -> float:
-    """Standard errors on each side of the mean that make an interval of LEVEL."""
+    """The half-width, in standard errors, of Student's interval of LEVEL."""
     return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one method and its baselines in a panel: one of WORDS, and the difference that decides it."""
+    """The verdict on a method in a panel: one of WORDS, and the difference that decides it."""
 
     word: str
     decisive: Difference
@@ -190,7 +190,7 @@ def panels(
 ) -> dict[tuple[str, str], Verdict]:
     """The verdict in each panel (data set, attack) whose methods all have results.
 
-    `alive`: against those baselines only that are near guessing in no trial.
+    `alive`: only against baselines that are never near guessing.
     """
     verdicts = {}
     for attack in ATTACKS:

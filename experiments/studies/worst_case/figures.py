@@ -11,7 +11,7 @@ from phiball.experiments.framework.tasks import Row, Table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BLUE, ORANGE = "#0072B2", "#D55E00"  # told apart by all eyes
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct to all readers
 DRAWN = 1000  # points of a curve: more cannot be seen
 
 
@@ -43,7 +43,7 @@ def draw(table: Table) -> dict[str, Figure]:
 
 
 def _curve(table: Table, values: Any) -> tuple[Any, Any]:
-    """Points of the interval and the values there, as many as can be seen, and none within a flat stretch."""
+    """Points of the interval and the values there, as many as can be seen, and none inside a flat stretch."""
     some = np.unique(np.linspace(0, len(values) - 1, DRAWN).round().astype(int))
     x = np.linspace(-table.config.radius, table.config.radius, len(values))[some]
     y = np.asarray(values)[some]

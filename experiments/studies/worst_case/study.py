@@ -81,7 +81,7 @@ class Config:
             raise ValueError(f"alphas is {self.alphas!r}; expected numbers in (0, 1]")
         if len(self.alphas) != len(self.etas):
             raise ValueError(
-                f"alphas has {len(self.alphas)} numbers and etas {len(self.etas)}; expected one a row of each"
+                f"alphas has {len(self.alphas)} numbers and etas {len(self.etas)}; expected one per row"
             )
 
 

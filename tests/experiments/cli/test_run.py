@@ -79,18 +79,18 @@ def test_the_folder_is_named_after_study_and_scale(tmp_path: Path, monkeypatch: 
         (["--powers", "1,,2"], "--powers is '1,,2'; expected a number, or more with commas"),
         (["--reading", "odd"], "--reading is 'odd'; expected one of plain, fancy"),
         (["--scale", "huge"], "--scale is 'huge'; expected one of smoke, small, paper"),
+        (["--seed", "-1"], "--seed is -1; expected a whole number of at least 0"),
+        (["--jobs", "-1"], "--jobs is -1; expected a whole number of at least 0"),
+        (["--seed", "x"], "--seed is 'x'; expected a whole number"),
+        (["--amount", "3"], "unrecognized arguments: --amount 3"),
+        (["--coun", "3"], "unrecognized arguments: --coun 3"),
+        (["three"], "unrecognized arguments: three"),
     ],
 )
 def test_a_bad_value_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     result = call("tiny", *arguments, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr == f"phiball: {message}\n"
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--seed", "-1"], ["--jobs", "-1"], ["--seed", "x"]])
-def test_bad_seeds_and_jobs_are_refused(arguments: list[str], tmp_path: Path) -> None:
-    assert call("tiny", *arguments, "--out", tmp_path / "out").exit_code == 2
     assert not (tmp_path / "out").exists()
 
 
@@ -149,6 +149,12 @@ def test_a_table_too_wide_for_the_terminal_is_not_cut(
     assert result.exit_code == 0
     assert "Totals: a table too wide for this terminal, in report.md" in " ".join(result.output.split())
     assert "## Totals" in (tmp_path / "report.md").read_text()
+
+
+def test_a_list_may_begin_with_a_negative_number(tmp_path: Path) -> None:
+    result = call("tiny", "--scale", "smoke", "--powers", "-.5,3", "--jobs", 1, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "run.json").read_text())["config"]["powers"] == [-0.5, 3.0]
 
 
 def test_words_of_a_list_may_have_spaces_around_them(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> Non
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
-    assert err.splitlines()[-1] == "phiball: stopped; the same command goes on from here"
+    assert err.splitlines()[-1] == "phiball: stopped; run the same command to resume"
     assert "Traceback" not in err
     assert 1 <= len(finished(tmp_path)) < 40
 
