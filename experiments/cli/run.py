@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from phiball.backends import threads
 from phiball.experiments.cli.errors import fail
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.study import SCALES, Study
 
@@ -32,18 +32,13 @@ KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(StudyConfig):
     """The options that all studies share."""
 
     scale: str = option("small", "The size of the study.", SCALES)
     out: str = option("", "The folder of the results; by default results/NAME/SCALE.")
-    seed: int = option(0, "The seed of everything that is drawn.")
-    jobs: int = option(0, "Tasks that are computed at a time; 0 is one per core.")
-
-    def __post_init__(self) -> None:
-        for name in ("seed", "jobs"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected a whole number of at least 0")
+    seed: int = option(0, "The seed of everything that is drawn.", least=0)
+    jobs: int = option(0, "Tasks that are computed at a time; 0 is one per core.", least=0)
 
 
 class _Studies(TyperGroup):

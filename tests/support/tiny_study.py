@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phiball.backends import Rng
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
@@ -19,16 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StudyConfig):
     count: int = option(6, "Tasks.")
-    pause: float = option(0.0, "Seconds per task.")
-    powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.")
+    pause: float = option(0.0, "Seconds per task.", least=0)
+    powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.", least=-inf)
     reading: str = option("plain", "How it is read.", ("plain", "fancy"))
     place: str = option("", "Where files lie.", affects_results=False)
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count is {self.count!r}; expected a whole number of at least 1")
 
 
 class TinyStudy(Study[Config]):

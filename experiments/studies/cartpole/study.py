@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Rng
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.cartpole import figures, report
@@ -28,18 +29,17 @@ from phiball.experiments.studies.cartpole.environment import START, Backup, Phys
 from phiball.experiments.studies.cartpole.figures import METHODS, PLACES, WINDOW
 from phiball.refimpl import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
-from phiball.refimpl.validation import valid_count, valid_number
 
 READINGS = ("cells", "units")
 CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StudyConfig):
     """The parameters of the study."""
 
-    trials: int = option(80, "Tables learned by each method; the paper has 10.")
-    others: int = option(40, "Trials for each other table and initial value.")
+    trials: int = option(80, "Tables learned by each method; the paper has 10.", least=2)
+    others: int = option(40, "Trials for each other table and initial value.", least=2)
     batch: int = option(10, "Trials per task of the run.")
     episodes: int = option(2000, "Training episodes.")
     train_cap: int = option(400, "Steps after which a training episode is cut off.")
@@ -47,10 +47,14 @@ class Config:
     evaluations: int = option(20, "Episodes in which a learned table is evaluated, in each physics.")
     bins: tuple[int, ...] = option((1, 1, 6, 12), "Cells of the table for x, x', angle and its speed.")
     reach: tuple[float, ...] = option((2.4, 3.0, 0.2094, 3.5), "The table spans +- this.")
-    discount: float = option(0.99, "Discount factor.")
-    initial: float = option(0.0, "The initial value of every entry of the table.")
-    alpha: tuple[float, ...] = option((0.5, 0.002, 0.05), "Step size: first, decay per episode, last.")
-    epsilon: tuple[float, ...] = option((1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.")
+    discount: float = option(0.99, "Discount factor.", least=0)
+    initial: float = option(0.0, "The initial value of every entry of the table.", least=-inf)
+    alpha: tuple[float, ...] = option(
+        (0.5, 0.002, 0.05), "Step size: first, decay per episode, last.", least=0
+    )
+    epsilon: tuple[float, ...] = option(
+        (1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.", least=0
+    )
     rho: float = option(0.25, "Radius of the ball around a state.")
     reading: str = option("cells", "What rho counts: cells of the table, or units of the state.", READINGS)
     eta: float = option(1.0, "Price of the divergence.")
@@ -62,38 +66,24 @@ class Config:
     grids: tuple[str, ...] = option(
         ("1x1x3x6", "1x1x6x12", "1x1x12x24", "2x2x6x12", "4x4x6x12", "4x4x10x10"), "Other tables to try."
     )
-    initials: tuple[float, ...] = option((0.0, 100.0), "Initial values to try on each of these tables.")
+    initials: tuple[float, ...] = option(
+        (0.0, 100.0), "Initial values to try on each of these tables.", least=-inf
+    )
 
     def __post_init__(self) -> None:
-        for name in ("batch", "episodes", "train_cap", "eval_cap", "evaluations"):
-            valid_count(name, getattr(self, name))
-        for name in ("trials", "others"):
-            valid_count(name, getattr(self, name), 2)  # one has no standard error
-        for name in ("rho", "eta", "heavy", "short", "strong"):
-            valid_number(name, getattr(self, name), above=0)
-        for name in ("reach", "rhos", "etas"):
-            for number in getattr(self, name):
-                valid_number(name, number, above=0)
-        for number in (self.initial, *self.initials):
-            valid_number("initial", number)
+        super().__post_init__()
         valid_discount(self.discount)
         for name, floor in (("alpha", 0.0), ("epsilon", -1.0)):
             schedule = getattr(self, name)
-            for number in schedule:
-                valid_number(name, number, least=0)
             if len(schedule) != 3 or not floor < schedule[2] <= schedule[0] <= 1:
                 expected = "first, decay, last with 1 >= first >= last, and for alpha last > 0"
                 raise ValueError(f"{name} is {schedule!r}; expected {expected}")
         for name, entries in (("bins", self.bins), ("reach", self.reach)):
             if len(entries) != 4:
                 raise ValueError(f"{name} is {entries!r}; expected four numbers")
-        for number in self.bins:
-            valid_count("bins", number)
         for grid in self.grids:
             if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){3}", grid):
                 raise ValueError(f"grids has {grid!r}; expected four whole numbers such as 1x1x6x12")
-        if self.reading not in READINGS:
-            raise ValueError(f"reading is {self.reading!r}; expected one of {', '.join(READINGS)}")
 
     @property
     def table(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Rng
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.pricing import figures, report
@@ -31,7 +31,6 @@ from phiball.experiments.studies.pricing.model import (
 )
 from phiball.experiments.studies.pricing.training import METHODS, Problem, Training, train, worst_cost
 from phiball.refimpl import RTMLMC, SG, Ball
-from phiball.refimpl.validation import valid_count, valid_number
 
 READINGS = ("ball", "prices")
 NORMS = {"linf": inf, "l2": 2.0}
@@ -40,14 +39,14 @@ LARGEST_RT_STEP = 0.1  # beyond it the noise of RT-MLMC is all that is left
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StudyConfig):
     """What the paper leaves open is marked so; the other defaults are the paper's."""
 
     reading: str = option("ball", "What bounds the revenue (open: as printed nothing does).", READINGS)
     norm: str = option("linf", "The norm of the ball around covariates (open).", tuple(NORMS))
     covariates: tuple[int, ...] = option((25, 50, 100, 200), "M, the covariates x of a training set.")
     draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the draws of z at each x.")
-    trials: int = option(50, "Independent trials.")
+    trials: int = option(50, "Independent trials.", least=2)
     radius: float = option(0.45, "rho, the radius of the ball around covariates.")
     eta: float = option(0.9, "eta, the weight of the divergence.")
     dimension: int = option(10, "Entries of x.")
@@ -55,42 +54,27 @@ class Config:
     beta_bound: float = option(0.1, "Entries of beta_1 and beta_2 lie within this of 0.")
     bound: float = option(3.0, "theta lies in the l2 ball of this radius (open).")
     highest: float = option(2.0, "W, the highest price, reading prices (open).")
-    level: int = option(4, "L: SG takes 2^L points of each ball, and RT-MLMC has this expectation (open).")
-    levels: tuple[int, ...] = option((0, 2, 4, 6), "Other L, for SG alone, at the middle m.")
+    level: int = option(
+        4, "L: SG takes 2^L points of each ball, and RT-MLMC has this expectation (open).", least=0, most=12
+    )
+    levels: tuple[int, ...] = option(
+        (0, 2, 4, 6), "Other L, for SG alone, at the middle m.", least=0, most=12
+    )
     attack_steps: int = option(15, "Steps of IFGM, and of the attack that measures the worst cost.")
     steps: int = option(500, "Steps of projected descent (open).")
     batch: int = option(
         25, "Covariates per step; RT-MLMC takes as many as cost the evaluations of SG (open)."
     )
     step_size: float = option(0.1, "First step; steps fall to zero in a straight line (open).")
-    rt_step_size: float = option(0.05, "The same for RT-MLMC, which is noisier (open).")
+    rt_step_size: float = option(0.05, "The same for RT-MLMC, which is noisier (open).", most=LARGEST_RT_STEP)
     test_points: int = option(5000, "Points x at which a rule is judged, reading prices; ball is exact.")
 
     def __post_init__(self) -> None:
-        for name, words in (("reading", READINGS), ("norm", tuple(NORMS))):
-            if getattr(self, name) not in words:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(words)}")
-        for name, least in (("covariates", 1), ("draws", 1), ("levels", 0)):
+        super().__post_init__()
+        for name in ("covariates", "draws", "levels"):
             numbers = getattr(self, name)
-            if not isinstance(numbers, tuple) or not numbers or len(set(numbers)) < len(numbers):
-                raise ValueError(f"{name} is {numbers!r}; expected a tuple of whole numbers, no two the same")
-            for number in numbers:
-                valid_count(name, number, least)
-        for name in ("dimension", "features", "attack_steps", "steps", "batch", "test_points"):
-            valid_count(name, getattr(self, name))
-        valid_count("trials", self.trials, 2)
-        for name in ("radius", "eta", "beta_bound", "bound", "highest", "step_size", "rt_step_size"):
-            valid_number(name, getattr(self, name), above=0)
-        if self.rt_step_size > LARGEST_RT_STEP:
-            raise ValueError(
-                f"rt_step_size is {self.rt_step_size!r}; expected at most {LARGEST_RT_STEP}, beyond which "
-                "the noise of RT-MLMC takes over"
-            )
-        for level in (self.level, *self.levels):
-            if valid_count("level", level, 0) > 12:
-                raise ValueError(
-                    f"level is {level!r}; expected at most 12, which is 4096 points per covariate"
-                )
+            if len(set(numbers)) < len(numbers):
+                raise ValueError(f"{name} is {numbers!r}; expected no two the same")
 
 
 SCALES = {

@@ -25,7 +25,7 @@ import numpy as np
 
 from phiball.backends import Rng, rng
 from phiball.experiments.datasets.images import NAMES, Images, load
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.study import MapTasks, Study, run_serially
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
@@ -36,13 +36,12 @@ from phiball.experiments.studies.supervised.verdicts import score
 from phiball.experiments.training.loop import Plan, read, train
 from phiball.experiments.training.methods import Method
 from phiball.experiments.training.networks import network
-from phiball.refimpl.validation import valid_count, valid_number
 
 ALLOCATIONS = ("stratified", "random")
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StudyConfig):
     """The parameters of the study."""
 
     data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
@@ -58,8 +57,8 @@ class Config:
         CHOSEN, "Methods with settings chosen on held-out images.", (*CHOSEN, "none")
     )
     norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
-    seeds: int = option(5, "Networks trained by each method, at least 2.")
-    others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".")
+    seeds: int = option(5, "Networks trained by each method, at least 2.", least=2)
+    others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".", least=2)
     train: int = option(60000, "Training images at most.")
     held_out: int = option(5000, "Of these, how many settings are chosen by.")
     judged: int = option(1000, "Of the held-out images, how many are attacked.")
@@ -72,13 +71,13 @@ class Config:
     step: float = option(0.1, "Step of FGM and IFGM.")
     steps: int = option(15, "Steps of IFGM, and of the attack PGM.")
     eta: float = option(2.0, "Price of the divergence, in units of rho.")
-    level: int = option(7, "Largest level of RT-MLMC.")
+    level: int = option(7, "Largest level of RT-MLMC.", least=0, most=12)
     allocation: str = option(
         "stratified",
         "Levels of RT-MLMC: spread over a batch, or random as the paper draws them.",
         ALLOCATIONS,
     )
-    alpha: float = option(0.5, "Share of the ball that CVaR averages.")
+    alpha: float = option(0.5, "Share of the ball that CVaR averages.", most=1)
     noise_ratios: tuple[float, ...] = option(
         (0.25, 0.5, 0.75, 1.0, 1.25, 1.5), "Sizes of white noise, in mean norms of the images."
     )
@@ -89,47 +88,13 @@ class Config:
     device: str = option("cpu", "Where networks are trained: cpu, or cuda on a machine with a GPU.")
 
     def __post_init__(self) -> None:
-        for name in (
-            "train",
-            "held_out",
-            "judged",
-            "attacked",
-            "width",
-            "epochs",
-            "batch",
-            "steps",
-            "threads",
-        ):
-            valid_count(name, getattr(self, name))
-        for name in ("seeds", "others"):
-            valid_count(name, getattr(self, name), 2)  # one has no standard error
-        if valid_count("level", self.level, 0) > 12:
-            raise ValueError(f"level is {self.level!r}; expected at most 12, which is 4,096 images at a time")
-        for name in ("rate", "rho", "step", "eta"):
-            valid_number(name, getattr(self, name), above=0)
-        if not 0 < valid_number("alpha", self.alpha) <= 1:
-            raise ValueError(f"alpha is {self.alpha!r}; expected a number above 0 and at most 1")
+        super().__post_init__()
         for name in ("noise_ratios", "pgm_ratios"):
             ratios = getattr(self, name)
-            several = isinstance(ratios, tuple) and len(ratios) > 0
-            for ratio in ratios if several else ():
-                valid_number(name, ratio, above=0)
-            if not several or list(ratios) != sorted(set(ratios)):
-                raise ValueError(f"{name} is {ratios!r}; expected a tuple of increasing numbers")
+            if list(ratios) != sorted(set(ratios)):
+                raise ValueError(f"{name} is {ratios!r}; expected increasing numbers")
         if self.held_out >= self.train:
             raise ValueError(f"held_out is {self.held_out!r}; expected less than train, {self.train}")
-        for name, words in (
-            ("data", NAMES),
-            ("methods", FAMILIES),
-            ("chosen", (*CHOSEN, "none")),
-            ("norms", tuple(NORMS)),
-        ):
-            values = getattr(self, name)
-            known = isinstance(values, tuple) and all(word in words for word in values)
-            if not known or not values or len(set(values)) < len(values):
-                raise ValueError(f"{name} is {values!r}; expected a tuple of some of {', '.join(words)}")
-        if self.allocation not in ALLOCATIONS:
-            raise ValueError(f"allocation is {self.allocation!r}; expected one of {', '.join(ALLOCATIONS)}")
 
     @property
     def ratios(self) -> dict[str, tuple[float, ...]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Rng
-from phiball.experiments.framework.config import option
+from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.worst_case import figures, report
@@ -37,7 +37,6 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.refimpl.validation import valid_count, valid_number
 
 REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hinge")
 NETWORKS_PER_TASK = 10
@@ -47,42 +46,26 @@ DECIMALS = 9  # of f: its last digits differ between machines, and so would the 
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(StudyConfig):
     """What the paper leaves open is marked so; the other defaults are the paper's."""
 
     reading: str = option("both", "The law of the weights (open: W3 saturates).", ("both", *READINGS))
     width: int = option(512, "Units of the first and of the second layer.")
     units: int = option(10, "Sigmoids of the third layer.")
     first_std: float = option(0.5, "Standard deviation of W1 (open: N(0, 0.25) may mean 0.25).")
-    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (open).")
-    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (open).")
+    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (open).", least=0)
+    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (open).", least=0)
     radius: float = option(5.0, "The ball is [-radius, radius].")
-    points: int = option(10_000, "Points of the grid.")
-    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (open).")
+    points: int = option(10_000, "Points of the grid.", least=2)
+    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (open).", most=1)
     etas: tuple[float, ...] = option((2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (open).")
-    networks: int = option(100, "Other networks of each reading, to see what the draw decides.")
+    networks: int = option(100, "Other networks of each reading, to see what the draw decides.", least=0)
 
     def __post_init__(self) -> None:
-        if self.reading not in ("both", *READINGS):
-            raise ValueError(f"reading is {self.reading!r}; expected one of both, {', '.join(READINGS)}")
-        for name in ("width", "units"):
-            valid_count(name, getattr(self, name))
-        for name in ("literal_seed", "scaled_seed", "networks"):
-            valid_count(name, getattr(self, name), 0)
-        valid_count("points", self.points, 2)
-        for name in ("first_std", "radius"):
-            valid_number(name, getattr(self, name), above=0)
-        for name in ("alphas", "etas"):
-            if not isinstance(getattr(self, name), tuple) or not getattr(self, name):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a tuple of numbers")
-            for number in getattr(self, name):
-                valid_number(name, number, above=0)
-        if max(self.alphas) > 1:
-            raise ValueError(f"alphas is {self.alphas!r}; expected numbers in (0, 1]")
+        super().__post_init__()
         if len(self.alphas) != len(self.etas):
-            raise ValueError(
-                f"alphas has {len(self.alphas)} numbers and etas {len(self.etas)}; expected one per row"
-            )
+            counts = f"{len(self.alphas)} numbers and etas {len(self.etas)}"
+            raise ValueError(f"alphas has {counts}; expected one per row")
 
 
 SCALES = {

@@ -226,7 +226,7 @@ def test_figures(tiny: Table) -> None:
         ("reach", (1.0, 2.0, 0.0, 1.0), "reach is 0.0; expected a positive number"),
         ("discount", 1.0, r"discount is 1.0; expected a number in \[0, 1\)"),
         ("initial", float("nan"), "initial is nan; expected a finite number"),
-        ("initials", (0.0, float("inf")), "initial is inf"),
+        ("initials", (0.0, float("inf")), "initials is inf"),
         ("alpha", (0.5, 0.1), r"alpha is \(0.5, 0.1\); expected first, decay, last"),
         ("alpha", (0.5, 0.1, 0.0), "alpha is"),
         ("alpha", (0.1, 0.1, 0.5), "alpha is"),

@@ -46,11 +46,17 @@ WRONG: list[tuple[str, Any, str]] = [
         for name in ("rate", "rho", "step", "eta")
         for value in (0.0, -1.0, float("nan"), float("inf"))
     ),
-    *(("alpha", value, f"alpha is {value}; expected a number above 0 and at most 1") for value in (0.0, 1.5)),
+    ("alpha", 0.0, "alpha is 0.0; expected a positive number"),
+    ("alpha", 1.5, "alpha is 1.5; expected at most 1"),
     *(
-        (name, value, f"{name} is .*; expected a tuple of increasing numbers")
+        (name, value, f"{name} is .*; expected {expected}")
         for name in ("noise_ratios", "pgm_ratios")
-        for value in ((), (0.2, 0.1), (0.1, 0.1), 0.5)
+        for value, expected in (
+            ((), "a tuple of numbers"),
+            (0.5, "a tuple of numbers"),
+            ((0.2, 0.1), "increasing numbers"),
+            ((0.1, 0.1), "increasing numbers"),
+        )
     ),
     ("noise_ratios", (0.0, 0.1), "noise_ratios is 0.0; expected a positive number"),
     ("pgm_ratios", (-0.1, 0.1), "pgm_ratios is -0.1; expected a positive number"),

@@ -243,7 +243,7 @@ def test_the_scales_differ_from_the_paper_in_size_alone() -> None:
         ({"radius": float("inf")}, "radius is inf; expected a positive number"),
         ({"points": 1}, "points is 1; expected a whole number of at least 2"),
         ({"alphas": (1.0, 0.5, 0.1, 0.0)}, "alphas is 0.0; expected a positive number"),
-        ({"alphas": (1.0, 0.5, 0.1, 1.5)}, "expected numbers in (0, 1]"),
+        ({"alphas": (1.0, 0.5, 0.1, 1.5)}, "alphas is 1.5; expected at most 1"),
         ({"alphas": ()}, "alphas is (); expected a tuple of numbers"),
         ({"etas": (1.0,)}, "alphas has 4 numbers and etas 1; expected one per row"),
         ({"etas": (1.0, 0.1, float("nan"), 0.1)}, "etas is nan; expected a positive number"),
