@@ -18,7 +18,7 @@ Out = Annotated[Path | None, typer.Option(help="The folder of the results.")]
 def _run(module: str, **options: Any) -> None:
     """Run a benchmark, which is imported only now: its libraries are not needed before."""
     with one_line_errors(ValueError, ImportError, OSError):
-        import_module(f"phiball.experiments.benchmarks.{module}").main(**options)
+        import_module(module).main(**options)
 
 
 @app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
@@ -28,7 +28,7 @@ def inner(
     out: Out = None,
 ) -> None:
     """Time the inner solver, and its accuracy, beside the other systems that are installed."""
-    _run("inner_solver", threads=threads, quick=quick, out=out)
+    _run("phiball.experiments.benchmarks.inner_solver", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")
@@ -40,7 +40,7 @@ def attacks(
     out: Out = None,
 ) -> None:
     """Count the errors that FGM, IFGM, PGM and white noise find, beside torchattacks if it is installed."""
-    _run("attacks", threads=threads, quick=quick, out=out)
+    _run("phiball.experiments.benchmarks.attacks", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench sampling --quick --out results/bench")
@@ -49,7 +49,7 @@ def sampling(
     out: Out = None,
 ) -> None:
     """Compare plain, antithetic and Sobol samples of balls by the noise of their means."""
-    _run("sampling", quick=quick, out=out)
+    _run("phiball.experiments.benchmarks.sampling", quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench training --part cost --quick --out results/bench")
@@ -63,7 +63,16 @@ def training(
     out: Out = None,
 ) -> None:
     """Time a training step by every method, and compare the estimators where the risk is known."""
-    _run("training", threads=threads, width=width, quick=quick, full=full, part=part, seed=seed, out=out)
+    _run(
+        "phiball.experiments.benchmarks.training",
+        threads=threads,
+        width=width,
+        quick=quick,
+        full=full,
+        part=part,
+        seed=seed,
+        out=out,
+    )
 
 
 @app.command(epilog="Example: phiball bench settings --quick --out results/bench")
@@ -75,7 +84,7 @@ def settings(
     out: Out = None,
 ) -> None:
     """Train digits with many balls, etas, divergences and estimators, and report which withstand attacks."""
-    _run("settings", threads=threads, quick=quick, out=out)
+    _run("phiball.experiments.benchmarks.settings", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench estimators --quick --out results/bench")
@@ -88,4 +97,4 @@ def estimators(
     out: Out = None,
 ) -> None:
     """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA is set."""
-    _run("estimators", threads=threads, quick=quick, seed=seed, out=out)
+    _run("phiball.experiments.benchmarks.estimators", threads=threads, quick=quick, seed=seed, out=out)

@@ -38,8 +38,8 @@ def verify(
 ) -> None:
     """Check the paper's statements: search each for violations, and reach a verdict."""
     with one_line_errors(ImportError):
+        from phiball.backends.processes import cores
         from phiball.verification.framework import runner
-        from phiball.verification.framework.parallel import cores
         from phiball.verification.report import errata as errata_file
         from phiball.verification.report import files, terminal
     console = Console()

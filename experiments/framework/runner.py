@@ -11,19 +11,17 @@ The folder of a run holds
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from threading import Thread
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from phiball.backends import Rng, rng, use
+from phiball.backends.processes import Lost, run_in_processes
 from phiball.experiments.framework.atomic_write import atomic_write
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
@@ -117,22 +115,14 @@ class RunFolder:
             for call in calls:
                 _compute_and_write(*call)
             return
-        joblib = import_module("joblib")
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads, initializer=_worker):
-            joblib.Parallel(n_jobs=self.jobs)(joblib.delayed(_compute_and_write)(*call) for call in calls)
-
-
-def _worker() -> None:
-    """Leave Ctrl-C, which a terminal sends to all processes, to the parent; and do not outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            sleep(1.0)
-        os._exit(1)  # what was computed so far is in files
-
-    Thread(target=watch, daemon=True).start()
+        lost: dict[int, Lost] = {}
+        for _, ended in run_in_processes(_compute_and_write, calls, jobs=self.jobs, threads=threads):
+            lost |= {k: outcome for k, outcome in ended.items() if isinstance(outcome, Lost)}
+        for k, outcome in lost.items():
+            raise ChildProcessError(
+                f"{len(lost)} of {len(calls)} tasks failed: the first, {calls[k][2]}, as {outcome.reason}; "
+                "the others are kept, and the same command computes the rest"
+            )
 
 
 def _compute_and_write(

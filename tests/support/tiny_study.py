@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from math import inf
@@ -58,6 +59,15 @@ class TinyStudy(Study[Config]):
 
     def findings(self, table: Table) -> list[str]:
         return [f"There are [{len(table.rows)}] tasks."]
+
+
+class DeadlyStudy(TinyStudy):
+    """Its second task kills the process that computes it."""
+
+    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        if task["k"] == 1:
+            os._exit(3)
+        return super().compute_task(config, task, rng, task_dir)
 
 
 STUDY = TinyStudy()

@@ -1,4 +1,4 @@
-"""What the tests of `parallel` run in worker processes, which find it by name."""
+"""What the tests of processes run in worker processes, which find it by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
+from phiball.backends.processes import THREAD_VARIABLES
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.framework.parallel import THREAD_VARIABLES
 
 
 def worker_state() -> tuple[set[str | None], bool]:
@@ -34,6 +34,7 @@ def die_once(flag: Path) -> str:
     try:
         flag.touch(exist_ok=False)
     except FileExistsError:
+        time.sleep(1.0)  # still running when the death of the other call is noticed
         return "survived"
     os._exit(3)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from phiball.backends import use
+from phiball.backends.processes import Lost, cores, run_in_processes
 from phiball.verification.framework import runner
 from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.parallel import Lost, cores, run_in_processes
 from phiball.verification.framework.runner import find, run
 from phiball.verification.report.json import to_json
 from tests.support import worker_tasks
@@ -94,7 +94,7 @@ def test_closing_the_iterator_ends_the_processes(tmp_path: Path) -> None:
 def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from phiball.verification.framework.parallel import run_in_processes
+from phiball.backends.processes import run_in_processes
 from tests.support.worker_tasks import leave_pid_and_sleep
 list(run_in_processes(leave_pid_and_sleep, [(Path({str(tmp_path)!r}),)] * 2, jobs=2))
 """

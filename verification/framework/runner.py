@@ -9,8 +9,8 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 from phiball.backends import active, use
+from phiball.backends.processes import Lost, run_in_processes
 from phiball.verification.framework.claim import Claim, Result
-from phiball.verification.framework.parallel import Lost, run_in_processes
 
 BEYOND = "beyond"
 SECTIONS = {

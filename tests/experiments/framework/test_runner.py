@@ -27,7 +27,7 @@ from phiball.backends import rng, use  # noqa: E402
 from phiball.experiments.cli import run as cli_run  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
-from tests.support.tiny_study import STUDY, Config  # noqa: E402
+from tests.support.tiny_study import STUDY, Config, DeadlyStudy  # noqa: E402
 
 CODE = """
 import sys
@@ -202,6 +202,17 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     after = len(finished(tmp_path))
     end_group(process)
     assert after == count < 8
+
+
+def test_a_task_that_kills_its_process_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    config = Config(count=4, pause=0.1)
+    with pytest.raises(
+        ChildProcessError, match=r"1 of 4 tasks failed: the first, .*'task 1'.* died with EXIT"
+    ):
+        run(DeadlyStudy(), config, tmp_path, seed=3, jobs=2)
+    assert len(finished(tmp_path)) == 3
+    run(STUDY, config, tmp_path, seed=3)
+    assert len(finished(tmp_path)) == 4
 
 
 def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
