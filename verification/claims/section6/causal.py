@@ -20,6 +20,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.oracles.causal import causal_plan
 
 Solve: TypeAlias = Callable[..., CausalValue]
@@ -46,10 +47,6 @@ class Instance:
     def solved(self, solve: Solve, eta: float, d: Divergence) -> CausalValue:
         """The same in the library's words, on arrays of the active backend."""
         xp = active().namespace
-
-        def array(v: Any) -> Array:
-            return array(np.asarray(v, dtype=float).tolist())
-
         share = self.joint / self.joint.sum(axis=1, keepdims=True)
         data = Conditional(
             array(np.arange(3)), array(np.tile(self.z, (3, 1))), array(share), array(self.joint.sum(axis=1))
