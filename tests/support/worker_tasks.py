@@ -29,14 +29,19 @@ def leave_pid_and_sleep(folder: Path) -> None:
     time.sleep(600.0)
 
 
-def die_once(flag: Path) -> str:
-    """Die in the first call of all, and return in the second."""
+def die_or_be_killed_once(folder: Path, name: str, other: str) -> str:
+    """In the first call, die while the other call runs, or wait for ever if `name` comes after `other`."""
     try:
-        flag.touch(exist_ok=False)
+        (folder / name).touch(exist_ok=False)
     except FileExistsError:
         time.sleep(1.0)  # still running when the death of the other call is noticed
         return "survived"
-    os._exit(3)
+    while not (folder / other).exists():
+        time.sleep(0.05)
+    if name <= other:
+        os._exit(3)
+    time.sleep(600.0)
+    return "was not killed"
 
 
 @claim("Lemma 1", id="X1", section=2, verdict=Verdict.HOLDS)

@@ -75,11 +75,12 @@ def test_error_of_a_task_is_raised_and_ends_the_processes() -> None:
     assert active_children() == []
 
 
-def test_task_that_dies_alone_is_lost_and_the_death_of_another_is_not_held_against_it(tmp_path: Path) -> None:
-    events = list(run_in_processes(worker_tasks.die_once, [(tmp_path / "a",)] * 2, jobs=2))
+def test_tasks_that_ran_beside_a_death_are_repeated_and_one_that_dies_alone_is_lost(tmp_path: Path) -> None:
+    pair = [(tmp_path, "a", "b"), (tmp_path, "b", "a")]
+    events = list(run_in_processes(worker_tasks.die_or_be_killed_once, pair, jobs=2))
     outcomes = {index: outcome for _, ended in events for index, outcome in ended.items()}
     assert outcomes == {0: "survived", 1: "survived"}
-    *_, (_, ended) = run_in_processes(worker_tasks.die_once, [(tmp_path / "b",)], jobs=1)
+    *_, (_, ended) = run_in_processes(worker_tasks.die_or_be_killed_once, [(tmp_path, "c", "c")], jobs=1)
     assert ended == {0: Lost("the process died with EXIT(3)")}
 
 
