@@ -63,16 +63,8 @@ def training(
     out: Out = None,
 ) -> None:
     """Time a training step by every method, and compare the estimators where the risk is known."""
-    _run(
-        "phiball.experiments.benchmarks.training",
-        threads=threads,
-        width=width,
-        quick=quick,
-        full=full,
-        part=part,
-        seed=seed,
-        out=out,
-    )
+    size = {"threads": threads, "width": width, "quick": quick, "full": full}
+    _run("phiball.experiments.benchmarks.training", **size, part=part, seed=seed, out=out)
 
 
 @app.command(epilog="Example: phiball bench settings --quick --out results/bench")

@@ -18,8 +18,7 @@ _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmat
 
 def verify(
     claim: Annotated[
-        str | None,
-        typer.Option(help="An id or name, such as A1 or strong_duality, or words of a statement."),
+        str | None, typer.Option(help="An id or name, such as A1 or strong_duality, or words of a statement.")
     ] = None,
     section: Annotated[
         str | None, typer.Option(help="A section of the paper, 2 to 6, or beyond: what goes further.")

@@ -1,4 +1,4 @@
-"""The cart and pole of Section 6.2, and Q-learning on it: compiled, and beside it in plain Python.
+"""The cart and pole of Section 6.2, and Q-learning on it, compiled.
 
 The dynamics are those of gymnasium's CartPole, in double precision and without its rounding of what the agent
 sees to single. A state is (position, velocity, angle, angular velocity); an episode ends when the cart leaves
@@ -7,16 +7,15 @@ sees to single. A state is (position, velocity, angle, angular velocity); an epi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, cos, pi, prod, sin
+from math import ceil, pi, prod
 from typing import Any
 
 import numpy as np
 
 from phiball.backends.numba.primitives import compiled
 from phiball.backends.numba.qlearning import landing_value, perturbed
-from phiball.refimpl import ENTROPIC, Grid, Maximum, q_update
+from phiball.refimpl import Grid, Maximum
 
 FORCE, CART, STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
 EDGE, LEAN = 2.4, 12 * 2 * pi / 360
@@ -170,62 +169,4 @@ def play(Q: Any, grid: Grid, starts: Any, cap: int, physics: Physics) -> Any:
     """The lengths (episodes,) of episodes in which the best action by Q is taken, cut off at `cap`."""
     lengths = np.zeros(len(starts), np.int64)
     _play(Q, _arrays(grid), starts, cap, physics.numbers(), lengths)
-    return lengths
-
-
-# --- The same in plain Python -------------------------------------------------------------------
-
-
-def plain_move(state: Sequence[float], action: int, physics: Physics) -> tuple[list[float], bool]:
-    """What `move` does: the next state, and whether the episode ends there."""
-    x, v, angle, spin = state
-    total, pole = physics.mass + CART, physics.mass * physics.length
-    push = FORCE if action == 1 else -FORCE
-    pull = (push + pole * spin**2 * sin(angle)) / total
-    turn = (physics.gravity * sin(angle) - cos(angle) * pull) / (
-        physics.length * (4 / 3 - physics.mass * cos(angle) ** 2 / total)
-    )
-    pace = pull - pole * turn * cos(angle) / total
-    after = [x + STEP * v, v + STEP * pace, angle + STEP * spin, spin + STEP * turn]
-    return after, abs(after[0]) > EDGE or abs(after[2]) > LEAN
-
-
-def plain_learn(
-    Q: Any,
-    grid: Grid,
-    backup: Backup,
-    discount: float,
-    schedules: tuple[Any, Any],
-    starts: Any,
-    numbers: Any,
-    physics: Physics,
-) -> tuple[Any, list[int]]:
-    """What `learn` does, step by step with `q_update`: a new table, and the lengths."""
-    lengths = []
-    for alpha, epsilon, start, drawn in zip(*schedules, starts, numbers, strict=True):
-        state, over, t = list(start), False, 0
-        while not over and t < len(drawn):
-            s = int(grid.cell(np.array(state)))
-            a = int(2 * drawn[t][1]) if drawn[t][0] < epsilon else int(np.argmax(Q[s]))
-            state, over = plain_move(state, a, physics)
-            law = grid.perturbed(np.array([state]), backup.radius)
-            Q = q_update(
-                Q, s, a, 1.0, 0, over,
-                alpha=float(alpha), discount=discount, neighbourhood=law,
-                eta=backup.eta, divergence=ENTROPIC, maximum=backup.maximum,
-            )  # fmt: skip
-            t += 1
-        lengths.append(t)
-    return Q, lengths
-
-
-def plain_play(Q: Any, grid: Grid, starts: Any, cap: int, physics: Physics) -> list[int]:
-    """What `play` does."""
-    lengths = []
-    for start in starts:
-        state, over, t = list(start), False, 0
-        while not over and t < cap:
-            state, over = plain_move(state, int(np.argmax(Q[int(grid.cell(np.array(state)))])), physics)
-            t += 1
-        lengths.append(t)
     return lengths

@@ -24,10 +24,7 @@ CHUNK = 500  # images that are attacked at a time
 def mean_norms(x: Array) -> dict[str, float]:
     """The mean l2 and linf norm of the images x (n, ...)."""
     flat = x.reshape(len(x), -1)
-    return {
-        "l2": float(flat.square().sum(-1).sqrt().mean()),
-        "linf": float(flat.abs().amax(-1).mean()),
-    }
+    return {"l2": float(flat.square().sum(-1).sqrt().mean()), "linf": float(flat.abs().amax(-1).mean())}
 
 
 def errors(

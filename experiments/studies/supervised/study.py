@@ -223,10 +223,7 @@ def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any],
     else:
         raw = (
             (images.train_x[:n], images.train_y[:n]),
-            (
-                images.test_x[: config.attacked],
-                images.test_y[: config.attacked],
-            ),
+            (images.test_x[: config.attacked], images.test_y[: config.attacked]),
         )
     torch = import_module("torch")
     return tuple(  # type: ignore[return-value]

@@ -15,12 +15,10 @@ from phiball.experiments.studies.cartpole.environment import (
     Physics,
     learn,
     move,
-    plain_learn,
-    plain_move,
-    plain_play,
     play,
 )
 from phiball.refimpl import Grid, Maximum
+from tests.support.plain_cartpole import plain_learn, plain_move, plain_play
 
 PHYSICS = {
     "original": Physics(),
