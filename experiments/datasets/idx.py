@@ -1,4 +1,4 @@
-"""Files of bytes in the IDX format, gzipped or plain: all of a file is read, or it is refused."""
+"""Reading files of bytes in the IDX format, gzipped or plain; an incomplete or damaged file is refused."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes: TypeAlias = NDArray[np.uint8]
-BYTES = b"\0\0\x08"  # how a file of unsigned bytes begins; the number of axes follows
+BYTES = b"\0\0\x08"  # the beginning of a file of unsigned bytes; the number of axes follows
 GZIP = b"\x1f\x8b"
-SIZE = 28  # images have as many rows and columns
+SIZE = 28  # rows and columns of an image
 LABELS = 10
 KINDS = {3: "images", 1: "labels"}  # by their number of axes
 
 
 def read_idx(path: Path, axes: int) -> Bytes:
-    """The images (3 axes) or labels (1) in a file, read-only; ValueError if it is anything else.
+    """Return the images (3 axes) or labels (1) in a file, read-only; raise ValueError for any other file.
 
-    Whether it is gzipped is told by its content, as some browsers unpack a file and leave its name.
+    The content shows whether it is gzipped, since some browsers unpack a file and keep its name.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; expected a file in the IDX format")
@@ -50,7 +50,7 @@ def _wrong(path: Path, axes: int, why: str) -> ValueError:
 
 
 def read_pair(images: Path, labels: Path) -> tuple[Bytes, Bytes]:
-    """Images (n, 28, 28) and labels (n,), 0 to 9, of two files; ValueError if they are anything else."""
+    """Return images (n, 28, 28) and labels (n,), 0 to 9, of two files; raise ValueError for other content."""
     x, y = read_idx(images, 3), read_idx(labels, 1)
     if not len(x):
         raise ValueError(f"{images} has no images; expected at least one")

@@ -6,18 +6,20 @@ They are read from a folder of the user's, or fetched once from their public sou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from phiball.backends import Array
 from phiball.experiments.datasets.idx import Bytes, read_pair
+from phiball.experiments.framework.requirements import require
 
 NAMES = ("mnist", "fashion-mnist", "kmnist", "digits")
 VARIABLE = "PHIBALL_DATA"
@@ -27,7 +29,7 @@ FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-# An address, and the SHA-256 checksum of each of FILES there.
+# Data set to its address and the SHA-256 checksum of each of FILES.
 SOURCES = {
     "mnist": (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -58,10 +60,10 @@ SOURCES = {
     ),
 }
 RETRIES = 2
-CHUNK = 1 << 16  # bytes that are taken at a time
-TIMEOUT = 10.0, 30.0  # seconds to connect, and without a byte
+CHUNK = 1 << 16  # bytes read at a time
+TIMEOUT = 10.0, 30.0  # seconds to connect, and between two bytes
 
-# The first thousand images of each: files of one data set, or part of it, are not taken for another.
+# Digest of the first thousand images: files of one data set, or a part of it, are not mistaken for another.
 BEGINNINGS = {
     "2304e0137aea1f23": ("mnist", "train"),
     "f8f3c5a608a9f7d4": ("mnist", "test"),
@@ -71,13 +73,10 @@ BEGINNINGS = {
     "3bf5c00d550dd8ec": ("kmnist", "test"),
 }
 
-# Told a file that is being fetched, its bytes that are here, and all of them (0 if not known).
-Say: TypeAlias = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Images (n, h, w) and labels (n,) to train and to test with, read-only; x / top lies in [0, 1]."""
+    """Images (n, h, w) and labels (n,) for training and for testing, read-only; x / top lies in [0, 1]."""
 
     name: str
     train_x: Bytes
@@ -88,24 +87,38 @@ class Images:
 
     @cached_property
     def digest(self) -> str:
-        """What identifies the data, however the files are compressed."""
-        found = sha256()
+        """A hash of the data, which does not depend on how the files are compressed."""
+        digest = sha256()
         for array in (self.train_x, self.train_y, self.test_x, self.test_y):
-            found.update(f"{array.shape}".encode())
-            found.update(array.tobytes())
-        return found.hexdigest()[:16]
+            digest.update(f"{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def tensors(
+        self, part: str, start: int | None = None, stop: int | None = None, *, device: str = "cpu"
+    ) -> tuple[Array, Array]:
+        """Return images start to stop of "train" or "test" as torch tensors.
+
+        Images are (n, 1, h, w), float32 in [0, 1]; labels are (n,), int64.
+        """
+        torch = import_module("torch")
+        x, y = (getattr(self, f"{part}_{name}")[start:stop] for name in "xy")
+        return (
+            torch.tensor(x[:, None] / np.float32(self.top), dtype=torch.float32, device=device),
+            torch.tensor(y.astype(np.int64), device=device),
+        )
 
 
-def load(name: str, folder: str | Path | None = None, *, say: Say | None = None) -> Images:
-    """The images of that name, one of NAMES.
+def load(name: str, folder: str | Path | None = None) -> Images:
+    """Return the images of that name, one of NAMES.
 
     `folder`, or else the variable PHIBALL_DATA, names a folder that holds `mnist/`, `fashion-mnist/` and
-    `kmnist/`, each with the four files in their usual names, with .gz or without (with, if both are there).
-    The folder of one data set will not do: its files do not say which one they are. What is in them is
-    checked, but not their checksums, as a copy that was compressed again has others.
+    `kmnist/`, each with the four files in their usual names, with .gz or without (with, if both exist). The
+    folder of a single data set will not do: its files do not say which data set they are. The content is
+    checked, but not the checksums, since a copy that was compressed again has others.
 
-    With neither, or an empty one, the files are fetched, held to their checksums and kept; `say` is told how
-    far that is, and if it is None a terminal shows it. `digits` is part of scikit-learn.
+    With neither, or an empty one, the files are fetched, checked against their checksums and kept; a terminal
+    shows a progress bar if tqdm is installed. `digits` is part of scikit-learn.
     """
     if name not in NAMES:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(NAMES)}")
@@ -114,47 +127,35 @@ def load(name: str, folder: str | Path | None = None, *, say: Say | None = None)
     if not isinstance(folder, str | os.PathLike | None):
         raise TypeError(f"folder is {folder!r}; expected a path")
     folder = folder or os.environ.get(VARIABLE)
-    paths = _found(Path(folder).expanduser(), name) if folder else _fetched(name, say)
-    found = Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)
-    for part, images, path in (("train", found.train_x, paths[0]), ("test", found.test_x, paths[2])):
-        known = BEGINNINGS.get(_beginning(images), (name, part))
+    paths = _local_files(Path(folder).expanduser(), name) if folder else _fetched_files(name)
+    images = Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)
+    for part, x, path in (("train", images.train_x, paths[0]), ("test", images.test_x, paths[2])):
+        known = BEGINNINGS.get(sha256(x[:1000].tobytes()).hexdigest()[:16], (name, part))
         if known != (name, part):
             raise ValueError(
-                f"{path} holds the images of {known[0]} to {known[1]} with; expected those of {name} "
-                f"to {part} with"
+                f"{path} holds the {known[1]} images of {known[0]}; expected the {part} images of {name}"
             )
-    return found
-
-
-def _beginning(images: Bytes) -> str:
-    """What identifies a data set, of which there may be a part alone."""
-    return sha256(images[:1000].tobytes()).hexdigest()[:16]
+    return images
 
 
 def _digits() -> Images:
-    """The 8 x 8 digits: the first 1,197 to train with, the last 600 to test."""
-    digits = _needed("sklearn.datasets", "scikit-learn", "digits").load_digits()
+    """Return the 8 x 8 digits: the first 1,197 to train with, the last 600 to test."""
+    datasets = require(
+        "sklearn.datasets", user="the data set digits", extra="experiments", package="scikit-learn"
+    )
+    digits = datasets.load_digits()
     x, y = digits.images.astype(np.uint8), digits.target.astype(np.uint8)
     for array in (x, y):
         array.flags.writeable = False
     return Images("digits", x[:1197], y[:1197], x[1197:], y[1197:], top=16)
 
 
-def _needed(module: str, package: str, name: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"the data set {name} needs {package}, which is not installed: pip install 'phiball[experiments]'"
-        ) from error
-
-
-def _found(folder: Path, name: str) -> list[Path]:
-    """The four files of a data set in its folder."""
+def _local_files(folder: Path, name: str) -> list[Path]:
+    """Return the paths of the four files of a data set in the user's folder."""
     place = folder / name
     if not place.is_dir():
         raise FileNotFoundError(
-            f"{place} is no folder; expected --data-dir or {VARIABLE} to name a folder that holds {name}/ "
+            f"{place} is not a folder; expected --data-dir or {VARIABLE} to name a folder that holds {name}/ "
             f"with {', '.join(FILES)}"
         )
     paths = []
@@ -166,9 +167,9 @@ def _found(folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _fetched(name: str, say: Say | None) -> list[Path]:
-    """The four files of a data set in the user's cache, fetched if they are not there."""
-    pooch = _needed("pooch", "pooch", name)
+def _fetched_files(name: str) -> list[Path]:
+    """Return the paths of the four files of a data set in the user's cache, fetched if they are missing."""
+    pooch = require("pooch", user=f"the data set {name}", extra="experiments")
     address, checksums = SOURCES[name]
     cache = pooch.create(
         path=pooch.os_cache("phiball") / name,
@@ -176,78 +177,27 @@ def _fetched(name: str, say: Say | None) -> list[Path]:
         registry=dict(zip(FILES, checksums, strict=True)),
         retry_if_failed=RETRIES,
     )
-    return [_fetch(pooch, cache, name, file, say) for file in FILES]
+    downloader = pooch.HTTPDownloader(
+        progressbar=find_spec("tqdm") is not None and sys.stderr.isatty(),
+        chunk_size=CHUNK,
+        timeout=TIMEOUT,
+        headers={"Accept-Encoding": "identity"},  # a file unpacked on its way fails its checksum
+    )
+    return [_fetch(cache, name, file, downloader) for file in FILES]
 
 
-def _fetch(pooch: Any, cache: Any, name: str, file: str, say: Say | None) -> Path:
-    with _shown() if say is None else nullcontext(say) as tell:
-        downloader = pooch.HTTPDownloader(
-            progressbar=_Bar(file, tell),
-            chunk_size=CHUNK,
-            timeout=TIMEOUT,
-            headers={"Accept-Encoding": "identity"},  # a file unpacked on its way fails its checksum
-        )
-        try:
-            return Path(cache.fetch(file, downloader=downloader))
-        except (OSError, ValueError) as error:  # OSError: the disk's, and all of the network's
-            kind = OSError if isinstance(error, OSError) else ValueError
-            raise kind(
-                f"{file} could not be fetched from {cache.get_url(file)} ({_root(error)}); expected the file "
-                f"with its checksum: download it by hand into a folder {name}/, and name the folder that "
-                f"holds {name}/ with --data-dir or {VARIABLE}"
-            ) from error
+def _fetch(cache: Any, name: str, file: str, downloader: Any) -> Path:
+    try:
+        return Path(cache.fetch(file, downloader=downloader))
+    except (OSError, ValueError) as error:  # OSError: of the disk, and of the network
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(
+            f"{file} could not be fetched from {cache.get_url(file)} ({_root(error)}); expected the file "
+            f"with its checksum: download it by hand into a folder {name}/, and name the folder that "
+            f"holds {name}/ with --data-dir or {VARIABLE}"
+        ) from error
 
 
 def _root(error: BaseException) -> BaseException:
-    """The first of a chain of errors, which says most: no route, no such host, a connection that broke."""
+    """Return the first of a chain of errors, which says most: no route, no such host, a broken connection."""
     return _root(error.__context__) if error.__context__ else error
-
-
-class _Bar:
-    """What pooch takes for a bar of progress; it tells `say`."""
-
-    def __init__(self, file: str, say: Say) -> None:
-        self.file, self.say = file, say
-        self.done = self._total = 0
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, size: int) -> None:  # at the beginning of each attempt
-        self._total = size
-        self.reset()
-
-    def reset(self) -> None:
-        self.done = 0
-
-    def update(self, size: int) -> None:
-        self.done += size
-        # pooch counts whole chunks.
-        self.say(self.file, min(self.done, self.total) if self.total else self.done, self.total)
-
-    def close(self) -> None:
-        pass
-
-
-@contextmanager
-def _shown() -> Iterator[Say]:
-    """A bar on the terminal, from the first byte on."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    bar = progress.add_task("", total=None)
-
-    def tell(file: str, done: int, total: int) -> None:
-        progress.start()
-        progress.update(bar, description=file, completed=done, total=total or None)
-
-    try:
-        yield tell
-    finally:
-        if progress.live.is_started:
-            progress.stop()

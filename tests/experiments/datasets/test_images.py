@@ -1,4 +1,4 @@
-"""Sets of images: read from a folder, fetched, or refused with a reason."""
+"""Data sets of images: read from a folder, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_a_folder_is_read(folder: Path, name: str, how: str) -> None:
     data = load(name, folder)
     expected = contents(SETS.index(name))
     assert (data.name, data.top) == (name, 255)
-    for found, file in zip((data.train_x, data.train_y, data.test_x, data.test_y), FILES, strict=True):
-        assert found.dtype == np.uint8
-        assert not found.flags.writeable
-        np.testing.assert_array_equal(found, expected[file])
+    for array, file in zip((data.train_x, data.train_y, data.test_x, data.test_y), FILES, strict=True):
+        assert array.dtype == np.uint8
+        assert not array.flags.writeable
+        np.testing.assert_array_equal(array, expected[file])
 
 
 def test_the_option_comes_before_the_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,9 +192,9 @@ def test_a_missing_file_is_named(folder: Path, file: str) -> None:
 
 @pytest.mark.parametrize("where", ["nowhere", "mnist", f"mnist/{TRAIN_X}"])
 def test_a_missing_folder_is_named(folder: Path, where: str) -> None:
-    """The folder of the files themselves is none of folders."""
+    """The folder of the files themselves will not do: it must hold one folder per data set."""
     with pytest.raises(
-        FileNotFoundError, match="is no folder; expected --data-dir or PHIBALL_DATA to name"
+        FileNotFoundError, match="is not a folder; expected --data-dir or PHIBALL_DATA to name"
     ) as caught:
         load("mnist", folder / where)
     assert str(caught.value).startswith(f"{folder / where / 'mnist'} is")
@@ -228,18 +228,18 @@ def test_the_digest_is_of_the_data_alone(folder: Path) -> None:
 
 def test_the_digest_notices_every_change(folder: Path) -> None:
     data = load("mnist", folder)
-    found = {data.digest}
+    digests = {data.digest}
     for part in ("train_x", "train_y", "test_x", "test_y"):
         for place in (0, -1):
             array = getattr(data, part).copy()
             array.flat[place] ^= 1
-            found.add(replace(data, **{part: array}).digest)
-    found.add(replace(data, train_x=data.train_x.reshape(9, 14, 56)).digest)
-    found.add(replace(data, train_x=data.test_x, test_x=data.train_x).digest)
+            digests.add(replace(data, **{part: array}).digest)
+    digests.add(replace(data, train_x=data.train_x.reshape(9, 14, 56)).digest)
+    digests.add(replace(data, train_x=data.test_x, test_x=data.train_x).digest)
     # The same bytes in the same order, cut elsewhere.
     x, y = data.train_x[:8], np.concatenate([data.train_x[8].ravel(), data.train_y])
-    found.add(replace(data, train_x=x, train_y=y).digest)
-    assert len(found) == 1 + 8 + 3
+    digests.add(replace(data, train_x=x, train_y=y).digest)
+    assert len(digests) == 1 + 8 + 3
 
 
 # --- Digits ---------------------------------------------------------------------------------------
@@ -261,6 +261,22 @@ def test_digits() -> None:
     np.testing.assert_array_equal(np.concatenate([data.train_x, data.test_x]), whole.images)
     np.testing.assert_array_equal(np.concatenate([data.train_y, data.test_y]), whole.target)
     assert data.train_x.max() == data.top
+
+
+@pytest.mark.parametrize("name", ["mnist", "digits"])
+def test_tensors(folder: Path, name: str) -> None:
+    """Each pixel is the float32 nearest to value / top, in the layout that networks take."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    pytest.importorskip("sklearn", reason="scikit-learn: not installed")
+    data = load(name, folder)
+    for part, x, y in (("train", data.train_x, data.train_y), ("test", data.test_x, data.test_y)):
+        images, labels = data.tensors(part)
+        assert (images.dtype, labels.dtype) == (torch.float32, torch.int64)
+        assert torch.equal(images[:, 0], torch.tensor(x / data.top, dtype=torch.float32))
+        assert labels.tolist() == y.tolist()
+        some, classes = data.tensors(part, 1, 3)
+        assert torch.equal(some, images[1:3])
+        assert torch.equal(classes, labels[1:3])
 
 
 @pytest.mark.parametrize(
@@ -325,12 +341,12 @@ def test_files_of_a_known_set_are_not_taken_for_another(
     assert load("fashion-mnist", folder).name == "fashion-mnist"
     shutil.rmtree(folder / "mnist")
     shutil.copytree(folder / "fashion-mnist", folder / "mnist")
-    with pytest.raises(ValueError, match=f"holds the images of fashion-mnist to {part} with") as refused:
+    with pytest.raises(ValueError, match=f"holds the {part} images of fashion-mnist; expected") as refused:
         load("mnist", folder)
     assert str(folder / "mnist" / file) in str(refused.value)
 
 
 def test_the_beginnings_are_those_of_the_real_files(real: Images) -> None:
     for part, images in (("train", real.train_x), ("test", real.test_x)):
-        found = hashlib.sha256(images[:1000].tobytes()).hexdigest()[:16]
-        assert BEGINNINGS[found] == (real.name, part)
+        digest = hashlib.sha256(images[:1000].tobytes()).hexdigest()[:16]
+        assert BEGINNINGS[digest] == (real.name, part)
