@@ -1,13 +1,13 @@
-"""Training of a torch model that can be killed at any moment: it goes on, and ends with the same weights.
+"""Train a torch model; with a checkpoint, a training that is killed resumes and ends with the same weights.
 
-A checkpoint holds everything that the next step depends on: weights, optimizer, random numbers, the place in
-the order of the data. It also says what it belongs to (`about`), and one of anything else is refused.
+A checkpoint holds everything that the next step depends on: weights, optimizer, random numbers, the position
+in the order of the data. It also records which training it belongs to (`about`); any other is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from math import ceil, isfinite
@@ -20,22 +20,22 @@ import numpy as np
 
 from phiball.backends import Array, Rng
 from phiball.experiments.framework.atomic_write import atomic_write
+from phiball.experiments.training.methods import Loss, Objective
 
-SAVE = 20.0  # seconds between checkpoints
-Objective = Callable[[Callable[[Array, Array], Array], Array, Rng], Array]
+SAVE_EVERY = 20.0  # seconds between checkpoints
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast: passes over the data, data points a step, and Adam's step size."""
+    """How long and how fast to train: passes over the data, data points per step, and Adam's step size."""
 
     epochs: int
     batch: int
     rate: float
 
 
-def losses(model: Any, y: Array) -> Callable[[Array, Array], Array]:
-    """The cross-entropy of each x, a perturbed copy of the data point i with label y[i]."""
+def losses(model: Any, y: Array) -> Loss:
+    """Return the function that gives the cross-entropy of each x, a perturbed copy of data point i."""
     cross_entropy = import_module("torch").nn.functional.cross_entropy
     return lambda x, i: cross_entropy(model(x), y[i], reduction="none")
 
@@ -48,33 +48,45 @@ def train(
     plan: Plan,
     source: Rng,
     *,
-    about: dict[str, Any],
-    keep: Path | None = None,
-    every: float = SAVE,
+    shuffle: Callable[[int], Array] | None = None,
+    about: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
+    save_every: float = SAVE_EVERY,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> list[float]:
-    """Train `model` in place by Adam on the data (x, y); the mean loss of each epoch.
+    """Train `model` in place by Adam on the data (x, y), and return the mean loss of each epoch.
 
-    `objective(loss, x, rng)` gives the scalar that a batch is trained with. Whoever kills this and calls it
-    again with a model of the same initial weights, the same `about`, seed and file `keep` gets the weights of
-    an undisturbed run. A checkpoint is written to `keep` every so many seconds, and at the end of all.
-    `on_step(done, total, loss)` hears of every step.
+    - `objective(loss, x, rng)` is the scalar that a batch is trained with.
+    - `source` gives the order of the data, unless `shuffle(epoch)` does, and the draws of the objective.
+    - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
+      training resumes when it is called again with a model of the same initial weights, the same `about`,
+      seed and file, and ends with the weights of an undisturbed run. (Not so with a `shuffle` of your own
+      that depends on what was drawn before.)
+    - `about`: what the training depends on, as JSON; a checkpoint of anything else is refused.
+    - `on_step(done, total, loss)` is called after every step.
     """
     torch = import_module("torch")
     # As JSON has it, without NumPy's numbers: `read` would not load them again.
     about = json.loads(
-        json.dumps({**about, "plan": asdict(plan), "images": list(x.shape)}, default=lambda v: v.tolist())
+        json.dumps(
+            {**(about or {}), "plan": asdict(plan), "images": list(x.shape)}, default=lambda v: v.tolist()
+        )
     )
     steps = ceil(len(x) / plan.batch)
     total = plan.epochs * steps
-    order, source = source.spawn(2)
-    orders = order.spawn(plan.epochs)
+    if shuffle is None:
+        order, source = source.spawn(2)
+        orders = order.spawn(plan.epochs)
+
+        def shuffle(epoch: int) -> Array:
+            return torch.from_numpy(orders[epoch].permutation(len(x), like=np.empty(0))).to(x.device)
+
     optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
-    curve: list[float] = []  # of epochs that are over
-    seen: list[float] = []  # losses of the steps of this one
+    curve: list[float] = []  # of the epochs that are over
+    seen: list[float] = []  # losses of the steps of this epoch
     first = 0
-    if keep is not None and keep.exists():
-        kept = read(keep, about)
+    if checkpoint is not None and checkpoint.exists():
+        kept = read(checkpoint, about)
         model.load_state_dict(kept["model"])
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
@@ -84,7 +96,7 @@ def train(
     for step in range(first, total):
         epoch, place = divmod(step, steps)
         if place == 0 or step == first:
-            shuffled = torch.from_numpy(orders[epoch].permutation(len(x), like=np.empty(0))).to(x.device)
+            shuffled = shuffle(epoch)
         batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
         optimizer.zero_grad()
         loss = objective(losses(model, y[batch]), x[batch], source)
@@ -97,31 +109,34 @@ def train(
             curve.append(float(np.mean(seen)))
             seen = []
         on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
-        if keep is not None and (step + 1 == total or monotonic() - saved >= every):
+        if checkpoint is not None and (step + 1 == total or monotonic() - saved >= save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
-            if step + 1 < total:  # the last one is the network, and no more
+            if step + 1 < total:  # the last one is the network alone
                 state |= {"optimizer": optimizer.state_dict(), "rng": source.state()}
-            write(keep, {**state, "model": model.state_dict()})
+            write(checkpoint, {**state, "model": model.state_dict()})
             saved = monotonic()
     return curve
 
 
 def write(file: Path, content: dict[str, Any]) -> None:
-    """Save a checkpoint, all of it or nothing."""
+    """Save a checkpoint, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as stream:
         import_module("torch").save(content, stream)
 
 
-def read(file: Path, about: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A checkpoint, read without running anything that it may contain; ValueError unless it is of `about`."""
+def read(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a checkpoint, read without running code that it may contain.
+
+    Raise ValueError for a damaged or foreign file, or one of another training than `about`.
+    """
     torch = import_module("torch")
     remedy = "delete it, and training begins anew"
     with file.open("rb") as stream:
         try:
             with ZipFile(stream) as packed:
                 if packed.testzip():
-                    raise ValueError("a checksum is wrong")  # torch does not look at them
+                    raise ValueError("a checksum is wrong")  # torch does not check them
             stream.seek(0)
             kept = torch.load(stream, map_location="cpu", weights_only=True)
         except Exception as error:  # a file that is not what it should be raises almost anything
@@ -131,11 +146,11 @@ def read(file: Path, about: dict[str, Any] | None = None) -> dict[str, Any]:
     if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")
     if about is not None and kept["about"] != about:
-        there = kept["about"]
+        saved = kept["about"]
         different = "; ".join(
-            f"{name} is {there.get(name)!r}, not {about.get(name)!r}"
-            for name in sorted({*about, *there})
-            if there.get(name) != about.get(name)
+            f"{name} is {saved.get(name)!r}, not {about.get(name)!r}"
+            for name in sorted({*about, *saved})
+            if saved.get(name) != about.get(name)
         )
         raise ValueError(f"{file} is a checkpoint of another training: {different}; {remedy}")
     return dict(kept)

@@ -1,132 +1,41 @@
-"""The ways to train that `phiball bench settings` compares."""
+"""Training methods: what a batch is trained with, and what that costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from math import inf
 
 from phiball.backends import Array, Rng, input_gradient
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    RegularizedLoss,
-    Tilted,
-    fgm,
-    ifgm,
-    indicator,
-)
+from phiball.refimpl import RegularizedLoss
 
-NORMS = {2.0: "l2", inf: "linf"}
-# A uniform point of an l2 ball in d dimensions goes radius/sqrt(d + 2) in any one direction, and one of a
-# linf ball radius/sqrt(3): radii of the sampled methods are that much larger for a like effect, d = 64.
-ATTACK_RADII = {2.0: (0.25, 0.5, 1.0, 2.0), inf: (0.05, 0.1, 0.2, 0.3)}
-SAMPLE_RADII = {2.0: (1.0, 2.0, 4.0, 8.0), inf: (0.2, 0.4, 0.8, 1.6)}
-# A tilted point goes all of the radius along the gradient at a strong tilt, and little at a weak one: kappa
-# of 0.1, 0.3 and 1 take it 0.1, 0.27 and 0.61 of the radius in l2, and in linf a third to half of kappa.
-TILTED_RADII = {2.0: (0.5, 1.0, 2.0, 4.0), inf: (0.1, 0.2, 0.4, 0.8)}
-RATIOS = (0.02, 0.2, 2.0)  # eta/radius; 2 is the paper's
-KAPPAS = (0.1, 0.3, 1.0)
-UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points weigh the same, and none is tilted
-STEPS = 7  # of IFGM in training
+UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points have equal weights, and none is tilted
 
-Loss = Callable[[Array, Array], Array]
+Loss = Callable[[Array, Array], Array]  # perturbed points and the indices of their data points, to losses
+Objective = Callable[[Loss, Array, Rng], Array]  # loss, batch and generator, to the scalar to minimise
 
 
 @dataclass(frozen=True)
 class Method:
-    """One way to train: its family and setting, evaluations a data point, and its loss of a batch."""
+    """A training method: its family and setting, evaluations per data point, and its objective."""
 
     family: str
     setting: str
     evaluations: float
-    objective: Callable[[Loss, Array, Rng], Array] = field(compare=False)
+    objective: Objective = field(compare=False)
 
 
-def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
-    """What needs no divergence: plain training, noise in one and in 2^level copies, and attacks."""
-    yield Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))
-    for norm, name in NORMS.items():
-        for copies in (SG(0), SG(level)):
-            family = f"noise {name}" if copies.level == 0 else f"noise x{copies.evaluations:g} {name}"
-            for radius in (SAMPLE_RADII[norm][k] for k in radii):
-                objective = RegularizedLoss(Ball(norm, radius), UNWEIGHTED_ETA, ENTROPIC, copies)
-                cost = copies.evaluations
-                yield Method(family, f"radius {radius:g}", cost, partial(by_objective, objective))
-        for radius in (ATTACK_RADII[norm][k] for k in radii):
-            ball = Ball(norm, radius)
-            for family, cost, attack in [
-                ("FGM", 2, lambda g, x, source, ball=ball: fgm(g, x, ball)),
-                ("random-start FGM", 2, lambda g, x, source, ball=ball: fgm(g, x, ball, rng=source)),
-                ("IFGM", STEPS + 1, lambda g, x, source, ball=ball: ifgm(g, x, ball, steps=STEPS)),
-            ]:
-                yield Method(f"{family} {name}", f"radius {radius:g}", cost, partial(attacked, attack))
-
-
-def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
-    """One tilted point, with eta = ratio * radius, and with the eta that kappa gives each data point."""
-    for norm, name in NORMS.items():
-        for radius in (TILTED_RADII[norm][k] for k in radii):
-            found = [(f"tilted {name}", f"eta {r * radius:g}", r * radius, Tilted()) for r in RATIOS]
-            found += [
-                (f"tilted by kappa {name}", f"kappa {k:g}", UNWEIGHTED_ETA, Tilted(kappa=k)) for k in KAPPAS
-            ]
-            for family, how, eta, proposal in found:
-                objective = RegularizedLoss(Ball(norm, radius), eta, ENTROPIC, SG(0), proposal)
-                yield Method(family, f"radius {radius:g}, {how}", 2, partial(by_objective, objective))
-
-
-def regularized(
-    family: str, ball: Ball, ratio: float, divergence: Divergence, estimator: SG | RTMLMC
-) -> Method:
-    """The regularised loss, with eta = ratio * radius."""
-    objective = RegularizedLoss(ball, ratio * ball.radius, divergence, estimator)
-    eta = "" if divergence.family == "indicator" else f", eta {ratio * ball.radius:g}"  # idle there
-    setting = f"radius {ball.radius:g}{eta}"
-    return Method(family, setting, estimator.evaluations, partial(by_objective, objective))
-
-
-def balls_and_etas(radii: tuple[int, ...], level: int) -> dict[Method, Ball]:
-    """The entropic divergence with SG at one level, for every ball and eta; with the ball of each."""
-    return {
-        regularized(f"entropic SG({level}) {name}", ball, ratio, ENTROPIC, SG(level)): ball
-        for norm, name in NORMS.items()
-        for ball in (Ball(norm, SAMPLE_RADII[norm][k]) for k in radii)
-        for ratio in RATIOS
-    }
-
-
-def estimators(ball: Ball, levels: Iterable[int]) -> Iterator[Method]:
-    """Every estimator at one ball, each with a few etas."""
-    candidates: dict[str, SG | RTMLMC] = {f"SG({level})": SG(level) for level in levels}
-    candidates |= {f"RT-MLMC(7) {how}": RTMLMC(7, how) for how in ("random", "stratified")}
-    for name, estimator in candidates.items():
-        for ratio in RATIOS[: 1 if name == "SG(0)" else None]:  # eta is idle with one point
-            yield regularized(f"estimator {name}", ball, ratio, ENTROPIC, estimator)
-
-
-def divergences(ball: Ball, level: int) -> Iterator[Method]:
-    """The other divergences at one ball, each with a few strengths."""
-    for ratio in RATIOS:
-        yield regularized("divergence quadratic", ball, ratio, QUADRATIC, SG(level))
-    for alpha in (0.5, 0.25, 0.125):
-        cvar = regularized("divergence CVaR", ball, 1.0, indicator(alpha), SG(level))
-        yield Method(cvar.family, f"{cvar.setting}, alpha {alpha:g}", cvar.evaluations, cvar.objective)
-
-
-def mean_loss(loss: Loss, x: Array) -> Array:
+def mean_loss(loss: Loss, x: Array, source: Rng | None = None) -> Array:
+    """Return the mean loss of a batch: the objective of plain training, which draws nothing."""
     return loss(x, import_module("torch").arange(len(x))).mean()
 
 
 def attacked(attack: Callable[[Loss, Array, Rng], Array], loss: Loss, x: Array, source: Rng) -> Array:
+    """Return the mean loss at the points that `attack(gradient, x, source)` finds."""
     return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
 
 
 def by_objective(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
+    """Return the estimated regularised loss of a batch."""
     return objective(loss, x, rng=source)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -10,13 +12,22 @@ from phiball.refimpl.validation import valid_count
 SIDE = 28
 
 
+@contextmanager
+def torch_seed(seed: int) -> Iterator[Any]:
+    """Seed torch's global generator within the block, and restore it afterwards; the value is `torch`."""
+    torch = import_module("torch")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(valid_count("seed", seed, 0))
+        yield torch
+
+
 def cnn(width: int = 64, *, seed: int = 0) -> Any:
-    """Classify images (N, 1, 28, 28) into ten classes: the convolutional network of Section 6.1.
+    """Return the convolutional network of Section 6.1: images (N, 1, 28, 28) to ten classes.
 
     Filters of 8 x 8 (stride 2, padding 3), 6 x 6 (stride 2) and 5 x 5, an ELU after each, and a linear layer.
-    The paper gives the sizes of the filters alone; their numbers (64, 128, 128 at the default `width`) and
+    The paper gives only the sizes of the filters; their numbers (64, 128, 128 at the default `width`) and
     strides are those of Sinha, Namkoong and Duchi, whose setup it follows. A `width` of 16 trains about ten
-    times as fast. `seed` gives the initial weights, and no other generator moves.
+    times as fast. `seed` sets the initial weights; torch's global generator is left alone.
 
     >>> import torch
     >>> from phiball.experiments.training.networks import cnn
@@ -24,10 +35,8 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
     (2, 10)
     """
     width = valid_count("width", width)
-    torch = import_module("torch")
-    nn = torch.nn
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(valid_count("seed", seed, 0))
+    with torch_seed(seed) as torch:
+        nn = torch.nn
         return nn.Sequential(
             nn.Conv2d(1, width, 8, stride=2, padding=3), nn.ELU(),
             nn.Conv2d(width, 2 * width, 6, stride=2), nn.ELU(),
@@ -37,7 +46,7 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
 
 
 def fast_cnn(width: int = 64, *, seed: int = 0) -> Any:
-    """The network of `cnn` in a form that trains faster: the same weights, and the same values to rounding.
+    """Return the network of `cnn` in a faster form: the same weights, and the same values up to rounding.
 
     The parameters have the names, shapes and order of those of `cnn`, so a state_dict fits both. Images are
     (N, 1, 28, 28) in any layout; derivatives of any order exist, as they do there.
@@ -49,21 +58,19 @@ def fast_cnn(width: int = 64, *, seed: int = 0) -> Any:
     True
     """
     width = valid_count("width", width)
-    torch = import_module("torch")
-    nn = torch.nn
     layers = import_module("phiball.experiments.training.fast_layers")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(valid_count("seed", seed, 0))
-        return nn.Sequential(  # in place: no layer needs what goes into its ELU again
-            layers.Strided(width), nn.ELU(inplace=True),
+    with torch_seed(seed) as torch:
+        nn = torch.nn
+        return nn.Sequential(  # in place: no layer needs the input of its ELU again
+            layers.SpaceToDepthConv(width, SIDE), nn.ELU(inplace=True),
             nn.Conv2d(width, 2 * width, 6, stride=2), nn.ELU(inplace=True),
-            layers.Whole(2 * width, 2 * width, 5), nn.ELU(inplace=True),
+            layers.FullKernelConv(2 * width, 2 * width, 5), nn.ELU(inplace=True),
             nn.Flatten(), nn.Linear(2 * width, 10),
         )  # fmt: skip
 
 
 def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
-    """Classify images (N, 1, *shape) into ten classes: one hidden layer of 8 `width` units, and an ELU.
+    """Return a dense network with 8 `width` hidden units and ELU: images (N, 1, *shape) to ten classes.
 
     >>> import torch
     >>> from phiball.experiments.training.networks import dense
@@ -72,17 +79,15 @@ def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
     """
     height, breadth = _sides(shape)
     width = valid_count("width", width)
-    torch = import_module("torch")
-    nn = torch.nn
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(valid_count("seed", seed, 0))
+    with torch_seed(seed) as torch:
+        nn = torch.nn
         return nn.Sequential(
             nn.Flatten(), nn.Linear(height * breadth, 8 * width), nn.ELU(), nn.Linear(8 * width, 10)
         )
 
 
 def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0, fast: bool = True) -> Any:
-    """Classify images (N, 1, *shape) into ten classes: `fast_cnn` (or `cnn`) at 28 x 28, `dense` below."""
+    """Return the network for images (N, 1, *shape): `fast_cnn` (or `cnn`) at 28 x 28, `dense` below."""
     height, breadth = _sides(shape)
     if max(height, breadth) > SIDE:
         raise ValueError(f"shape is {shape!r}; expected images of at most {SIDE} x {SIDE} pixels")

@@ -1,25 +1,26 @@
-"""A small network trained in seconds, and a few test images: where estimators are compared."""
+"""Small classifiers that train in seconds, and images to test them on."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
-from phiball.backends import Array
+from phiball.backends import Array, input_gradient, rng
 from phiball.experiments.datasets import images
+from phiball.experiments.training.loop import Plan, losses, train
+from phiball.experiments.training.methods import Objective, mean_loss
+from phiball.experiments.training.networks import torch_seed
 
-VARIABLE = images.VARIABLE
-IMAGES = 32  # that are perturbed; the risk is their mean
-TRAIN = 6000  # at most
+TEST_IMAGES = 32  # of `pretrained`; the risk is their mean
+TRAIN_IMAGES = 6000  # at most
 
 
 @dataclass(frozen=True)
-class Task:
-    """A trained network, and test images x (N, d) with labels y."""
+class Classifier:
+    """A trained network, and test images x (N, ...) with labels y."""
 
     name: str
     model: Any
@@ -27,52 +28,50 @@ class Task:
     y: Array
 
     def loss(self, x: Array, i: Array) -> Array:
-        """The cross-entropy of each x."""
-        return import_module("torch").nn.functional.cross_entropy(self.model(x), self.y[i], reduction="none")
+        """Return the cross-entropy of each x, a perturbed copy of test image i."""
+        return losses(self.model, self.y)(x, i)
+
+    def gradient(self, x: Array, i: Array) -> Array:
+        """Return the gradient of each loss in its x."""
+        return input_gradient(self.loss, x, i)
+
+    def errors(self, x: Array) -> int:
+        """Return how many of the images x, perturbed copies of the test images, are misclassified."""
+        torch = import_module("torch")
+        with torch.no_grad():
+            return int(torch.sum(torch.argmax(self.model(x), -1) != self.y))
 
 
-def train(seed: int = 0, *, epochs: int = 10) -> Task:
-    """One hidden layer, trained plainly on scikit-learn's digits, or on MNIST if PHIBALL_DATA says where.
+def fit(
+    make_layers: Callable[[Any], list[Any]],
+    x: Array,
+    y: Array,
+    *,
+    epochs: int,
+    seed: int,
+    objective: Objective = mean_loss,
+) -> Any:
+    """Return a network of the layers `make_layers(torch.nn)`, trained by Adam at 3e-3 on batches of 64.
 
-    That is the folder that holds `mnist/`, with the four files in their usual names.
+    `seed` sets the initial weights, the order of the data and the objective's draws.
     """
-    torch = needed("torch", "torch")
-    name, (x, y), test = _images(torch)
-    nn = torch.nn
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 10))
-        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        for _ in range(epochs):
-            for batch in torch.split(torch.randperm(len(x)), 64):
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-                optimizer.step()
-    return Task(name, model, *test)
+    with torch_seed(seed) as torch:
+        model = torch.nn.Sequential(*make_layers(torch.nn))
+        plan = Plan(epochs, batch=64, rate=3e-3)
+        train(model, objective, x, y, plan, rng(seed), shuffle=lambda epoch: torch.randperm(len(x)))
+    return model
 
 
-def _images(torch: Any) -> tuple[str, tuple[Array, Array], tuple[Array, Array]]:
-    """A name, images (n, d) in [0, 1] with their labels to train with, and the few of the test."""
-    if os.environ.get(VARIABLE):
-        name, data = "MNIST", images.load("mnist")
-    else:
-        needed("sklearn.datasets", "scikit-learn")
-        name, data = "digits", images.load("digits")
-    train, test = (
-        (
-            torch.tensor(x[:n].reshape(len(x[:n]), -1) / data.top, dtype=torch.float32),
-            torch.tensor(y[:n].astype(np.int64)),
-        )
-        for x, y, n in ((data.train_x, data.train_y, TRAIN), (data.test_x, data.test_y, IMAGES))
-    )
-    return name, train, test
+def pretrained(seed: int = 0, *, epochs: int = 10) -> Classifier:
+    """Return a network with one hidden layer, trained plainly on scikit-learn's digits or on MNIST.
 
+    It is MNIST if PHIBALL_DATA names the folder that holds `mnist/`. Images are flat: (N, d).
+    """
+    data = images.load("mnist" if os.environ.get(images.VARIABLE) else "digits")
+    (x, y), (test_x, test_y) = data.tensors("train", 0, TRAIN_IMAGES), data.tensors("test", 0, TEST_IMAGES)
+    x, test_x = x.flatten(1), test_x.flatten(1)
 
-def needed(name: str, package: str) -> Any:
-    """Import a module, or say what to install."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"the bench of estimators needs {package}, which is not installed: pip install 'phiball[bench]'"
-        ) from error
+    def layers(nn: Any) -> list[Any]:
+        return [nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 10)]
+
+    return Classifier(data.name, fit(layers, x, y, epochs=epochs, seed=seed), test_x, test_y)

@@ -76,7 +76,7 @@ class Training:
 
         self.curve = train(
             self.model, objective, x, y, self.plan, rng(11),
-            about=ABOUT, keep=self.keep, every=0, on_step=on_step,
+            about=ABOUT, checkpoint=self.keep, save_every=0, on_step=on_step,
         )  # fmt: skip
         return self
 

@@ -162,7 +162,7 @@ def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
         Plan(config.epochs, config.batch, config.rate),
         source,
         about={**task, "data": images.digest, "width": config.width, "objective": _about(config)},
-        keep=task_dir.file("network.pt"),
+        checkpoint=task_dir.file("network.pt"),
         on_step=lambda done, total, loss: task_dir.report_progress(share * done / total, f"loss {loss:.3f}"),
     )
     percentages = errors(

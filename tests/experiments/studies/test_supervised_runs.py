@@ -35,7 +35,7 @@ from phiball.experiments.training import loop as training
 from phiball.experiments.framework.runner import run
 from phiball.experiments.framework.tasks import TaskDir
 from tests.experiments.studies.test_supervised_runs import RUN
-training.train.__kwdefaults__["every"] = 0
+training.train.__kwdefaults__["save_every"] = 0
 TaskDir.report_progress = lambda self, share, text: time.sleep(0.02)
 run(STUDY, RUN, Path(sys.argv[1]), seed=3)
 """

@@ -67,7 +67,7 @@ LONG = Plan(epochs=6, batch=8, rate=0.01)
 KILLED = ("RT-MLMC stratified", "tilted l2")
 
 
-def _loaded() -> None:
+def _load_libraries() -> None:
     """Load what every child would have to, short of a backward pass: torch allows none before a fork."""
     OBJECTIVES["RT-MLMC stratified"](lambda x, i: x.sum((1, 2, 3)), images()[0], rng(0))
     weight = torch.zeros(1, requires_grad=True)
@@ -78,29 +78,29 @@ def _loaded() -> None:
 def killed_at_random(folder: Path) -> None:
     """Train in child processes that get SIGKILL, until one is done; print the steps that were kept."""
     torch.set_num_threads(1)
-    _loaded()
+    _load_libraries()
     moments = random.Random(0)
     for number, name in enumerate(KILLED):
         file, steps = folder / f"{number}.pt", [0]
         while steps[-1] < 18:
-            heard, said = os.pipe()
+            receiver, sender = os.pipe()
             child = os.fork()
             if child == 0:
-                Training(name, file, LONG).go(lambda *told: os.write(said, b".") and None)  # noqa: B023
+                Training(name, file, LONG).go(lambda *step: os.write(sender, b".") and None)  # noqa: B023
                 os._exit(0)
-            os.close(said)
+            os.close(sender)
             for _ in range(moments.randrange(2, 6)):
-                os.read(heard, 1)  # one a step; at once if there are no more
+                os.read(receiver, 1)  # one per step; at once if there are no more
             time.sleep(moments.uniform(0, 0.004))
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            os.close(heard)
+            os.close(receiver)
             steps.append(read(file)["step"])
         print(*steps)
 
 
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from tests.test_training_checkpoints import *; "
+    code = "import sys; from pathlib import Path; from tests.experiments.training.test_checkpoints import *; "
     code += "killed_at_random(Path(sys.argv[1]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=900
@@ -125,15 +125,15 @@ def test_the_weights_are_those_of_a_plain_loop() -> None:
     for epoch in range(2):
         order = orders[epoch].permutation(22, like=np.empty(0))
         assert sorted(order) == list(range(22))
-        found = []
+        epoch_losses = []
         for batch in (order[:8], order[8:16], order[16:]):
             optimizer.zero_grad()
             log_p = by_hand(x[batch]).log_softmax(-1)
             loss = -log_p[range(len(batch)), y[batch]].mean()
             loss.backward()
             optimizer.step()
-            found.append(loss.item())
-        curve.append(sum(found) / 3)
+            epoch_losses.append(loss.item())
+        curve.append(sum(epoch_losses) / 3)
     it = Training("plain", None).go()
     assert it.curve == pytest.approx(curve, rel=1e-6)
     for ours, theirs in zip(it.model.parameters(), by_hand.parameters(), strict=True):
@@ -141,22 +141,22 @@ def test_the_weights_are_those_of_a_plain_loop() -> None:
     assert weights(it.model) != weights(model())
 
 
-def test_every_step_is_told_of_with_the_mean_loss_of_its_epoch() -> None:
-    found: list[float] = []
-    told: list[tuple[int, int, float]] = []
+def test_every_step_is_reported_with_the_mean_loss_of_its_epoch() -> None:
+    values: list[float] = []
+    steps: list[tuple[int, int, float]] = []
     x, y = images()
 
     def objective(loss: Any, x: Any, source: Rng) -> Any:
         value = plain(loss, x, source)
-        found.append(value.item())
+        values.append(value.item())
         return value
 
     curve = train(
-        model(), objective, x, y, PLAN, rng(0), about=ABOUT, on_step=lambda *step: told.append(step)
+        model(), objective, x, y, PLAN, rng(0), about=ABOUT, on_step=lambda *step: steps.append(step)
     )
-    assert [step[:2] for step in told] == [(k, STEPS) for k in range(1, STEPS + 1)]
-    means = [np.mean(found[first : k + 1]) for first in (0, 3) for k in range(first, first + 3)]
-    np.testing.assert_allclose([step[2] for step in told], means)
+    assert [step[:2] for step in steps] == [(k, STEPS) for k in range(1, STEPS + 1)]
+    means = [np.mean(values[first : k + 1]) for first in (0, 3) for k in range(first, first + 3)]
+    np.testing.assert_allclose([step[2] for step in steps], means)
     np.testing.assert_allclose(curve, [means[2], means[5]])
 
 
@@ -165,7 +165,7 @@ def test_every_step_is_told_of_with_the_mean_loss_of_its_epoch() -> None:
 
 def test_without_a_file_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(torch, "save", lambda *told: pytest.fail("it saves"))
+    monkeypatch.setattr(torch, "save", lambda *arguments: pytest.fail("it saves"))
     Training("plain", None).go()
     assert list(tmp_path.iterdir()) == []
 
@@ -176,10 +176,10 @@ def test_it_is_written_every_so_often_and_at_the_end(tmp_path: Path, monkeypatch
     monkeypatch.setattr(training, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(training, "write", lambda file, content: steps.append(content["step"]))
     x, y = images()
-    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, keep=tmp_path / "n.pt", every=2.5)
-    assert steps == [3, 6]  # the clock shows a second a look, and there is one look a step
+    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, checkpoint=tmp_path / "n.pt", save_every=2.5)
+    assert steps == [3, 6]  # the clock advances a second per reading, and is read once per step
     steps.clear()
-    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, keep=tmp_path / "n.pt", every=inf)
+    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, checkpoint=tmp_path / "n.pt", save_every=inf)
     assert steps == [6]
 
 
@@ -236,7 +236,7 @@ def test_numbers_of_numpy_are_kept_and_found_again(tmp_path: Path) -> None:
             if done == stop:
                 raise KeyboardInterrupt
 
-        return train(model, plain, x, y, plan, rng(0), about=about, keep=keep, every=0, on_step=at)
+        return train(model, plain, x, y, plan, rng(0), about=about, checkpoint=keep, save_every=0, on_step=at)
 
     with pytest.raises(KeyboardInterrupt):
         go(model(), tmp_path / "n.pt", 4)
@@ -257,7 +257,7 @@ def test_a_loss_that_is_no_number_is_an_error(bad: float, tmp_path: Path) -> Non
 
     keep = tmp_path / "network.pt"
     with pytest.raises(ValueError, match=f"the training loss is {bad} at step 3; a smaller rate may help"):
-        train(model(), objective, x, y, PLAN, rng(0), about=ABOUT, keep=keep, every=0)
+        train(model(), objective, x, y, PLAN, rng(0), about=ABOUT, checkpoint=keep, save_every=0)
     kept = read(keep)
     assert kept["step"] == 2  # of the last good step
     assert all(value.isfinite().all() for value in kept["model"].values())

@@ -32,7 +32,7 @@ def refused(file: Path, match: str, **changed: Any) -> None:
             changed.get("plan", PLAN),
             rng(11),
             about=changed.get("about", ABOUT),
-            keep=file,
+            checkpoint=file,
         )
     assert str(file) in str(error.value)
     assert "delete it, and training begins anew" in str(error.value)
