@@ -1,27 +1,25 @@
 """`phiball bench estimators`: uniform and tilted points at a trained network, by bias, noise and cost.
 
-The entropic risk of a few test images and its gradient in the network's parameters are estimated again and
-again, and compared with long runs. Where no reference can be trusted, the highest estimate still says how
-much too low the others are at least, as all are low on average.
+The entropic risk of a few test images and its gradient in the network's parameters are estimated repeatedly,
+and compared with long runs. Where no reference can be trusted, the highest estimate still shows how much too
+low the others are at least, since all are low on average.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import hypot, inf, sqrt
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from phiball.backends import rng
-from phiball.experiments.benchmarks.estimates import APART, Mean, Reference, estimate, judge, long_run
-from phiball.experiments.benchmarks.training import about
+from phiball.experiments.benchmarks.output import open_console, run_details, write_results
+from phiball.experiments.benchmarks.reference_values import AGREE, Mean, Reference, estimate, judge, long_run
+from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.tables import ReportTable
-from phiball.experiments.training.pretrained import Task, needed, train
+from phiball.experiments.training.pretrained import Classifier, pretrained
 from phiball.refimpl import Ball, Tilted, Uniform
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
@@ -33,14 +31,14 @@ PROPOSALS: dict[str, Uniform | Tilted] = {
 NORMS = {2.0: "l2", inf: "linf"}
 RADII = {2.0: (0.5, 2.0), inf: (0.1, 0.3)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius
-KNOWN = 3  # errors that a bias must exceed to be told from none
+SIGNIFICANT = 3  # a bias of fewer errors than this cannot be told from zero
 NOTE = (
     "bias and sd of the value, in units of the loss; of the gradient, in % of its length (sd: root mean "
-    "squared distance from the mean); < : within three errors of bias and reference, so not told from "
-    "none; <= : no reference, and so much too low at least; ? : nothing known; retilted: Tilted(retilt=1)"
+    "squared distance from the mean); < : within three errors of bias and reference, hence possibly zero; "
+    "<= : no reference, but at least this much too low; ? : not known; retilted: Tilted(retilt=1)"
 )
 SUMMARY = (
-    "root mean squared distance from the reference gradient, in % of its length, at so many points a data "
+    "root mean squared distance from the reference gradient, in % of its length, at so many points per data "
     "point (evaluations: uniform n, tilted n + 1, retilted n + 2); ?: tilted and uniform references differ, "
     "are too noisy, or are below an estimate, so that none can be trusted"
 )
@@ -93,18 +91,18 @@ class Row:
 
     @property
     def where(self) -> str:
-        """Ball and eta, in words."""
+        """Ball and eta as text."""
         return f"{self.norm} {self.radius:g}, eta {self.ratio:g} radius"
 
 
 def row(where: tuple[str, float, float], name: str, n: int, mean: Mean, truth: Reference, top: Mean) -> Row:
-    """What is known of one estimator; `top` is the highest estimate, which is low on average too."""
+    """Return what is known of one estimator; `top` is the highest estimate, which is low on average too."""
     error = hypot(mean.value_error, truth.value_error)
     slope_error = hypot(mean.gradient_error, truth.gradient_error)
     apart = float(np.linalg.norm(mean.gradient - truth.gradient))
     # Noise adds its square to that of the length of the difference.
     slope_bias = sqrt(max(0.0, apart**2 - slope_error**2))
-    below = mean.value - top.value + APART * hypot(mean.value_error, top.value_error)
+    below = mean.value - top.value + AGREE * hypot(mean.value_error, top.value_error)
     return Row(
         *where,
         truth.value,
@@ -127,27 +125,27 @@ def row(where: tuple[str, float, float], name: str, n: int, mean: Mean, truth: R
     )
 
 
-def rows(task: Task, scale: Scale, seed: int = 0) -> Iterator[Row]:
-    """Every proposal and number of points, at every ball and eta."""
+def rows(classifier: Classifier, scale: Scale, seed: int = 0) -> Iterator[Row]:
+    """Yield every proposal and number of points, at every ball and eta."""
     source = rng(seed)
     for norm, name in NORMS.items():
         for radius in RADII[norm][: scale.radii]:
             for ratio in scale.ratios:
-                problem = task, Ball(norm, radius), ratio * radius
-                found = {
-                    (how, level): estimate(*problem, proposal, level, scale.replications, source)
-                    for how, proposal in PROPOSALS.items()
+                problem = classifier, Ball(norm, radius), ratio * radius
+                means = {
+                    (label, level): estimate(*problem, proposal, level, scale.replications, source)
+                    for label, proposal in PROPOSALS.items()
                     for level in scale.levels
-                    if level > 0 or how != "antithetic"  # a pair is two points
+                    if level > 0 or label != "antithetic"  # a pair is two points
                 }
                 tilted, uniform = (
-                    long_run(*problem, PROPOSALS[how], scale.long[how], scale.runs, source)
-                    for how in ("tilted", "uniform")
+                    long_run(*problem, PROPOSALS[label], scale.long[label], scale.runs, source)
+                    for label in ("tilted", "uniform")
                 )
-                truth = judge(tilted, uniform, list(found.values()))
-                top = max([tilted, uniform, *found.values()], key=lambda m: m.value - APART * m.value_error)
-                for (how, level), mean in found.items():
-                    yield row((name, radius, ratio), how, 1 << level, mean, truth, top)
+                truth = judge(tilted, uniform, list(means.values()))
+                top = max([tilted, uniform, *means.values()], key=lambda m: m.value - AGREE * m.value_error)
+                for (label, level), mean in means.items():
+                    yield row((name, radius, ratio), label, 1 << level, mean, truth, top)
 
 
 def _number(x: float) -> str:
@@ -157,21 +155,21 @@ def _number(x: float) -> str:
 def _bias(row: Row) -> str:
     if row.bias is None:
         return "?" if row.bias_at_most is None else f"<= {_number(row.bias_at_most)}"
-    error = KNOWN * row.bias_error
+    error = SIGNIFICANT * row.bias_error
     return f"{row.bias:+.2g}" if abs(row.bias) > error else f"< {_number(error)}"
 
 
 def _gradient_bias(row: Row) -> str:
     if row.gradient_bias is None:
         return "?"
-    error = KNOWN * row.gradient_bias_error
+    error = SIGNIFICANT * row.gradient_bias_error
     apart = hypot(row.gradient_bias, row.gradient_bias_error)
     return _number(100 * row.gradient_bias) if apart > error else f"< {_number(100 * error)}"
 
 
 def tables(measured: list[Row]) -> list[ReportTable]:
-    """One for each ball and eta."""
-    found = []
+    """Return a table for each ball and eta."""
+    pages = []
     for where in dict.fromkeys(row.where for row in measured):
         mine = [row for row in measured if row.where == where]
         first = mine[0]
@@ -194,12 +192,12 @@ def tables(measured: list[Row]) -> list[ReportTable]:
             for row in mine
         ]
         headings = ("points", "n", "evaluations", "bias", "sd", "gradient bias %", "gradient sd %")
-        found.append(ReportTable(f"{where}: {risk}", headings, cells))
-    return [*found[:-1], replace(found[-1], note=NOTE)]
+        pages.append(ReportTable(f"{where}: {risk}", headings, cells))
+    return [*pages[:-1], replace(pages[-1], note=NOTE)]
 
 
 def summary(measured: list[Row]) -> ReportTable:
-    """The error of the gradient at the fewest and at the most points, for every ball and eta."""
+    """Return the error of the gradient at the fewest and at the most points, for every ball and eta."""
     counts = [row.n for row in measured]
     ends = sorted({min(counts), max(counts)})
     columns = [
@@ -219,28 +217,26 @@ def summary(measured: list[Row]) -> ReportTable:
 
 def main(threads: int = 1, quick: bool = False, seed: int = 0, out: Path | None = None) -> None:
     """Print the tables, and write them as JSON and Markdown to the folder `out`, if one is named."""
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
-    needed("torch", "torch").set_num_threads(threads)
-    console = Console(width=max(132, Console().width))
+    require("torch", user="bench estimators", extra="bench").set_num_threads(threads)
+    console = open_console(out)
     measured: list[Row] = []
     with console.status("training") as status:
-        task = train(seed)
-        for row in rows(task, QUICK if quick else Scale(), seed):
+        classifier = pretrained(seed)
+        for row in rows(classifier, QUICK if quick else Scale(), seed):
             status.update(f"{row.where}: {row.proposal}, n = {row.n}")
             measured.append(row)
     pages = [*tables(measured), summary(measured)]
     for page in pages:
         console.print(page.table())
-    if out is not None:
-        record = about(seed=seed, threads=threads, quick=quick, data=task.name, images=len(task.x))
-        _write(out, record, measured, pages)
-        console.print(f"wrote {out / 'estimators.json'} and {out / 'estimators.md'}", soft_wrap=True)
-
-
-def _write(out: Path, record: dict[str, Any], measured: list[Row], pages: list[ReportTable]) -> None:
-    text = json.dumps({**record, "rows": [asdict(row) for row in measured]}, indent=1, allow_nan=False)
-    (out / "estimators.json").write_text(text + "\n", encoding="utf-8")
-    facts = [f"- {key}: {value}" for key, value in record.items()]
-    page = ["# Estimators at a trained network", "", *facts, "", *(page.markdown() for page in pages)]
-    (out / "estimators.md").write_text("\n".join(page), encoding="utf-8")
+    details = run_details(
+        seed=seed, threads=threads, quick=quick, data=classifier.name, images=len(classifier.x)
+    )
+    write_results(
+        console,
+        out,
+        "estimators",
+        {**details, "rows": [asdict(row) for row in measured]},
+        title="Estimators at a trained network",
+        facts=[f"{key}: {value}" for key, value in details.items()],
+        tables=pages,
+    )

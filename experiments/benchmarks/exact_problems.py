@@ -22,8 +22,8 @@ BATCH = 64
 class Problem:
     """A loss(theta, x, i) around data z whose regularised risk is known.
 
-    `value` is the mean of the risk over the data, and `slopes` (n, k) the gradient in theta of the risk of
-    each data point.
+    `value` is the mean risk over the data; `slopes` (n, k) are the gradients in theta of the risk of each
+    data point.
     """
 
     name: str
@@ -39,17 +39,17 @@ class Problem:
 
     @property
     def slope(self) -> Array:
-        """The gradient of the mean of the risk."""
+        """The gradient of the mean risk."""
         return np.mean(self.slopes, axis=0)
 
     @property
     def spread(self) -> float:
-        """The noise that drawing a batch adds: how far its mean slope lies from that of all data."""
+        """The noise that drawing a batch adds: the distance of its mean slope from that of all data."""
         return sqrt(np.sum(np.var(self.slopes, axis=0)) / BATCH)
 
 
 def logistic(n: int = BATCH) -> Problem:
-    """log(1 + exp(-y theta.x)) around n points of the plane, on a disc."""
+    """Return the problem of log(1 + exp(-y theta.x)) around n points of the plane, on a disc."""
     source = np.random.default_rng(0)
     z = source.normal(size=(n, 2))
     y = np.where(source.random(n) < 0.5, -1.0, 1.0)
@@ -69,22 +69,12 @@ def logistic(n: int = BATCH) -> Problem:
         index = np.full(len(x), i)
         gamma = worst_case(loss(theta, x, index), eta, divergence, p=rule.weights).weights
         slopes[i] = gamma @ gradient(theta, x, index)
-    return Problem(
-        "logistic, d = 2, quadratic",
-        z,
-        theta,
-        ball,
-        eta,
-        divergence,
-        loss,
-        gradient,
-        float(risk.value),
-        slopes,
-    )
+    name, value = "logistic, d = 2, quadratic", float(risk.value)
+    return Problem(name, z, theta, ball, eta, divergence, loss, gradient, value, slopes)
 
 
 def linear(n: int = BATCH, d: int = 10) -> Problem:
-    """theta.x around n points in d dimensions, on an l2 ball."""
+    """Return the problem of theta.x around n points in d dimensions, on an l2 ball."""
     source = np.random.default_rng(0)
     z = source.normal(size=(n, d)) / sqrt(d)
     theta = source.normal(size=d)
@@ -111,5 +101,5 @@ def linear(n: int = BATCH, d: int = 10) -> Problem:
 
 
 def problems() -> list[Problem]:
-    """Those of the table."""
+    """Return the problems of the table."""
     return [logistic(), linear()]

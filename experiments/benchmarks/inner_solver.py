@@ -1,29 +1,29 @@
 """`phiball bench inner`: time and accuracy of the inner solver beside the systems people use today.
 
 Time is a multiple of `np.max` over the same flat array, one streaming pass over the losses; the two are
-measured in turn within one run, so that a busy machine slows both. Ours return value, mu, weights
-and gap; the others return what their row says.
+measured in turn within one run, so that a busy machine slows both. phiball returns value, mu, weights and
+gap; the others return what their row says.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from phiball.backends import threads as thread_count
 from phiball.backends import use
+from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
+from phiball.experiments.benchmarks.third_party import optional_module
+from phiball.experiments.benchmarks.timing import ratio
+from phiball.experiments.framework.requirements import missing_package_message
+from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
 from phiball.verification.oracles.inner import solve_extended
 
@@ -52,15 +52,8 @@ class Row:
     error: float | None
 
 
-def _ours(divergence: Divergence) -> Solver:
+def _phiball(divergence: Divergence) -> Solver:
     return lambda f: worst_case(f, ETA, divergence).weights
-
-
-def _module(name: str) -> Any | None:
-    try:
-        return import_module(name)
-    except ImportError:
-        return None
 
 
 def _sort_sparsemax(f: Any) -> Any:
@@ -78,38 +71,38 @@ def _partition(f: Any) -> Any:
     return weights
 
 
-def _peers(problem: str) -> dict[str, Solver]:
-    """The other systems that are installed, as functions of NumPy losses."""
-    found: dict[str, Solver] = {}
-    torch, entmax, special = _module("torch"), _module("entmax"), _module("scipy.special")
+def _third_party(problem: str) -> dict[str, Solver]:
+    """Return the other systems that are installed, as functions of NumPy losses."""
+    solvers: dict[str, Solver] = {}
+    torch, entmax, special = map(optional_module, ("torch", "entmax", "scipy.special"))
 
     def on_torch(function: Callable[[Any], Any]) -> Solver:
         return lambda f: function(torch.from_numpy(f)).numpy()  # type: ignore[union-attr]
 
     if problem == "entropic":
         if torch:
-            found["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
-            found[f"torch.logsumexp {VALUE_ONLY}"] = on_torch(lambda x: torch.logsumexp(x / ETA, -1))
+            solvers["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
+            solvers[f"torch.logsumexp {VALUE_ONLY}"] = on_torch(lambda x: torch.logsumexp(x / ETA, -1))
         if special:
-            found[f"scipy logsumexp {VALUE_ONLY}"] = lambda f: special.logsumexp(f / ETA, -1)
+            solvers[f"scipy logsumexp {VALUE_ONLY}"] = lambda f: special.logsumexp(f / ETA, -1)
     if problem == "quadratic":
-        found["NumPy sort"] = _sort_sparsemax
+        solvers["NumPy sort"] = _sort_sparsemax
         if entmax:
-            found["entmax.sparsemax"] = on_torch(lambda x: entmax.sparsemax(x / (x.shape[-1] * ETA), -1))
-            found["entmax.sparsemax_bisect"] = on_torch(
+            solvers["entmax.sparsemax"] = on_torch(lambda x: entmax.sparsemax(x / (x.shape[-1] * ETA), -1))
+            solvers["entmax.sparsemax_bisect"] = on_torch(
                 lambda x: entmax.sparsemax_bisect(x / (x.shape[-1] * ETA), -1)
             )
     if problem == "indicator":
-        found["np.argpartition"] = _partition
+        solvers["np.argpartition"] = _partition
         if torch:
-            found["torch.topk"] = on_torch(_topk)
+            solvers["torch.topk"] = on_torch(_topk)
     if problem == "Cressie-Read 1.5" and entmax:
         # gamma = (sqrt(m) (f/(2 eta m) - tau))_+^2, which is entmax at 1.5 of f / (eta sqrt(m))
-        found["entmax.entmax15"] = on_torch(lambda x: entmax.entmax15(x / (ETA * x.shape[-1] ** 0.5), -1))
-        found["entmax.entmax_bisect"] = on_torch(
+        solvers["entmax.entmax15"] = on_torch(lambda x: entmax.entmax15(x / (ETA * x.shape[-1] ** 0.5), -1))
+        solvers["entmax.entmax_bisect"] = on_torch(
             lambda x: entmax.entmax_bisect(x / (ETA * x.shape[-1] ** 0.5), 1.5, -1)
         )
-    return found
+    return solvers
 
 
 def _topk(x: Any) -> Any:
@@ -119,13 +112,13 @@ def _topk(x: Any) -> Any:
 
 def _solvers(problem: str) -> dict[str, Solver]:
     divergence = FAMILIES[problem]
-    found = {"phiball": _ours(divergence), **_peers(problem)}
-    if problem == "quadratic":  # with a law of its own a problem goes to the reference, not to a kernel
-        found["phiball, p given"] = lambda f: (
+    solvers = {"phiball": _phiball(divergence), **_third_party(problem)}
+    if problem == "quadratic":  # a law `p` takes the reference implementation, not a kernel
+        solvers["phiball, p given"] = lambda f: (
             worst_case(f, ETA, divergence, p=np.full(f.shape[-1], 1 / f.shape[-1])).weights
         )
-        found["phiball bisection (Algorithm 2)"] = partial(_bisect, divergence=divergence)
-    return found
+        solvers["phiball bisection (Algorithm 2)"] = partial(_bisect, divergence=divergence)
+    return solvers
 
 
 def _bisect(f: Any, *, divergence: Divergence) -> Any:
@@ -139,33 +132,11 @@ def _truth(problem: str, row: Any) -> Any:
     return solve_extended(row, ETA, divergence.family or "", divergence.parameter)[1]
 
 
-def _quartile(work: Callable[[], Any], seconds: float) -> float:
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 5 or (time.perf_counter() < end and len(times) < 400):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 4]
-
-
-def ratio(work: Callable[[], Any], unit: Callable[[], Any], seconds: float) -> float:
-    """Time of `work` over time of `unit`: lower quartiles, the unit measured before and after.
-
-    Each is timed in a block of its own, as work between them would take the unit's data out of
-    the cache.
-    """
-    work(), unit()  # warm up
-    before = _quartile(unit, seconds / 4)
-    mine = _quartile(work, seconds)
-    return 2 * mine / (before + _quartile(unit, seconds / 4))
-
-
 @contextmanager
 def _threads(n: int) -> Iterator[None]:
     before = os.environ.get("PHIBALL_THREADS")
     os.environ["PHIBALL_THREADS"] = str(n)
-    torch = _module("torch")
+    torch = optional_module("torch")
     if torch:
         torch.set_num_threads(n)
     try:
@@ -178,7 +149,7 @@ def _threads(n: int) -> Iterator[None]:
 
 
 def rows(*, seconds: float, shapes: tuple[tuple[int, int], ...] = SHAPES) -> Iterator[Row]:
-    """Measure every solver of every problem on every shape."""
+    """Yield the measurement of every solver of every problem on every shape."""
     rng = np.random.default_rng(0)
     losses = {shape: rng.exponential(size=shape) for shape in shapes}
     for problem in FAMILIES:
@@ -188,15 +159,15 @@ def rows(*, seconds: float, shapes: tuple[tuple[int, int], ...] = SHAPES) -> Ite
                 weights = solve(f)
                 error = None
                 if VALUE_ONLY not in solver:
-                    some = range(min(shape[0], 8))
                     error = max(
-                        float(np.max(np.abs(weights[i] - _truth(problem, f[i])))) * shape[1] for i in some
+                        float(np.max(np.abs(weights[i] - _truth(problem, f[i])))) * shape[1]
+                        for i in range(min(shape[0], 8))
                     )
                 yield Row(problem, solver, shape, ratio(partial(solve, f), unit, seconds), error)
 
 
 def speedup(seconds: float) -> dict[str, float]:
-    """Time on one thread over time on two, at (1024, 128)."""
+    """Return the time on one thread over the time on two, at (1024, 128)."""
     f = np.random.default_rng(0).exponential(size=(1024, 128))
     gains = {}
     for problem, divergence in list(FAMILIES.items())[:4]:
@@ -210,37 +181,41 @@ def speedup(seconds: float) -> dict[str, float]:
     return gains
 
 
+def table(measured: list[Row], threads: int) -> ReportTable:
+    """Return the time of every solver on every shape, and its worst error."""
+    cells = []
+    for problem, solver in dict.fromkeys((row.problem, row.solver) for row in measured):
+        mine = [row for row in measured if (row.problem, row.solver) == (problem, solver)]
+        errors = [row.error for row in mine if row.error is not None]
+        worst = f"{max(errors):.0e}" if errors else ""
+        cells.append((problem, solver, *(f"{row.ratio:.1f}" for row in mine), worst))
+    return ReportTable(
+        f"The inner problem, {threads} thread(s): time as a multiple of np.max, "
+        "losses Exp(1), eta 0.1, alpha 0.25, float64",
+        ("problem", "solver", *map(str, SHAPES), "worst m·error of gamma"),
+        cells,
+        left=2,
+    )
+
+
 def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None:
     """Print the table, and write it as JSON to the folder `out`, if one is named."""
-    console = Console(width=max(132, Console().width))
+    console = open_console(out)
     seconds = 0.1 if quick else 0.6
     measured: list[Row] = []
     with use("numba"), _threads(threads):
-        table = Table(
-            title=f"The inner problem, {thread_count()} thread(s): time as a multiple of np.max, "
-            "losses Exp(1), eta 0.1, alpha 0.25, float64"
-        )
-        for heading in ("problem", "solver", *map(str, SHAPES), "worst m·error of gamma"):
-            table.add_column(heading, justify="left" if heading in ("problem", "solver") else "right")
         with console.status("measuring") as status:
             for row in rows(seconds=seconds):
                 status.update(f"measuring {row.solver} on {row.problem} {row.shape}")
                 measured.append(row)
-        for problem, solver in dict.fromkeys((row.problem, row.solver) for row in measured):
-            mine = [row for row in measured if (row.problem, row.solver) == (problem, solver)]
-            errors = [row.error for row in mine if row.error is not None]
-            worst = f"{max(errors):.0e}" if errors else ""
-            table.add_row(problem, solver, *(f"{row.ratio:.1f}" for row in mine), worst)
-        console.print(table)
+        console.print(table(measured, thread_count()).table())
         gains = speedup(seconds) if (os.cpu_count() or 1) > 1 else {}
-    for problem, gain in gains.items():
-        console.print(f"two threads against one at (1024, 128), {problem}: {gain:.2f} times as fast")
-    if not _module("entmax"):
-        console.print("entmax is not installed: pip install 'phiball[bench]' adds it to the table")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        written = out / "inner.json"
-        written.write_text(
-            json.dumps({"rows": [asdict(row) for row in measured], "two_threads": gains}, indent=1)
-        )
-        console.print(f"wrote {written}")
+    lines = [
+        f"two threads against one at (1024, 128), {problem}: {gain:.2f} times as fast"
+        for problem, gain in gains.items()
+    ]
+    if not optional_module("entmax"):
+        lines.append(missing_package_message("the comparison with entmax", "entmax", "bench"))
+    print_lines(console, lines)
+    record = {"rows": [asdict(row) for row in measured], "two_threads": gains}
+    write_results(console, out, "inner", record)

@@ -1,15 +1,14 @@
 """`phiball bench sampling`: the noise of a mean over n points of a ball, by the way they are drawn.
 
-Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled; both
-is Sobol points in pairs. The functions are of ten random linear ones of unit variance: the loss of a linear
-classifier (smooth), a step of one of them away from the centre (rough), and the square of one (even, so that
-a pair tells no more than one of its points). Noise is the standard deviation of the mean over repetitions,
-as a multiple of that of n independent points.
+Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled; "both"
+means Sobol points in pairs. The functions are built from ten random linear ones of unit variance: the loss of
+a linear classifier (smooth), a step of one of them away from the centre (rough), and the square of one (even,
+so that a pair says no more than one of its points). Noise is the standard deviation of the mean over
+repetitions, as a multiple of that of n independent points.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from math import inf, sqrt
@@ -17,21 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from phiball.backends import rng, use
+from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
+from phiball.experiments.benchmarks.schemes import SCHEMES
+from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Ball
 
 NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}
 DIMENSIONS = (2, 10, 784)
 COUNTS = (2, 8, 32, 128)
-SCHEMES = {
-    "plain": {"antithetic": False, "qmc": False},
-    "antithetic": {"antithetic": True, "qmc": False},
-    "Sobol": {"antithetic": False, "qmc": True},
-    "both": {"antithetic": True, "qmc": True},
-}
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear functions, on the last axis
     "loss": lambda s: np.log(np.sum(np.exp(s), axis=-1)) - s[..., 0],
     "step": lambda s: np.asarray(s[..., 0] > 0.5, dtype=float),
@@ -39,7 +33,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear functions, o
 }
 DIRECTIONS = 10
 CALLS = 16  # the sets of one call share a part of their scramble
-HELPS = 0.9  # a ratio above this is no gain worth its cost
+HELPS = 0.9  # a larger ratio is not worth its cost
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Row:
 
 
 def measure(norm: float, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
-    """(function, scheme) to the ratio of noise, for one ball and one n."""
+    """Return (function, scheme) to the ratio of noise, for one ball and one n."""
     ball, source = Ball(norm, 1.0), rng(seed)
     g = np.random.default_rng(seed).normal(size=(DIRECTIONS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
@@ -71,20 +65,20 @@ def measure(norm: float, d: int, n: int, repetitions: int, seed: int = 0) -> dic
                 if scheme == "plain":
                     plain[name].append(values)
     return {
-        (name, scheme): float(np.std(np.concatenate(found), ddof=1) / np.std(plain[name])) * sqrt(n)
-        for (name, scheme), found in means.items()
+        (name, scheme): float(np.std(np.concatenate(values), ddof=1) / np.std(plain[name])) * sqrt(n)
+        for (name, scheme), values in means.items()
     }
 
 
 def repetitions(d: int, quick: bool) -> int:
-    """How often a mean is drawn: fewer times where a point has many coordinates."""
+    """Return how often a mean is drawn: less often where a point has many coordinates."""
     return 256 if quick else 1024 if d <= 10 else 128
 
 
 def rows(
     *, quick: bool = False, dimensions: tuple[int, ...] = DIMENSIONS, counts: tuple[int, ...] = COUNTS
 ) -> Iterator[Row]:
-    """Measure every scheme on every function, ball and n."""
+    """Yield the measurement of every scheme on every function, ball and n."""
     for norm, label in NORMS.items():
         for d in dimensions:
             for n in counts:
@@ -93,45 +87,46 @@ def rows(
 
 
 def no_help(measured: list[Row]) -> list[str]:
-    """One line for each function and scheme: at which balls it gains nothing at the largest n."""
+    """Return a line per function and scheme: at which balls it gains nothing at the largest n."""
     last = max(row.n for row in measured)
     lines = []
     for function in FUNCTIONS:
         for scheme in list(SCHEMES)[1:]:
             rows = [r for r in measured if (r.function, r.scheme, r.n) == (function, scheme, last)]
-            idle = [f"{r.norm} d={r.d} ({r.ratio:.2f})" for r in rows if r.ratio > HELPS]
-            where = f"does not help at {', '.join(idle)}" if idle else "helps at every ball"
+            useless = [f"{r.norm} d={r.d} ({r.ratio:.2f})" for r in rows if r.ratio > HELPS]
+            where = f"does not help at {', '.join(useless)}" if useless else "helps at every ball"
             lines.append(f"{function}, n = {last}: {scheme} {where}")
     return lines
 
 
+def tables(measured: list[Row], quick: bool) -> list[ReportTable]:
+    """Return the table of each function."""
+    error = f"standard error about {100 / sqrt(2 * repetitions(2, quick)):.0f} %"
+    if not quick:
+        error += f", {100 / sqrt(2 * repetitions(784, quick)):.0f} % in 784 dimensions"
+    pages = []
+    for function in FUNCTIONS:
+        ratios: dict[tuple[str, ...], list[str]] = {}
+        for row in measured:
+            if row.function == function:
+                ratios.setdefault((row.norm, str(row.d), row.scheme), []).append(f"{row.ratio:.2f}")
+        cells = [(*key, *values) for key, values in ratios.items()]
+        headings = ("ball", "d", "points", *(f"n = {n}" for n in COUNTS))
+        title = f"Noise of the mean of the {function}, over that of n plain points ({error})"
+        pages.append(ReportTable(title, headings, cells, left=3))
+    return pages
+
+
 def main(quick: bool = False, out: Path | None = None) -> None:
     """Print the tables, and write them as JSON to the folder `out`, if one is named."""
-    console = Console(width=max(100, Console().width))
+    console = open_console(out, 100)
     dimensions = DIMENSIONS[:2] if quick else DIMENSIONS
     measured: list[Row] = []
     with use("numpy"), console.status("drawing") as status:
         for row in rows(quick=quick, dimensions=dimensions):
             status.update(f"drawing {row.norm} d={row.d} n={row.n}")
             measured.append(row)
-    for function in FUNCTIONS:
-        table = Table(
-            title=f"Noise of the mean of the {function}, over that of n plain points "
-            f"(standard error about {100 / sqrt(2 * repetitions(2, quick)):.0f} %"
-            + (")" if quick else f", {100 / sqrt(2 * repetitions(784, quick)):.0f} % in 784 dimensions)")
-        )
-        for heading in ("ball", "d", "points"):
-            table.add_column(heading)
-        for n in COUNTS:
-            table.add_column(f"n = {n}", justify="right")
-        for norm, d, scheme in dict.fromkeys((r.norm, r.d, r.scheme) for r in measured):
-            mine = [r for r in measured if (r.function, r.norm, r.d, r.scheme) == (function, norm, d, scheme)]
-            table.add_row(norm, str(d), scheme, *(f"{r.ratio:.2f}" for r in mine))
-        console.print(table)
-    for line in no_help(measured):
-        console.print(line, highlight=False, soft_wrap=True)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        written = out / "sampling.json"
-        written.write_text(json.dumps({"rows": [asdict(row) for row in measured]}, indent=1))
-        console.print(f"wrote {written}", soft_wrap=True)
+    for page in tables(measured, quick):
+        console.print(page.table())
+    print_lines(console, no_help(measured))
+    write_results(console, out, "sampling", {"rows": [asdict(row) for row in measured]})

@@ -1,7 +1,7 @@
 """`phiball bench settings`: which ball, eta, divergence and estimator to train with, by measurement.
 
 A network with 128 hidden units is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]) in many ways,
-and attacked by PGM. Within each family (a method and a norm) the setting with the least mean of clean and
+and attacked by PGM. Within each family (a method and a norm) the setting with the lowest mean of clean and
 attacked errors on a held-out part of the training set is chosen, and its errors on the test set are
 reported: mean over the seeds and standard error. Nothing is clipped to the box of the pixels, in training or
 attack.
@@ -9,35 +9,34 @@ attack.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from phiball.backends import Array, input_gradient, rng
-from phiball.experiments.training.methods import (
-    Loss,
-    Method,
+from phiball.backends import Array, rng
+from phiball.experiments.benchmarks.output import open_console, write_results
+from phiball.experiments.benchmarks.settings_grid import (
     balls_and_etas,
     baselines,
     divergences,
     estimators,
     tilted,
 )
+from phiball.experiments.datasets import images
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.training.methods import Method
+from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, pgm, white_noise
 
 NOISE, TESTS = Ball(2, 2.0), {"pgm_l2": Ball(2, 0.5), "pgm_linf": Ball(inf, 0.1)}
 ERRORS = ("clean", "noise", *TESTS)
 CHOSEN_BY = ("clean", *TESTS)
 HEADINGS = ("clean", "white noise l2 2", "PGM l2 0.5", "PGM linf 0.1")
+HELD_OUT = 300  # of the training images, the last
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ QUICK = Scale(seeds=2, epochs=1, steps=3, radii=(1,), levels=(0, 2))
 
 @dataclass(frozen=True)
 class Data:
-    """Images and labels: to train with, to choose settings by, and to report on."""
+    """Images (n, 64) and labels: to train with, to choose settings by, and to report on."""
 
     train: tuple[Array, Array]
     held_out: tuple[Array, Array]
@@ -79,81 +78,44 @@ class Data:
 
 
 def load() -> Data:
-    """The digits in their own order; the last 600, for the test, are harder than the rest."""
-    torch = _needed("torch", "torch")
-    digits = _needed("sklearn.datasets", "scikit-learn").load_digits()
-    x = torch.tensor(digits.data / 16, dtype=torch.float32)
-    y = torch.tensor(digits.target, dtype=torch.int64)
-    cuts = [slice(0, 897), slice(897, 1197), slice(1197, None)]
-    return Data(*((x[cut], y[cut]) for cut in cuts))
-
-
-def _needed(name: str, package: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"the bench of settings needs {package}, which is not installed: pip install 'phiball[bench]'"
-        ) from error
+    """Return the digits in their own order; the last 600, for the test, are harder than the rest."""
+    digits = images.load("digits")
+    parts = digits.tensors("train", 0, -HELD_OUT), digits.tensors("train", -HELD_OUT), digits.tensors("test")
+    return Data(*((x.flatten(1), y) for x, y in parts))
 
 
 def measure(method: Method, data: Data, seed: int, scale: Scale) -> list[Row]:
     """Train one network, and count its errors on the held-out and on the test images."""
-    torch = import_module("torch")
-    nn = torch.nn
-    x, y = data.train
-    source = rng(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-        for _ in range(scale.epochs):
-            for batch in torch.split(torch.randperm(len(x)), 64):
-                optimizer.zero_grad()
-                method.objective(_loss(model, y[batch]), x[batch], source).backward()
-                optimizer.step()
+
+    def layers(nn: Any) -> list[Any]:
+        return [nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)]
+
+    model = fit(layers, *data.train, epochs=scale.epochs, seed=seed, objective=method.objective)
     return [
         Row(
-            method.family,
-            method.setting,
-            method.evaluations,
-            seed,
-            part,
-            **_errors(model, *images, scale.steps),
+            method.family, method.setting, method.evaluations, seed, part, **_errors(model, x, y, scale.steps)
         )
-        for part, images in (("held out", data.held_out), ("test", data.test))
+        for part, (x, y) in (("held out", data.held_out), ("test", data.test))
     ]
 
 
-def _loss(model: Any, y: Array) -> Loss:
-    entropy = import_module("torch").nn.functional.cross_entropy
-    return lambda x, i: entropy(model(x), y[i], reduction="none")
-
-
 def _errors(model: Any, x: Array, y: Array, steps: int) -> dict[str, float]:
-    torch = import_module("torch")
-    loss = _loss(model, y)
-    gradient = partial(input_gradient, loss)
+    classifier = Classifier("digits", model, x, y)
     points = {"clean": x, "noise": white_noise(x, NOISE, rng(0))}
-    points |= {
-        name: pgm(gradient, x, ball, steps=steps, rng=rng(0), loss=loss) for name, ball in TESTS.items()
-    }
-    with torch.no_grad():
-        return {
-            name: 100 * float(torch.mean((torch.argmax(model(z), -1) != y).to(torch.float64)))
-            for name, z in points.items()
-        }
+    for name, ball in TESTS.items():
+        points[name] = pgm(classifier.gradient, x, ball, steps=steps, rng=rng(0), loss=classifier.loss)
+    return {name: 100 * (classifier.errors(z) / len(x)) for name, z in points.items()}
 
 
 def study(data: Data, scale: Scale) -> Iterator[Row]:
-    """All rows: baselines, tilted points, ball and eta, then, at the best ball, estimator and divergence."""
-    found: list[Row] = []
+    """Yield all rows: baselines, tilted points, ball and eta; at the best ball, estimator and divergence."""
+    measured: list[Row] = []
 
     def run(methods: Iterable[Method]) -> Iterator[Row]:
         for method in methods:
             for seed in range(scale.seeds):
                 rows = measure(method, data, seed, scale)
-                found.extend(rows)
+                measured.extend(rows)
                 yield from rows
 
     level = max(scale.levels)
@@ -161,7 +123,7 @@ def study(data: Data, scale: Scale) -> Iterator[Row]:
     yield from run(tilted(scale.radii))
     grid = balls_and_etas(scale.radii, level)
     yield from run(grid)
-    scores = {(s.family, s.setting): s.score for s in summaries(found, "held out")}
+    scores = {(s.family, s.setting): s.score for s in summaries(measured, "held out")}
     ball = grid[min(grid, key=lambda method: scores[method.family, method.setting])]
     yield from run(estimators(ball, scale.levels))
     yield from run(divergences(ball, level))
@@ -180,20 +142,20 @@ class Summary:
 
     @property
     def score(self) -> float:
-        """The mean of the clean and the attacked errors: what settings are chosen by."""
+        """The mean of the clean and the attacked errors, by which settings are chosen."""
         return fmean(self.mean[name] for name in CHOSEN_BY)
 
     @property
-    def cells(self) -> list[str]:
-        """As a line of a table."""
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table."""
         errors = [f"{self.mean[name]:.1f} ± {self.stderr[name]:.1f}" for name in ERRORS]
-        return [self.family, self.setting, f"{self.evaluations:.3g}", *errors]
+        return (self.family, self.setting, f"{self.evaluations:.3g}", *errors)
 
 
-def summaries(found: Iterable[Row], part: str) -> list[Summary]:
-    """One for each setting, in the order of the rows."""
+def summaries(measured: Iterable[Row], part: str) -> list[Summary]:
+    """Return the summary of each setting, in the order of the rows."""
     groups: dict[tuple[str, str, float], list[Row]] = {}
-    for row in found:
+    for row in measured:
         if row.part == part:
             groups.setdefault((row.family, row.setting, row.evaluations), []).append(row)
     return [
@@ -210,50 +172,45 @@ def summaries(found: Iterable[Row], part: str) -> list[Summary]:
     ]
 
 
-def chosen(found: list[Row]) -> list[Summary]:
-    """The test errors of the setting of each family with the least score on the held-out images."""
+def chosen(measured: list[Row]) -> list[Summary]:
+    """Return the test errors of the setting of each family with the lowest score on the held-out images."""
     best: dict[str, Summary] = {}
-    for summary in summaries(found, "held out"):
+    for summary in summaries(measured, "held out"):
         if summary.family not in best or summary.score < best[summary.family].score:
             best[summary.family] = summary
-    test = {(s.family, s.setting): s for s in summaries(found, "test")}
+    test = {(s.family, s.setting): s for s in summaries(measured, "test")}
     return [test[s.family, s.setting] for s in best.values()]
 
 
-def markdown(rows: Iterable[Summary]) -> str:
-    """A Markdown table."""
-    lines = [("method", "setting", "evaluations", *HEADINGS), ("---", "---", *["---:"] * 5)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [*lines, *(row.cells for row in rows)])
+def table(title: str, rows: Iterable[Summary]) -> ReportTable:
+    """Return a table of settings and their errors."""
+    headings = ("method", "setting", "evaluations", *HEADINGS)
+    return ReportTable(title, headings, [row.cells for row in rows], left=2)
 
 
 def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None:
-    """Print what was measured and chosen, and write it as JSON and Markdown to the folder `out`, if any."""
-    torch = _needed("torch", "torch")
-    data = load()
-    torch.set_num_threads(threads)
-    scale = QUICK if quick else Scale()
-    console = Console(width=max(132, Console().width))
-    found: list[Row] = []
+    """Print all settings and those chosen, and write them as JSON and Markdown to `out`, if one is named."""
+    require("torch", user="bench settings", extra="bench").set_num_threads(threads)
+    data, scale = load(), QUICK if quick else Scale()
+    console = open_console(out)
+    measured: list[Row] = []
     with console.status("training") as status:
         for row in study(data, scale):
             status.update(f"{row.family}, {row.setting}, seed {row.seed}")
-            found.append(row)
-    every, best = summaries(found, "held out"), chosen(found)
-    for title, rows in [
-        (f"Errors of all settings: % of 300 held-out images, {scale.seeds} seeds", every),
-        (
-            f"Chosen by the mean of clean and PGM errors above: % of 600 test images, {scale.seeds} seeds",
-            best,
+            measured.append(row)
+    held_out, test = (
+        f"{len(y)} {kind} images" for (_, y), kind in ((data.held_out, "held-out"), (data.test, "test"))
+    )
+    tables = [
+        table(
+            f"All settings: errors in % of {held_out}, {scale.seeds} seeds", summaries(measured, "held out")
         ),
-    ]:
-        table = Table("method", "setting", title=title)
-        for heading in ("evaluations", *HEADINGS):
-            table.add_column(heading, justify="right")
-        for summary in rows:
-            table.add_row(*summary.cells)
-        console.print(table)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "settings.json").write_text(json.dumps([asdict(row) for row in found], indent=1))
-        (out / "settings.md").write_text(f"{markdown(best)}\n{markdown(every)}", encoding="utf-8")
-        console.print(f"wrote {out / 'settings.json'} and {out / 'settings.md'}", soft_wrap=True)
+        table(
+            f"Chosen by the mean of clean and PGM errors above: errors in % of {test}, {scale.seeds} seeds",
+            chosen(measured),
+        ),
+    ]
+    for page in tables:
+        console.print(page.table())
+    rows = [asdict(row) for row in measured]
+    write_results(console, out, "settings", rows, title="Which settings", tables=tables[::-1])

@@ -1,7 +1,7 @@
-"""What a training step costs: time and memory of every way to train, beside a plain step.
+"""What a training step costs: time and memory of every method, beside a plain step.
 
-The network of Section 6.1 on a batch of 64 random images. Time is a multiple of a plain step (ERM) that was
-measured beside it. An evaluation is an image that passes through the network; a plain step has one a data
+The network of Section 6.1 on a batch of 64 random images. Time is a multiple of a plain step (ERM) that is
+measured beside it. An evaluation is an image that passes through the network; a plain step has one per data
 point.
 """
 
@@ -19,24 +19,24 @@ from multiprocessing import get_all_start_methods, get_context
 from statistics import fmean, median
 
 from phiball.backends import rng
-from phiball.experiments.benchmarks.training_methods import (
+from phiball.experiments.benchmarks.training_steps import (
     BALL,
     BATCH,
     ETA,
     FAST,
-    Method,
-    Task,
-    methods,
-    task,
-    torch_or_hint,
+    TrainingStep,
+    Workload,
+    require_torch,
+    training_steps,
+    workload,
 )
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import ENTROPIC, SG, RegularizedLoss
 
-BAR = 1.10  # plain steps an evaluation
-TILTED_BAR = 2.3  # plain steps with one tilted point, where FGM takes 1.8
+BAR = 1.10  # plain steps per evaluation
+TILTED_BAR = 2.3  # plain steps with one tilted point; FGM takes 1.8
 NOTE = (
-    "x ERM: medians, and means where the cost is random; peak: memory in use by a step beyond that of the "
+    "x ERM: medians, or means where the cost is random; peak: memory that a step uses in addition to the "
     "network, MB; chunk: objective.backward in pieces of so many evaluations; ERM on more images shows what "
     "the network alone costs at that size; fast network: the same weights in the form that the studies train"
 )
@@ -44,7 +44,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Row:
-    """One method: its time over that of a plain step, evaluations a data point, and peak memory in MB."""
+    """One method: its time over that of a plain step, evaluations per data point, and peak memory in MB."""
 
     method: str
     ratio: float
@@ -53,22 +53,27 @@ class Row:
     peak: float | None
 
     @property
-    def each(self) -> float:
-        """Plain steps an evaluation."""
+    def per_evaluation(self) -> float:
+        """Plain steps per evaluation."""
         return self.ratio / self.evaluations
 
 
 def measure(
-    work: Task, ways: dict[str, Method], seconds: float, *, clock: Callable[[], float], seed: int = 0
+    work: Workload,
+    steps: dict[str, TrainingStep],
+    seconds: float,
+    *,
+    clock: Callable[[], float],
+    seed: int = 0,
 ) -> dict[str, tuple[float, float, int]]:
-    """Method to (time over that of ERM, evaluations a data point, steps measured).
+    """Return method to (time over that of ERM, evaluations per data point, number of steps measured).
 
-    In each round every method takes one step, in random order, right after a plain step; the first round
-    warms up. A method that has used its `seconds` leaves after two rounds.
+    In each round every method takes one step, in random order, right after a plain step; the first round is
+    a warm-up. A method that has used its `seconds` drops out after two rounds.
     """
-    plain = next(iter(ways.values())).gradient
+    plain = next(iter(steps.values())).gradient
     order = random.Random(seed)
-    names = list(ways)
+    names = list(steps)
     times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
 
     def timed(gradient: Callable[[], None]) -> float:
@@ -76,7 +81,7 @@ def measure(
         work.step(gradient)
         return clock() - start
 
-    for turn in range(1 + 400):
+    for round_number in range(1 + 400):
         left = [n for n in names if len(times[n]) < 2 or sum(t for t, _, _ in times[n]) < seconds]
         if not left:
             break
@@ -84,32 +89,29 @@ def measure(
             work.step(plain)  # the method before may have emptied the cache
             unit = timed(plain)
             work.seen.clear()
-            spent = timed(ways[name].gradient)
-            if turn:
+            spent = timed(steps[name].gradient)
+            if round_number:
                 times[name].append((spent, unit, sum(work.seen) / BATCH))
-    return {
-        name: (
-            (fmean if ways[name].varies else median)([t for t, _, _ in rows])
-            / (fmean if ways[name].varies else median)([unit for _, unit, _ in rows]),
-            fmean(count for _, _, count in rows),
-            len(rows),
-        )
-        for name, rows in times.items()
-    }
+    results = {}
+    for name, rows in times.items():
+        average = fmean if steps[name].varies else median
+        total, units, counts = zip(*rows, strict=True)
+        results[name] = (average(total) / average(units), fmean(counts), len(rows))
+    return results
 
 
 def peak(name: str, width: int, quick: bool, full: bool, seed: int, threads: int) -> float:
-    """Memory in MB that a step of a method adds; in a process of its own, whose high-water mark it reads.
+    """Return the memory in MB that a step of a method adds: the high-water mark of a process of its own.
 
-    It is the memory in use: what an allocator keeps of freed memory comes on top, up to twice as much.
+    This is memory in use; freed memory that an allocator keeps comes on top, up to twice as much.
     """
     resource = import_module("resource")
     if hasattr(CDLL(None), "mallopt"):  # glibc: freed blocks of 64 kB and more go back to the system
         CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
-    torch_or_hint().set_num_threads(threads)
+    require_torch().set_num_threads(threads)
     unit = 1 << (20 if sys.platform == "darwin" else 10)
-    work = task(width, seed)
-    method = methods(work, quick=quick, full=full, seed=seed)[name]
+    work = workload(width, seed)
+    method = training_steps(work, quick=quick, full=full, seed=seed)[name]
     warm = RegularizedLoss(BALL, ETA, ENTROPIC, SG(1))  # loads what the first step loads
     work.step(lambda: warm(work.loss, work.x[:1], rng=rng(seed)).backward())
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -127,35 +129,35 @@ def rows(
     seed: int = 0,
     threads: int = 1,
     memory: bool = True,
-    say: Callable[[str], None] = lambda word: None,
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Row]:
-    """Measure every method: its memory, each in a new process, then the time of all in turn."""
-    torch_or_hint().set_num_threads(threads)
-    work = task(width, seed)
-    ways = methods(work, quick=quick, full=full, seed=seed)
-    peaks: dict[str, float | None] = dict.fromkeys(ways)
+    """Measure the memory of every method, each in a new process, then the time of all in turn."""
+    require_torch().set_num_threads(threads)
+    work = workload(width, seed)
+    steps = training_steps(work, quick=quick, full=full, seed=seed)
+    peaks: dict[str, float | None] = dict.fromkeys(steps)
     if memory and "forkserver" in get_all_start_methods():  # not on Windows
         context = get_context("forkserver")
         context.set_forkserver_preload(["torch", __name__])  # so that torch is imported once
-        for name in ways:
-            say(f"measuring the memory of {name}")
+        for name in steps:
+            on_progress(f"measuring the memory of {name}")
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 peaks[name] = pool.submit(peak, name, width, quick, full, seed, threads).result()
-    say("measuring time")
-    # On one thread the time of the processor, which leaves out most of what else the machine does.
+    on_progress("measuring time")
+    # On one thread processor time, which leaves out most of what else the machine does.
     clock = time.process_time if threads == 1 else time.perf_counter
-    for name, (ratio, evaluations, steps) in measure(work, ways, seconds, clock=clock, seed=seed).items():
-        yield Row(name, ratio, evaluations, steps, peaks[name])
+    for name, (ratio, evaluations, count) in measure(work, steps, seconds, clock=clock, seed=seed).items():
+        yield Row(name, ratio, evaluations, count, peaks[name])
 
 
-def cost_table(measured: list[Row], width: int, threads: int) -> ReportTable:
-    """Table 1."""
+def table(measured: list[Row], width: int, threads: int) -> ReportTable:
+    """Return the table of all methods."""
     cells = [
         (
             row.method,
             f"{row.ratio:.2f}",
             f"{row.evaluations:.2f}",
-            f"{row.each:.2f}",
+            f"{row.per_evaluation:.2f}",
             "" if row.peak is None else f"{row.peak:.0f}",
             str(row.steps),
         )
@@ -163,29 +165,31 @@ def cost_table(measured: list[Row], width: int, threads: int) -> ReportTable:
     ]
     return ReportTable(
         f"A training step, batch {BATCH}, width {width}, {threads} thread(s), as a multiple of ERM",
-        ("method", "x ERM", "evaluations", "x ERM an evaluation", "peak", "steps"),
+        ("method", "x ERM", "evaluations", "x ERM per evaluation", "peak", "steps"),
         cells,
         NOTE,
     )
 
 
 def verdicts(measured: list[Row]) -> list[str]:
-    """Whether RT-MLMC and SG in one graph keep to 1.10 plain steps an evaluation, one tilted point to 2.3.
+    """Say whether RT-MLMC and SG in one graph keep to 1.10 plain steps per evaluation, a tilted point to 2.3.
 
-    The last line says what the fast network costs, where both networks were measured.
+    The last line says what the fast network costs, if both networks were measured.
     """
     lines = []
     for row in measured:
         if row.method.startswith(("RT-MLMC, ", "SG, ")) and "chunk" not in row.method:
-            word = "within" if row.each <= BAR else "ABOVE"
-            lines.append(f"{row.method}: {row.each:.3f} plain steps an evaluation, {word} {BAR:.2f}")
+            word = "within" if row.per_evaluation <= BAR else "ABOVE"
+            lines.append(
+                f"{row.method}: {row.per_evaluation:.3f} plain steps per evaluation, {word} {BAR:.2f}"
+            )
         if row.method.startswith("tilted") and row.method.endswith("SG(0)"):
             word = "within" if row.ratio <= TILTED_BAR else "ABOVE"
             lines.append(f"{row.method}: {row.ratio:.2f} plain steps, {word} {TILTED_BAR:.2f}")
     ratios = {row.method: row.ratio for row in measured}
     attack = next((name for name in ratios if name.startswith("IFGM")), "")
     if {"ERM", attack, FAST + "ERM", FAST + attack} <= ratios.keys():
-        # IFGM is a training pass after many gradients in the images.
+        # IFGM is a training step after many input gradients.
         spent = [ratios[form + attack] - ratios[form + "ERM"] for form in (FAST, "")]
         lines.append(
             f"{FAST}a training step takes {ratios[FAST + 'ERM']:.2f} of the plain network's time, "

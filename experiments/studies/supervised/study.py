@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -214,25 +215,12 @@ def _sources(seed: int) -> tuple[int, Rng, Rng]:
 
 
 def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Images to train on and to judge by, as tensors (x, y) each."""
-    n = min(config.train, len(images.train_x))
-    if stage == "choose":
-        cut = n - config.held_out
-        train, judge = slice(0, cut), slice(cut, min(n, cut + config.judged))
-        raw = (images.train_x[train], images.train_y[train]), (images.train_x[judge], images.train_y[judge])
-    else:
-        raw = (
-            (images.train_x[:n], images.train_y[:n]),
-            (images.test_x[: config.attacked], images.test_y[: config.attacked]),
-        )
-    torch = import_module("torch")
-    return tuple(  # type: ignore[return-value]
-        (
-            torch.tensor(x[:, None] / np.float32(images.top), dtype=torch.float32, device=config.device),
-            torch.tensor(y.astype(np.int64), device=config.device),
-        )
-        for x, y in raw
-    )
+    """Return the images to train on and to judge by, as tensors: (x, y), (x, y)."""
+    n, tensors = min(config.train, len(images.train_x)), partial(images.tensors, device=config.device)
+    if stage != "choose":
+        return tensors("train", 0, n), tensors("test", 0, config.attacked)
+    cut = n - config.held_out
+    return tensors("train", 0, cut), tensors("train", cut, min(n, cut + config.judged))
 
 
 def _training_work(config: Config, task: Task) -> float:

@@ -1,12 +1,11 @@
-"""The bench of attacks: what it compares, how it counts, and what it says without torchattacks."""
+"""The benchmark of attacks: what it compares, how it counts, and what it says without torchattacks."""
 
 from __future__ import annotations
 
 import json
-import sys
 from math import inf
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,72 +18,50 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 
 from phiball.experiments.benchmarks import attacks as bench  # noqa: E402
+from phiball.experiments.training.pretrained import Classifier  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def task() -> bench.Task:
-    return bench.train(0, epochs=2, images=60)
+def victim() -> Classifier:
+    return bench.train(0, epochs=2, test_images=60)
 
 
-def test_options_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    fake = ModuleType("phiball.experiments.benchmarks.attacks")
-    fake.main = given.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.attacks", fake)
-    result = CliRunner().invoke(
-        app, ["bench", "attacks", "--threads", "2", "--quick", "--out", str(tmp_path)]
-    )
-    assert result.exit_code == 0, result.output
-    assert given == {"threads": 2, "quick": True, "out": tmp_path}
-
-
-@pytest.mark.parametrize(("module", "package"), [("torch", "torch"), ("sklearn.datasets", "scikit-learn")])
-def test_what_is_missing_is_one_line(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
-    result = CliRunner().invoke(app, ["bench", "attacks", "--quick"])
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"phiball: the bench of attacks needs {package}, which is not installed: "
-        "pip install 'phiball[bench]'\n"
-    )
-
-
-def test_training_repeats_itself_and_moves_no_other_generator(task: bench.Task) -> None:
+def test_training_repeats_itself_and_moves_no_other_generator(victim: Classifier) -> None:
     torch.manual_seed(5)
-    again = bench.train(0, epochs=2, images=60)
+    again = bench.train(0, epochs=2, test_images=60)
     after = torch.rand(1)
     assert all(
-        torch.equal(a, b) for a, b in zip(task.model.parameters(), again.model.parameters(), strict=True)
+        torch.equal(a, b) for a, b in zip(victim.model.parameters(), again.model.parameters(), strict=True)
     )
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(1))
-    assert not task.model.training
-    assert task.x.shape == (60, 1, 8, 8)
-    assert float(torch.min(task.x)) == 0
-    assert float(torch.max(task.x)) == 1
-    assert task.errors(task.x) < 30  # two epochs are enough to beat chance, 54
+    assert not victim.model.training
+    assert victim.x.shape == (60, 1, 8, 8)
+    assert float(torch.min(victim.x)) == 0
+    assert float(torch.max(victim.x)) == 1
+    assert victim.errors(victim.x) < 30  # two epochs are enough to beat chance, 54
 
 
 @pytest.mark.parametrize("norm", [2.0, inf])
-def test_every_attack_stays_inside_and_the_strong_ones_find_errors(norm: float, task: bench.Task) -> None:
+def test_every_attack_stays_inside_and_the_strong_ones_find_errors(norm: float, victim: Classifier) -> None:
     ball = Ball(norm, {2.0: 1.0, inf: 0.2}[norm], bench.BOX)
-    found = {}
-    for name, attack in bench.attacks(task).items():
+    errors = {}
+    for name, attack in bench.attacks(victim).items():
         x = attack(ball, 0)
-        assert bool(torch.all(ball.contains(x, task.x, event_ndim=3)))
+        assert bool(torch.all(ball.contains(x, victim.x, event_ndim=3)))
         assert float(torch.min(x)) >= 0
         assert float(torch.max(x)) <= 1
-        found[name] = task.errors(x)
-    assert found["white noise"] < found["FGM"] <= found["IFGM"] + 2  # two images of sixty for luck
+        errors[name] = victim.errors(x)
+    assert errors["white noise"] < errors["FGM"] <= errors["IFGM"] + 2  # two images of sixty for luck
     i = torch.arange(60)
-    best = bench.attacks(task)["PGM, best iterate"](ball, 0)
-    last = bench.attacks(task)[bench.OURS](ball, 0)
-    assert torch.all(task.loss(best, i) >= task.loss(last, i))
+    best = bench.attacks(victim)["PGM, best iterate"](ball, 0)
+    last = bench.attacks(victim)[bench.OURS](ball, 0)
+    assert torch.all(victim.loss(best, i) >= victim.loss(last, i))
 
 
 @pytest.mark.parametrize(("norm", "name"), [(2.0, "PGDL2"), (inf, "PGD")])
 def test_torchattacks_gets_the_settings_of_pgm(
-    norm: float, name: str, task: bench.Task, monkeypatch: pytest.MonkeyPatch
+    norm: float, name: str, victim: Classifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
 
@@ -96,13 +73,13 @@ def test_torchattacks_gets_the_settings_of_pgm(
         return make
 
     fake = SimpleNamespace(PGD=attack("PGD"), PGDL2=attack("PGDL2"))
-    monkeypatch.setattr(bench, "_peer", lambda: fake)
-    run = bench.attacks(task)[bench.THEIRS]
+    monkeypatch.setattr(bench, "optional_module", {"torchattacks": fake}.get)
+    run = bench.attacks(victim)[bench.THEIRS]
     first = run(Ball(norm, 0.6, bench.BOX), 0)
     assert torch.equal(first, run(Ball(norm, 0.6, bench.BOX), 0))  # seeded
     assert not torch.equal(first, run(Ball(norm, 0.6, bench.BOX), 1))
     settings = {"eps": 0.6, "alpha": pytest.approx(0.1), "steps": 15, "random_start": True}
-    assert calls == [(name, task.model, settings)] * 3
+    assert calls == [(name, victim.model, settings)] * 3
 
 
 def measured(ours: list[float], theirs: list[float]) -> list[bench.Row]:
@@ -129,11 +106,11 @@ def test_verdict() -> None:
     level = bench.compare(measured([0.1, 0.39, 0.71], [0.1, 0.4, 0.7]))
     same = bench.compare(measured([0.1, 0.4], [0.1, 0.4]))
     for compared in (ahead, level, same):
-        said = bench.verdict(compared)
-        assert said.startswith(
+        verdict = bench.verdict(compared)
+        assert verdict.startswith(
             "PGM finds at least as many errors as torchattacks, within two standard errors (all radii: "
         )
-        assert said.endswith("behind by more than that: none")
+        assert verdict.endswith("behind by more than that: none")
     behind = bench.compare(measured([0.1, 0.4, 0.7], [0.11, 0.42, 0.73]))
     assert bench.verdict(behind) == (
         "PGM finds fewer errors than torchattacks, by more than two standard errors (all radii: -2.00 +- "
@@ -148,9 +125,9 @@ def test_a_single_radius_is_not_hidden_by_the_others() -> None:
         bench.Comparison("l2 0.5", 0.01, 0.001),
         bench.Comparison("all radii", 0.0, 0.001),
     ]
-    said = bench.verdict(compared)
-    assert said.startswith("PGM finds at least as many errors")
-    assert said.endswith("behind by more than that: l2 0.25: -1.00 +- 0.10 %")
+    verdict = bench.verdict(compared)
+    assert verdict.startswith("PGM finds at least as many errors")
+    assert verdict.endswith("behind by more than that: l2 0.25: -1.00 +- 0.10 %")
 
 
 def test_nothing_to_compare_without_torchattacks_or_with_one_seed() -> None:
@@ -160,15 +137,17 @@ def test_nothing_to_compare_without_torchattacks_or_with_one_seed() -> None:
 
 def test_the_whole_bench_without_torchattacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = bench.rows
-    monkeypatch.setattr(bench, "_peer", lambda: None)
+    monkeypatch.setattr(bench, "optional_module", lambda name: None)
     monkeypatch.setattr(bench, "STEPS", 2)
-    monkeypatch.setattr(bench, "rows", lambda seeds, radii: small(seeds, epochs=1, images=30, radii=radii))
+    monkeypatch.setattr(
+        bench, "rows", lambda seeds, radii: small(seeds, epochs=1, test_images=30, radii=radii)
+    )
     monkeypatch.setattr(bench, "ratio", lambda work, unit, seconds: (work(), 2.0)[1])
     threads = torch.get_num_threads()
     result = CliRunner().invoke(app, ["bench", "attacks", "--quick", "--out", str(tmp_path)])
     torch.set_num_threads(threads)
     assert result.exit_code == 0, result.output
-    assert "torchattacks is not installed: pip install --no-deps torchattacks" in result.output
+    assert "torchattacks cannot be imported: pip install --no-deps torchattacks" in result.output
     assert "wrote" in result.output
     record = json.loads((tmp_path / "attacks.json").read_text())
     assert record["compared"] == []

@@ -1,13 +1,10 @@
-"""The bench of samples: its ratios where they are known, and what it says of schemes that do not help."""
+"""The benchmark of samples: its ratios where they are known, and what it says of useless schemes."""
 
 from __future__ import annotations
 
 import json
-import sys
 from math import inf
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,24 +16,6 @@ pytest.importorskip("scipy", reason="scipy: not installed")
 from phiball.experiments.benchmarks import sampling as bench
 
 
-def test_options_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    fake = ModuleType("phiball.experiments.benchmarks.sampling")
-    fake.main = given.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.sampling", fake)
-    result = CliRunner().invoke(app, ["bench", "sampling", "--quick", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert given == {"quick": True, "out": tmp_path}
-
-
-def test_scipy_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    result = CliRunner().invoke(app, ["bench", "sampling", "--quick"])
-    assert result.exit_code == 1
-    assert "need scipy, which is not installed" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("norm", [1.0, 2.0, inf])
 def test_ratios_that_are_known(norm: float) -> None:
     """Plain points have ratio 1, and pairs sqrt 2 on an even function: one value for two points.
@@ -44,13 +23,13 @@ def test_ratios_that_are_known(norm: float) -> None:
     The standard deviation of R means is good to sqrt((kurtosis - 1)/(4R)); a mean of 4 squares or
     more has a kurtosis below 3 + 12/4 = 6, so z = 4.75 (one in a million) allows 0.166 at R = 1024.
     """
-    found = bench.measure(norm, 3, 8, 1024)
+    ratios = bench.measure(norm, 3, 8, 1024)
     for name in bench.FUNCTIONS:
-        assert found[name, "plain"] == pytest.approx(1, rel=0.166)
-    assert found["square", "antithetic"] == pytest.approx(2**0.5, rel=0.166)
+        assert ratios[name, "plain"] == pytest.approx(1, rel=0.166)
+    assert ratios["square", "antithetic"] == pytest.approx(2**0.5, rel=0.166)
     # What Sobol points are for: a smooth function in few dimensions, and the more points the better.
-    assert found["loss", "Sobol"] < 1 - 0.166
-    assert bench.measure(norm, 3, 64, 512)["loss", "Sobol"] < found["loss", "Sobol"]
+    assert ratios["loss", "Sobol"] < 1 - 0.166
+    assert bench.measure(norm, 3, 64, 512)["loss", "Sobol"] < ratios["loss", "Sobol"]
 
 
 def rows(ratio: float, n: int = 8) -> list[bench.Row]:
@@ -62,7 +41,7 @@ def rows(ratio: float, n: int = 8) -> list[bench.Row]:
     ]
 
 
-def test_where_it_does_not_help_is_said() -> None:
+def test_where_it_does_not_help_is_reported() -> None:
     lines = bench.no_help([*rows(0.97), *rows(2.0, n=2)])
     assert len(lines) == 9
     assert lines[0] == "loss, n = 8: antithetic does not help at l1 d=2 (0.97)"

@@ -1,15 +1,13 @@
-"""The bench of settings: what it trains with, how it chooses, and that the test set takes no part in it."""
+"""The benchmark of settings: what it trains with, and that the test set takes no part in the choice."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import stdev
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,11 +19,12 @@ from phiball.experiments.cli.app import app
 torch = pytest.importorskip("torch", reason="torch: not installed")
 pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 
-from phiball.experiments.benchmarks import settings as guide  # noqa: E402
-from phiball.experiments.training import methods as ways  # noqa: E402
+from phiball.experiments.benchmarks import settings as bench  # noqa: E402
+from phiball.experiments.benchmarks import settings_grid as grid  # noqa: E402
+from phiball.experiments.training.methods import Method  # noqa: E402
 
 ALL = (0, 1, 2, 3)
-SHORT = guide.Scale(epochs=2, steps=3)
+SHORT = bench.Scale(epochs=2, steps=3)
 
 
 @pytest.fixture(autouse=True)
@@ -37,56 +36,33 @@ def _threads() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def data() -> guide.Data:
-    return guide.load()
+def data() -> bench.Data:
+    return bench.load()
 
 
-def small(data: guide.Data) -> guide.Data:
+def small(data: bench.Data) -> bench.Data:
     """A few images of each part."""
-    return guide.Data(*((x[:60], y[:60]) for x, y in (data.train, data.held_out, data.test)))
+    return bench.Data(*((x[:60], y[:60]) for x, y in (data.train, data.held_out, data.test)))
 
 
-def test_options_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    fake = ModuleType("phiball.experiments.benchmarks.settings")
-    fake.main = given.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.settings", fake)
-    result = CliRunner().invoke(
-        app, ["bench", "settings", "--threads", "2", "--quick", "--out", str(tmp_path)]
-    )
-    assert result.exit_code == 0, result.output
-    assert given == {"threads": 2, "quick": True, "out": tmp_path}
-
-
-@pytest.mark.parametrize(("module", "package"), [("torch", "torch"), ("sklearn.datasets", "scikit-learn")])
-def test_what_is_missing_is_one_line(module: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
-    result = CliRunner().invoke(app, ["bench", "settings", "--quick"])
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"phiball: the bench of settings needs {package}, which is not installed: "
-        "pip install 'phiball[bench]'\n"
-    )
-
-
-def test_the_parts_are_disjoint_and_all_of_the_digits(data: guide.Data) -> None:
+def test_the_parts_are_disjoint_and_all_of_the_digits(data: bench.Data) -> None:
     from sklearn.datasets import load_digits
 
     parts = [data.train, data.held_out, data.test]
     assert [len(x) for x, _ in parts] == [897, 300, 600]
-    whole = torch.cat([x for x, _ in parts])
-    assert torch.equal(whole, torch.tensor(load_digits().data / 16, dtype=torch.float32))
+    images = torch.cat([x for x, _ in parts])
+    assert torch.equal(images, torch.tensor(load_digits().data / 16, dtype=torch.float32))
     assert torch.equal(torch.cat([y for _, y in parts]), torch.tensor(load_digits().target))
 
 
-def every_method() -> list[ways.Method]:
-    ball = guide.Ball(2, 4.0)
+def every_method() -> list[Method]:
+    ball = bench.Ball(2, 4.0)
     return [
-        *ways.baselines(ALL, 4),
-        *ways.tilted(ALL),
-        *ways.balls_and_etas(ALL, 4),
-        *ways.estimators(ball, (0, 1, 2, 3, 4)),
-        *ways.divergences(ball, 4),
+        *grid.baselines(ALL, 4),
+        *grid.tilted(ALL),
+        *grid.balls_and_etas(ALL, 4),
+        *grid.estimators(ball, (0, 1, 2, 3, 4)),
+        *grid.divergences(ball, 4),
     ]
 
 
@@ -111,7 +87,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("method", every_method(), ids=lambda m: f"{m.family} {m.setting}")
-def test_cost_and_ball_are_what_the_table_says(method: ways.Method) -> None:
+def test_cost_and_ball_are_what_the_table_says(method: Method) -> None:
     loss, x = Counting(), torch.full((256, 64), 0.5)
     method.objective(loss, x, rng(0))
     if "RT-MLMC" in method.family:
@@ -132,11 +108,11 @@ def test_eta_is_a_multiple_of_the_radius_and_moves_the_value() -> None:
     x = torch.full((64, 64), 0.5)
     values = {
         m.setting: float(m.objective(Counting(), x, rng(0)))
-        for m in ways.balls_and_etas((2,), 4)
+        for m in grid.balls_and_etas((2,), 4)
         if m.family == "entropic SG(4) l2"
     }
     assert list(values) == ["radius 4, eta 0.08", "radius 4, eta 0.8", "radius 4, eta 8"]
-    plain = next(m for m in ways.baselines((2,), 4) if m.family == "noise x16 l2")
+    plain = next(m for m in grid.baselines((2,), 4) if m.family == "noise x16 l2")
     mean = float(plain.objective(Counting(), x, rng(0)))
     assert mean < values["radius 4, eta 8"] < values["radius 4, eta 0.8"] < values["radius 4, eta 0.08"]
 
@@ -148,8 +124,8 @@ def test_tilted_points_go_along_the_gradient_as_far_as_they_should(norm: float) 
     g, x = torch.linspace(-1, 1, 64), torch.full((1024, 64), 0.5)
     size = float(g.norm() if norm == 2 else g.abs().sum())  # the dual norm
     shares = []
-    for method in ways.tilted((1,)):
-        if method.family.split()[-1] != ways.NORMS[norm]:
+    for method in grid.tilted((1,)):
+        if method.family.split()[-1] != grid.NORMS[norm]:
             continue
         gone: list[float] = []
 
@@ -160,7 +136,7 @@ def test_tilted_points_go_along_the_gradient_as_far_as_they_should(norm: float) 
         method.objective(loss, x, rng(0))
         assert len(gone) == 2
         assert abs(gone[0]) < 1e-5  # the gradient is taken at the data points themselves
-        radius, (how, strength) = ways.TILTED_RADII[norm][1], method.setting.split(", ")[1].split()
+        radius, (how, strength) = grid.TILTED_RADII[norm][1], method.setting.split(", ")[1].split()
         eta = float(strength) if how == "eta" else radius * size / (64 * float(strength))
         if norm == 2:
             t = radius * size / eta
@@ -178,34 +154,34 @@ def test_tilted_points_go_along_the_gradient_as_far_as_they_should(norm: float) 
     assert by_kappa == pytest.approx(expected, abs=0.005)  # as rounded where the radii are explained
 
 
-def test_measuring_repeats_itself_and_moves_no_other_generator(data: guide.Data) -> None:
-    method = next(m for m in ways.balls_and_etas((1,), 2))
+def test_measuring_repeats_itself_and_moves_no_other_generator(data: bench.Data) -> None:
+    method = next(m for m in grid.balls_and_etas((1,), 2))
     torch.manual_seed(5)
-    first = guide.measure(method, small(data), 0, SHORT)
+    first = bench.measure(method, small(data), 0, SHORT)
     after = torch.rand(1)
-    assert guide.measure(method, small(data), 0, SHORT) == first
-    assert guide.measure(method, small(data), 1, SHORT) != first
+    assert bench.measure(method, small(data), 0, SHORT) == first
+    assert bench.measure(method, small(data), 1, SHORT) != first
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(1))
     assert [row.part for row in first] == ["held out", "test"]
 
 
-def test_training_learns_and_attacks_find_errors(data: guide.Data) -> None:
+def test_training_learns_and_attacks_find_errors(data: bench.Data) -> None:
     """Five epochs of plain training: few errors on clean images, more under noise, most under attack."""
-    plain = next(ways.baselines(ALL, 4))
-    for row in guide.measure(plain, data, 0, guide.Scale(epochs=5)):
+    plain = next(grid.baselines(ALL, 4))
+    for row in bench.measure(plain, data, 0, bench.Scale(epochs=5)):
         assert row.clean < row.noise < row.pgm_l2 < row.pgm_linf
         assert row.clean < 20
         assert row.pgm_l2 > 30
 
 
-def row(family: str, setting: str, seed: int, part: str, error: float) -> guide.Row:
-    return guide.Row(family, setting, 1.0, seed, part, error, 50.0, error + 1, error + 2)
+def row(family: str, setting: str, seed: int, part: str, error: float) -> bench.Row:
+    return bench.Row(family, setting, 1.0, seed, part, error, 50.0, error + 1, error + 2)
 
 
 def test_the_choice_is_made_on_the_held_out_images() -> None:
     """Setting b has the least error there, and is chosen although a is better on the test images."""
-    found = [
+    measured = [
         row("F", setting, seed, part, error + seed)
         for seed in (0, 1, 2)
         for setting, part, error in [
@@ -215,23 +191,23 @@ def test_the_choice_is_made_on_the_held_out_images() -> None:
             ("b", "test", 30.0),
         ]
     ] + [row("G", "only", seed, part, 40.0 + seed) for seed in (0, 1, 2) for part in ("held out", "test")]
-    first, second = guide.chosen(found)
+    first, second = bench.chosen(measured)
     assert (first.family, first.setting, first.part) == ("F", "b", "test")
     assert (second.family, second.setting, second.part) == ("G", "only", "test")
     assert first.mean == {"clean": 31.0, "noise": 50.0, "pgm_l2": 32.0, "pgm_linf": 33.0}
     assert first.stderr["clean"] == pytest.approx(stdev([30, 31, 32]) / 3**0.5)
     assert first.stderr["noise"] == 0
     assert first.score == 32  # white noise takes no part
-    assert guide.markdown([first]).splitlines()[2] == (
-        "| F | b | 1 | 31.0 ± 0.6 | 50.0 ± 0.0 | 32.0 ± 0.6 | 33.0 ± 0.6 |"
-    )
+    assert bench.table("Chosen", [first]).rows == [
+        ("F", "b", "1", "31.0 ± 0.6", "50.0 ± 0.0", "32.0 ± 0.6", "33.0 ± 0.6")
+    ]
 
 
-def test_estimators_are_compared_at_the_best_ball(data: guide.Data, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimators_are_compared_at_the_best_ball(data: bench.Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out errors that favour one radius, with test errors that favour another."""
     trained = []
 
-    def measure(method: ways.Method, data: guide.Data, seed: int, scale: guide.Scale) -> list[guide.Row]:
+    def measure(method: Method, data: bench.Data, seed: int, scale: bench.Scale) -> list[bench.Row]:
         trained.append(method)
         good = "radius 0.8," in method.setting and "linf" in method.family
         return [
@@ -239,18 +215,18 @@ def test_estimators_are_compared_at_the_best_ball(data: guide.Data, monkeypatch:
             row(method.family, method.setting, seed, "test", 30.0 if good else 1.0),
         ]
 
-    monkeypatch.setattr(guide, "measure", measure)
-    rows = list(guide.study(data, guide.Scale(seeds=1)))
+    monkeypatch.setattr(bench, "measure", measure)
+    rows = list(bench.study(data, bench.Scale(seeds=1)))
     assert len(rows) == 2 * len(trained) == 2 * len(every_method())
     later = [m for m in trained if m.family.startswith(("estimator", "divergence"))]
     assert len(later) == 25
     assert all(m.setting.startswith("radius 0.8") for m in later)
 
 
-def test_the_whole_quick_bench(tmp_path: Path, data: guide.Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guide, "load", lambda: small(data))
+def test_the_whole_quick_bench(tmp_path: Path, data: bench.Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "load", lambda: small(data))
     monkeypatch.setattr(
-        guide, "pgm", lambda gradient, x, ball, **rest: x + ball.steepest(gradient(x, torch.arange(len(x))))
+        bench, "pgm", lambda gradient, x, ball, **rest: x + ball.steepest(gradient(x, torch.arange(len(x))))
     )
     result = CliRunner().invoke(app, ["bench", "settings", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -258,15 +234,20 @@ def test_the_whole_quick_bench(tmp_path: Path, data: guide.Data, monkeypatch: py
     record = json.loads((tmp_path / "settings.json").read_text())
     settings = {(r["family"], r["setting"]) for r in record}
     assert len(settings) == 1 + 2 * 5 + 2 * 6 + 2 * 3 + (1 + 3 + 2 * 3) + 6
-    assert len(record) == len(settings) * 2 * guide.QUICK.seeds
-    assert all(0 <= r[name] <= 100 for r in record for name in guide.ERRORS)
-    best, every = (tmp_path / "settings.md").read_text(encoding="utf-8").split("\n\n")
+    assert len(record) == len(settings) * 2 * bench.QUICK.seeds
+    assert all(0 <= r[name] <= 100 for r in record for name in bench.ERRORS)
+    title, chosen, complete = (tmp_path / "settings.md").read_text(encoding="utf-8").split("\n## ")
+    assert title.strip() == "# Which settings"
     families = {family for family, _ in settings}
-    assert len(best.splitlines()) == 2 + len(families)
-    assert len(every.splitlines()) == 2 + len(settings)
+    assert chosen.startswith(
+        "Chosen by the mean of clean and PGM errors above: errors in % of 60 test images"
+    )
+    assert complete.startswith("All settings: errors in % of 60 held-out images, 2 seeds")
+    assert chosen.count("\n| ") == 2 + len(families)
+    assert complete.count("\n| ") == 2 + len(settings)
 
 
 def test_the_full_scale_is_larger_than_the_quick_one() -> None:
     assert (
-        replace(guide.QUICK, seeds=3, epochs=20, steps=15, radii=ALL, levels=(0, 1, 2, 3, 4)) == guide.Scale()
+        replace(bench.QUICK, seeds=3, epochs=20, steps=15, radii=ALL, levels=(0, 1, 2, 3, 4)) == bench.Scale()
     )

@@ -1,13 +1,12 @@
-"""The bench of training: what it counts and compares, its exact risks, and what it writes."""
+"""The benchmark of training: what it counts and compares, and what it writes."""
 
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,11 +17,10 @@ from phiball.experiments.cli.app import app
 torch = pytest.importorskip("torch", reason="torch: not installed")
 special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 
-from phiball.experiments.benchmarks import exact_problems as known  # noqa: E402
-from phiball.experiments.benchmarks import third_party as peers  # noqa: E402
+from phiball.experiments.benchmarks import exact_problems, third_party  # noqa: E402
 from phiball.experiments.benchmarks import training_cost as cost  # noqa: E402
-from phiball.experiments.benchmarks import training_methods as ways  # noqa: E402
 from phiball.experiments.benchmarks import training_quality as quality  # noqa: E402
+from phiball.experiments.benchmarks import training_steps as steps  # noqa: E402
 
 Z = 4.75  # one in a million
 
@@ -32,61 +30,41 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_module", lambda name: None)
+    monkeypatch.setattr(third_party, "optional_module", lambda name: None)
 
 
 # --- The command ----------------------------------------------------------------------------------
 
 
-def test_options_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    fake = ModuleType("phiball.experiments.benchmarks.training")
-    fake.main = given.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.training", fake)
-    options = ["--threads", "2", "--width", "8", "--full", "--part", "cost", "--seed", "3"]
-    result = CliRunner().invoke(app, ["bench", "training", *options, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert given == {
-        "threads": 2, "width": 8, "quick": False, "full": True, "part": "cost", "seed": 3, "out": tmp_path,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--part", "both"], "part is 'both'; expected one of all, cost, quality"),
         (["--quick", "--full"], "quick and full are both given; expected one of them, or none"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_line(options: list[str], said: str) -> None:
+def test_what_cannot_be_asked_for_is_one_line(options: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["bench", "training", *options])
     assert result.exit_code == 1
-    assert result.stderr == f"phiball: {said}\n"
-
-
-def test_torch_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
-    result = CliRunner().invoke(app, ["bench", "training", "--part", "cost"])
-    assert result.exit_code == 1
-    assert "the bench of training needs torch, which is not installed" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr == f"phiball: {message}\n"
 
 
 @pytest.mark.usefixtures("_alone")
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, estimated = cost.rows, quality.rows
     monkeypatch.setattr(cost, "rows", lambda **how: measured(**{**how, "seconds": 0.0, "memory": False}))
-    monkeypatch.setattr(known, "problems", lambda: [known.logistic(4), known.linear(4, 3)])
+    problems = [exact_problems.logistic(4), exact_problems.linear(4, 3)]
+    monkeypatch.setattr(exact_problems, "problems", lambda: problems)
     monkeypatch.setattr(
-        quality, "rows", lambda tasks, **how: estimated(tasks, levels=(0, 2), **{**how, "work": 1})
+        quality, "rows", lambda known, **how: estimated(known, levels=(0, 2), **{**how, "work": 1})
     )
-    monkeypatch.setattr(ways, "STEPS", 2)
+    monkeypatch.setattr(steps, "STEPS", 2)
     options = ["--quick", "--width", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["bench", "training", *options])
     assert result.exit_code == 0, result.output
     for name in ("torchattacks", "skwdro", "dro"):
         assert f"{name} cannot be imported: pip install --no-deps {name}" in result.output
-    assert "plain steps an evaluation" in result.output
+    assert "plain steps per evaluation" in result.output
     assert "fast network: a training step takes" in result.output
     assert "Evaluations, in batches of 64, for a gradient error" in result.output
     record = json.loads((tmp_path / "training.json").read_text())
@@ -110,16 +88,16 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.fixture
-def task() -> ways.Task:
-    return ways.task(1, 0)
+def work() -> steps.Workload:
+    return steps.workload(1, 0)
 
 
-def gradient(task: ways.Task) -> Any:
-    return torch.cat([p.grad.flatten() for p in task.model.parameters()])
+def gradient(work: steps.Workload) -> Any:
+    return torch.cat([p.grad.flatten() for p in work.model.parameters()])
 
 
 @pytest.mark.usefixtures("_alone")
-def test_evaluations_are_what_they_should_be(task: ways.Task) -> None:
+def test_evaluations_are_what_they_should_be(work: steps.Workload) -> None:
     expected = {
         "ERM": 1, "plain noise": 1, "FGM": 2, "random-start FGM": 2, "IFGM, 15 steps": 16,
         "tilted linf, SG(0)": 2, "tilted l2, SG(0)": 2, "tilted l2, SG(2)": 5,
@@ -130,21 +108,21 @@ def test_evaluations_are_what_they_should_be(task: ways.Task) -> None:
         "fast network: ERM": 1, "fast network: IFGM, 15 steps": 16,
     }  # fmt: skip
     random = set()
-    before = [p.detach().clone() for p in task.model.parameters()]
-    for name, method in ways.methods(task).items():
-        task.seen.clear()
-        task.step(method.gradient)
-        assert torch.all(torch.isfinite(gradient(task)))
-        assert torch.any(gradient(task) != 0)
+    before = [p.detach().clone() for p in work.model.parameters()]
+    for name, method in steps.training_steps(work).items():
+        work.seen.clear()
+        work.step(method.gradient)
+        assert torch.all(torch.isfinite(gradient(work)))
+        assert torch.any(gradient(work) != 0)
         if method.varies:
             random.add(name)
             # A tilted step takes the gradients in the data points first.
-            assert sum(task.seen) >= cost.BATCH * (2 if "tilted" in name else 1)
+            assert sum(work.seen) >= cost.BATCH * (2 if "tilted" in name else 1)
         else:
-            assert sum(task.seen) == cost.BATCH * expected.pop(name), name
+            assert sum(work.seen) == cost.BATCH * expected.pop(name), name
         if "chunk" in name:
-            assert max(task.seen) <= int(name.split()[-1])
-            assert max(task.seen) == sum(task.seen) or len(task.seen) > 1
+            assert max(work.seen) <= int(name.split()[-1])
+            assert max(work.seen) == sum(work.seen) or len(work.seen) > 1
     assert expected == {}
     assert random == {
         "tilted l2, RT-MLMC, L = 7",
@@ -152,25 +130,25 @@ def test_evaluations_are_what_they_should_be(task: ways.Task) -> None:
         *(f"RT-MLMC, L = 7, {how}" for how in ("random", "stratified", "chunk 64", "chunk 256")),
     }
     # The optimizer's rate is zero: every method meets the same network.
-    assert all(torch.equal(a, b) for a, b in zip(before, task.model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, work.model.parameters(), strict=True))
 
 
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize(("name", "norm", "radius"), [("linf", torch.inf, 0.3), ("l2", 2, 0.45)])
 def test_tilted_points_lie_in_the_ball_of_their_row(
-    name: str, norm: float, radius: float, task: ways.Task
+    name: str, norm: float, radius: float, work: steps.Workload
 ) -> None:
     met = []
-    task.model.register_forward_pre_hook(lambda module, x: met.append(x[0].detach()))
-    task.step(ways.methods(task, quick=True)[f"tilted {name}, SG(0)"].gradient)
-    far = torch.linalg.vector_norm((met[-1] - task.x).flatten(1), norm, dim=1)
+    work.model.register_forward_pre_hook(lambda module, x: met.append(x[0].detach()))
+    work.step(steps.training_steps(work, quick=True)[f"tilted {name}, SG(0)"].gradient)
+    far = torch.linalg.vector_norm((met[-1] - work.x).flatten(1), norm, dim=1)
     # In 784 dimensions the farthest of 64 points lies within 2 % of the border.
     assert 0.98 * radius < float(far.max()) < radius * (1 + 1e-5)
 
 
 @pytest.mark.usefixtures("_alone")
-def test_full_and_quick_levels(task: ways.Task) -> None:
-    full, quick = ways.methods(task, full=True), ways.methods(task, quick=True)
+def test_full_and_quick_levels(work: steps.Workload) -> None:
+    full, quick = steps.training_steps(work, full=True), steps.training_steps(work, quick=True)
     assert "SG, L = 7" in full
     assert "SG, L = 7, chunk 64" in full
     assert "SG, L = 3" not in quick
@@ -178,49 +156,51 @@ def test_full_and_quick_levels(task: ways.Task) -> None:
 
 
 @pytest.mark.usefixtures("_alone")
-def test_chunks_leave_the_same_gradient(task: ways.Task) -> None:
+def test_chunks_leave_the_same_gradient(work: steps.Workload) -> None:
     found = []
     for name in ("SG, L = 2", "SG, L = 2, chunk 64"):
-        task.step(ways.methods(task, quick=True)[name].gradient)  # made anew: the same draws
-        found.append(gradient(task))
+        work.step(steps.training_steps(work, quick=True)[name].gradient)  # made anew: the same draws
+        found.append(gradient(work))
     # float32 sums of 256 terms, in another order
     torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("name", ["ERM", "IFGM, 15 steps", "RT-MLMC, L = 7, random"])
-def test_the_fast_network_leaves_the_same_gradient_in_the_same_place(name: str, task: ways.Task) -> None:
+def test_the_fast_network_leaves_the_same_gradient_in_the_same_place(name: str, work: steps.Workload) -> None:
     plain_images = []
-    task.model.register_forward_pre_hook(lambda module, x: plain_images.append(len(x[0])))
+    work.model.register_forward_pre_hook(lambda module, x: plain_images.append(len(x[0])))
     found = []
-    for form in ("", ways.FAST):
+    for form in ("", steps.FAST):
         plain_images.clear()
-        task.step(ways.methods(task, quick=True)[form + name].gradient)  # made anew: the same draws
+        work.step(steps.training_steps(work, quick=True)[form + name].gradient)  # made anew: the same draws
         assert bool(plain_images) == (form == "")
-        found.append(gradient(task))
+        found.append(gradient(work))
     # float32: an iterate of IFGM carries the rounding of those before it
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_alone")
-def test_time_over_a_clock_that_counts_images(task: ways.Task) -> None:
+def test_time_over_a_clock_that_counts_images(work: steps.Workload) -> None:
     """Where an image costs one second, the time of a method is its evaluations, by mean and by median."""
     total = [0]
-    task.model.register_forward_pre_hook(lambda module, x: total.__setitem__(0, total[0] + len(x[0])))
+    work.model.register_forward_pre_hook(lambda module, x: total.__setitem__(0, total[0] + len(x[0])))
     # The clock sees the plain network alone.
-    skipped = ("IFGM", ways.FAST)
-    some = {n: m for n, m in ways.methods(task, quick=True).items() if not n.startswith(skipped)}
-    found = cost.measure(task, some, 0.0, clock=lambda: float(total[0]))
+    skipped = ("IFGM", steps.FAST)
+    some = {n: m for n, m in steps.training_steps(work, quick=True).items() if not n.startswith(skipped)}
+    found = cost.measure(work, some, 0.0, clock=lambda: float(total[0]))
     assert list(found) == list(some)
-    for ratio, evaluations, steps in found.values():
+    for ratio, evaluations, count in found.values():
         assert ratio == pytest.approx(evaluations)
-        assert steps == 2
+        assert count == 2
     assert found["RT-MLMC, L = 7, random"][1] > 1
     assert found["SG, L = 2"][:2] == (4.0, 4.0)
 
 
 @pytest.mark.parametrize(("varies", "ratio"), [(False, 1.0), (True, 2.2)])
-def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: float, task: ways.Task) -> None:
+def test_means_for_what_varies_and_medians_for_the_rest(
+    varies: bool, ratio: float, work: steps.Workload
+) -> None:
     now = [0.0]
 
     def plain() -> None:
@@ -231,8 +211,8 @@ def test_means_for_what_varies_and_medians_for_the_rest(varies: bool, ratio: flo
     def other() -> None:
         now[0] += next(costs)
 
-    both = {"ERM": ways.Method(plain), "other": ways.Method(other, varies)}
-    found = cost.measure(task, both, 10.5, clock=lambda: now[0])
+    both = {"ERM": steps.TrainingStep(plain), "other": steps.TrainingStep(other, varies)}
+    found = cost.measure(work, both, 10.5, clock=lambda: now[0])
     assert found["other"] == (ratio, 0.0, 5)
     assert found["ERM"][0] == 1.0
 
@@ -271,8 +251,8 @@ def test_verdicts() -> None:
         ]
     )
     assert lines == [
-        "SG, L = 2: 1.100 plain steps an evaluation, within 1.10",
-        "RT-MLMC, L = 7, random: 1.125 plain steps an evaluation, ABOVE 1.10",
+        "SG, L = 2: 1.100 plain steps per evaluation, within 1.10",
+        "RT-MLMC, L = 7, random: 1.125 plain steps per evaluation, ABOVE 1.10",
         "tilted l2, SG(0): 2.30 plain steps, within 2.30",
         "tilted linf, SG(0): 2.31 plain steps, ABOVE 2.30",
     ]
@@ -287,26 +267,26 @@ def test_the_last_verdict_is_of_the_fast_network() -> None:
     ]
 
 
-def test_peers_get_our_settings(task: ways.Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
+def test_third_parties_get_our_settings(work: steps.Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_of: dict[str, Any] = {}
 
     def pgd(model: Any, **settings: Any) -> Any:
-        given["torchattacks"] = settings
+        settings_of["torchattacks"] = settings
         return lambda x, y: x + 0.0
 
     def robustify(loss: Any, transform: Any, rho: Any, x: Any, y: Any, **settings: Any) -> Any:
-        given["skwdro"] = (float(rho), tuple(x.shape), tuple(y.shape), settings)
+        settings_of["skwdro"] = (float(rho), tuple(x.shape), tuple(y.shape), settings)
 
-        def dual(x: Any, y: Any) -> Any:  # 2 samples a point, in the layout that skwdro has
-            each = loss(x.expand(2, *x.shape), y.expand(2, *y.shape))
-            assert each.shape == (2, cost.BATCH, 1)
-            return each.mean()
+        def dual(x: Any, y: Any) -> Any:  # 2 samples per point, in the layout that skwdro has
+            losses = loss(x.expand(2, *x.shape), y.expand(2, *y.shape))
+            assert losses.shape == (2, cost.BATCH, 1)
+            return losses.mean()
 
         return dual
 
     class Sinkhorn:
         def __init__(self, *sizes: int, **settings: Any) -> None:
-            given["dro"] = settings
+            settings_of["dro"] = settings
 
         def _rtmlmc_criterion(self, x: Any, y: Any) -> Any:
             return torch.nn.functional.cross_entropy(self.model(x), y)  # type: ignore[attr-defined]
@@ -316,14 +296,14 @@ def test_peers_get_our_settings(task: ways.Task, monkeypatch: pytest.MonkeyPatch
         "skwdro.torch": SimpleNamespace(robustify=robustify),
         "dro.neural_model.sinkhorn_nn": SimpleNamespace(SinkhornNNDRO=Sinkhorn),
     }
-    monkeypatch.setattr(peers, "_module", fakes.get)
-    found = peers.peers(task, ways.BALL, 15, 7, 0)
+    monkeypatch.setattr(third_party, "optional_module", fakes.get)
+    found = third_party.third_party_steps(work, steps.BALL, 15, 7, 0)
     assert [varies for _, varies in found.values()] == [False, False, True]
     for run, _ in found.values():
-        task.step(run)
-        assert torch.any(gradient(task) != 0)
-    assert given["torchattacks"] == {"eps": 0.45, "alpha": pytest.approx(0.075), "steps": 15}
-    assert given["skwdro"] == (pytest.approx(0.45), (64, 784), (64, 1), {"n_samples": 20})
-    assert given["dro"]["k_sample_max"] == 8  # levels 0, ..., 7
-    assert given["dro"]["optimization_type"] == "RTMLMC"
-    assert peers.missing() == []
+        work.step(run)
+        assert torch.any(gradient(work) != 0)
+    assert settings_of["torchattacks"] == {"eps": 0.45, "alpha": pytest.approx(0.075), "steps": 15}
+    assert settings_of["skwdro"] == (pytest.approx(0.45), (64, 784), (64, 1), {"n_samples": 20})
+    assert settings_of["dro"]["k_sample_max"] == 8  # levels 0, ..., 7
+    assert settings_of["dro"]["optimization_type"] == "RTMLMC"
+    assert third_party.missing() == []

@@ -1,4 +1,4 @@
-"""The bench of training: the quality of estimators where the risk is known."""
+"""The benchmark of training: the quality of estimators where the risk is exact."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from phiball.refimpl import RTMLMC, SG
 torch = pytest.importorskip("torch", reason="torch: not installed")
 special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 
-from phiball.experiments.benchmarks import exact_problems as known  # noqa: E402
+from phiball.experiments.benchmarks import exact_problems as exact  # noqa: E402
+from phiball.experiments.benchmarks import schemes  # noqa: E402
 from phiball.experiments.benchmarks import training_quality as quality  # noqa: E402
-from phiball.experiments.framework.tables import ReportTable  # noqa: E402
 
 Z = 4.75  # one in a million
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_the_linear_risk_is_exact() -> None:
     """log E exp(s.b) on the ball has the derivative I_(d/2+1)(t)/I_(d/2)(t) in t = |s|."""
-    problem = known.linear(5, 6)
+    problem = exact.linear(5, 6)
     t = np.linalg.norm(problem.theta) / problem.eta
     log_mgf = special.gammaln(4) + 3 * np.log(2 / t) + np.log(special.ive(3, t)) + t
     centre = np.mean(problem.z, axis=0)
@@ -41,7 +41,7 @@ def test_the_logistic_risk_is_exact() -> None:
     """The dual of Example 3 on a midpoint grid of the disc, minimised by scipy; error about 1/300^2."""
     from scipy.optimize import minimize_scalar
 
-    problem = known.logistic(3)
+    problem = exact.logistic(3)
     side = (np.arange(300) + 0.5) / 300
     r, angle = np.sqrt(side)[:, None], 2 * np.pi * side
     b = np.stack([r * np.cos(angle), r * np.sin(angle)], axis=-1).reshape(-1, 2)
@@ -69,7 +69,7 @@ def test_the_logistic_risk_is_exact() -> None:
     ("points", "allocation"),
     [("plain", "random"), ("plain", "stratified"), ("antithetic", "random"), ("Sobol", "random")],
 )
-@pytest.mark.parametrize("make", [known.logistic, known.linear])
+@pytest.mark.parametrize("make", [exact.logistic, exact.linear])
 def test_rtmlmc_has_the_bias_of_sg(make: Any, points: str, allocation: str) -> None:
     """The means of 200 batches agree within 4.75 standard errors, in the value and every slope."""
     problem, level, count = make(8), 2, 200
@@ -92,11 +92,11 @@ def test_rtmlmc_has_the_bias_of_sg(make: Any, points: str, allocation: str) -> N
 
 def test_points_are_drawn_as_they_are_called() -> None:
     """At a huge eta the risk of a linear loss is its mean, which pairs give without noise."""
-    problem = replace(known.linear(4, 3), eta=1e6)
+    problem = replace(exact.linear(4, 3), eta=1e6)
     with use("numpy"):
         noise = {
             points: float(np.std(quality.replicate(problem, SG(4), points, 40, rng(0)).values))
-            for points in quality.schemes()
+            for points in schemes.installed_schemes()
         }
     # 16 points of 4 data points, Var[theta.b] = 1/5; the deviation of 40 draws is good to 11 %, so z = 4.75
     # allows 0.53.
@@ -131,15 +131,15 @@ def example(estimator: str, level: int, bias: float, noise: float, evaluations: 
 
 
 def test_work_for_a_gradient_error() -> None:
-    one = example("SG", 1, 0.3, 2.0, 8.0)
-    assert quality.work(one, 0.5, 0.3, 0.0) == pytest.approx(8 * 4 / 0.16)
-    assert quality.work(one, 0.5, 0.3, 3.0) == pytest.approx(8 * 13 / 0.16)
-    assert quality.work(one, 0.3, 0.3, 0.0) == inf
-    assert quality.work(one, 100.0, 0.3, 0.0) == 8.0  # one batch at least
+    row = example("SG", 1, 0.3, 2.0, 8.0)
+    assert quality.work(row, 0.5, 0.3, 0.0) == pytest.approx(8 * 4 / 0.16)
+    assert quality.work(row, 0.5, 0.3, 3.0) == pytest.approx(8 * 13 / 0.16)
+    assert quality.work(row, 0.3, 0.3, 0.0) == inf
+    assert quality.work(row, 100.0, 0.3, 0.0) == 8.0  # one batch at least
 
 
 def test_the_choice_takes_the_bias_of_sg_and_the_best_level() -> None:
-    problem = known.linear(2, 3)
+    problem = exact.linear(2, 3)
     slopes = np.array([[1.0, 8.0, 0.0], [1.0, -8.0, 0.0]])  # length 1, and spread 1 for a batch of 64
     problem = replace(problem, slopes=slopes)
     assert problem.spread == pytest.approx(1.0)
@@ -149,19 +149,19 @@ def test_the_choice_takes_the_bias_of_sg_and_the_best_level() -> None:
         example("RT-MLMC random", 0, 9.9, 1.0, 1.0),  # a bias that is only noise
         example("RT-MLMC random", 6, 9.9, 1.5, 3.5),
     ]
-    chosen = quality.choice(rows, [problem])
-    assert chosen.headings[3:6] == ("30 %", "10 %", "3 %")
-    assert [row[:3] for row in chosen.rows] == [(problem.name, "plain", rows[k].estimator) for k in (0, 2)]
-    assert [row[3:6] for row in chosen.rows] == [
+    table = quality.choice(rows, [problem])
+    assert table.headings[3:6] == ("30 %", "10 %", "3 %")
+    assert [row[:3] for row in table.rows] == [(problem.name, "plain", rows[k].estimator) for k in (0, 2)]
+    assert [row[3:6] for row in table.rows] == [
         ("23 (L = 0)", "267 (L = 0)", "88,889 (L = 6)"),
         ("23 (L = 0)", "267 (L = 0)", "12,639 (L = 6)"),
     ]
-    assert [row[6:] for row in chosen.rows] == [
+    assert [row[6:] for row in table.rows] == [
         ("11 (L = 0)", "133 (L = 0)", "17,778 (L = 6)"),
         ("11 (L = 0)", "133 (L = 0)", "8,750 (L = 6)"),
     ]
     none = quality.choice(rows[:1], [problem])
-    assert none.cells[0][3:] == ("23 (L = 0)", "267 (L = 0)", "none", "11 (L = 0)", "133 (L = 0)", "none")
+    assert none.rows[0][3:] == ("23 (L = 0)", "267 (L = 0)", "none", "11 (L = 0)", "133 (L = 0)", "none")
 
 
 def test_drawing_the_data_adds_the_spread() -> None:
@@ -170,12 +170,12 @@ def test_drawing_the_data_adds_the_spread() -> None:
     The standard deviation of 300 variances of one or two components is at most sqrt(2/300) of them: z = 4.75
     allows 0.39. SG(6) stands for the exact slopes, from which it differs by a few percent.
     """
-    problem, source = known.logistic(16), np.random.default_rng(0)
+    problem, source = exact.logistic(16), np.random.default_rng(0)
     with use("numpy"):
         fixed = quality.replicate(problem, SG(6), "plain", 300, rng(0)).gradients
         drawn, draws = [], rng(1)
         for _ in range(300):
-            who = source.integers(16, size=known.BATCH)
+            who = source.integers(16, size=exact.BATCH)
 
             def loss(theta: Any, x: Any, i: Any, who: Any = who) -> Any:
                 return problem.loss(theta, x, who[i])
@@ -185,7 +185,7 @@ def test_drawing_the_data_adds_the_spread() -> None:
 
             batch = replace(problem, z=problem.z[who], loss=loss, gradient=gradient)
             drawn.append(quality.replicate(batch, SG(6), "plain", 1, draws).gradients[0])
-    noise = float(np.sum(np.var(fixed, axis=0))) * 16 / known.BATCH
+    noise = float(np.sum(np.var(fixed, axis=0))) * 16 / exact.BATCH
     assert float(np.sum(np.var(drawn, axis=0))) == pytest.approx(noise + problem.spread**2, rel=0.39)
     assert problem.spread**2 > 3 * noise  # so that its absence would be seen
 
@@ -197,12 +197,6 @@ def test_replications() -> None:
 
 
 def test_points_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(quality.schemes()) == ["plain", "antithetic", "Sobol", "both"]
-    monkeypatch.setattr(quality, "find_spec", lambda name: None)
-    assert list(quality.schemes()) == ["plain", "antithetic"]
-
-
-def test_a_sheet_on_a_page() -> None:
-    chosen = ReportTable("Title", ("name", "number"), [("a", "1")], "a note")
-    assert chosen.markdown() == "## Title\n\n| name | number |\n| --- | ---: |\n| a | 1 |\n\na note\n"
-    assert chosen.table().row_count == 1
+    assert schemes.installed_schemes() == ["plain", "antithetic", "Sobol", "both"]
+    monkeypatch.setattr(schemes, "find_spec", lambda name: None)
+    assert schemes.installed_schemes() == ["plain", "antithetic"]

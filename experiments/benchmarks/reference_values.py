@@ -1,7 +1,8 @@
-"""Repeated estimates of the entropic risk of a task, and what they say about the truth.
+"""Reference values for the entropic risk of a trained network and its gradient, from long runs.
 
-The truth is not known: the reference is a long run of tilted points, beside one of uniform points. Estimates
-of the risk are low on average, whatever the proposal: so one that is above the reference proves it too low.
+The true value is not known: the reference is a long run with tilted points, checked against one with uniform
+points. Estimates of the risk are low on average, whatever the proposal: an estimate above the reference
+proves that it is too low.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from math import hypot, sqrt
 import numpy as np
 
 from phiball.backends import Array, Rng
-from phiball.experiments.training.pretrained import Task
+from phiball.experiments.training.pretrained import Classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
 
-# Errors of their difference by which two estimates may differ, and still agree: one in 200 differs by more
-# where errors come from eight runs.
-APART = 4
-SHARP = 0.1  # of the length of the gradient: a reference with a larger error is none
+# Two estimates agree if they differ by at most so many errors of their difference: one pair in 200 differs by
+# more where errors come from eight runs.
+AGREE = 4
+SHARP = 0.1  # of the length of the gradient: a reference with a larger error is not used
 CHUNK = 8192  # points that are evaluated at a time
 
 
@@ -46,7 +47,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Reference:
-    """The best that is known of the truth, with errors; `known` where nothing speaks against it."""
+    """The best estimate of the truth, with errors; `known` unless something speaks against it."""
 
     value: float
     value_error: float
@@ -56,46 +57,58 @@ class Reference:
 
     @property
     def length(self) -> float:
-        """Of the gradient."""
+        """The length of the gradient."""
         return float(np.linalg.norm(self.gradient))
 
 
 def estimate(
-    task: Task, ball: Ball, eta: float, proposal: Uniform | Tilted, level: int, count: int, source: Rng
+    classifier: Classifier,
+    ball: Ball,
+    eta: float,
+    proposal: Uniform | Tilted,
+    level: int,
+    count: int,
+    source: Rng,
 ) -> Mean:
-    """Estimate the risk of the images and its gradient `count` times, from 2^level points an image."""
+    """Estimate the risk of the test images and its gradient `count` times, from 2^level points per image."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal)
-    parameters = list(task.model.parameters())
+    parameters = list(classifier.model.parameters())
     seen, values, gradients = 0, [], []
 
     def loss(x: Array, i: Array) -> Array:
         nonlocal seen
         seen += len(x)
-        return task.loss(x, i)
+        return classifier.loss(x, i)
 
     for _ in range(count):
-        task.model.zero_grad()
-        values.append(float(objective.backward(loss, task.x, rng=source, chunk=CHUNK)))
+        classifier.model.zero_grad()
+        values.append(float(objective.backward(loss, classifier.x, rng=source, chunk=CHUNK)))
         gradients.append(np.concatenate([p.grad.numpy().ravel() for p in parameters]).astype(np.float64))
-    task.model.zero_grad()
+    classifier.model.zero_grad()
     return Mean(
         count,
         float(np.mean(values)),
         float(np.std(values, ddof=1)),
         np.mean(gradients, axis=0),
         sqrt(np.sum(np.var(gradients, axis=0, ddof=1))),
-        seen / (count * len(task.x)),
+        seen / (count * len(classifier.x)),
     )
 
 
 def long_run(
-    task: Task, ball: Ball, eta: float, proposal: Uniform | Tilted, level: int, count: int, source: Rng
+    classifier: Classifier,
+    ball: Ball,
+    eta: float,
+    proposal: Uniform | Tilted,
+    level: int,
+    count: int,
+    source: Rng,
 ) -> Mean:
-    """The mean of a few estimates from very many points, with what bias is left added to its error.
+    """Return the mean of a few estimates from very many points, with the remaining bias added to its error.
 
-    A bias that falls as 1/n is a third of what the last four-fold increase of n changed.
+    A bias that falls as 1/n is a third of the change in the last four-fold increase of n.
     """
-    short, long = (estimate(task, ball, eta, proposal, k, count, source) for k in (level - 2, level))
+    short, long = (estimate(classifier, ball, eta, proposal, k, count, source) for k in (level - 2, level))
     left = abs(long.value - short.value) / 3, float(np.linalg.norm(long.gradient - short.gradient)) / 3
     root = sqrt(long.count)
     return replace(
@@ -106,16 +119,16 @@ def long_run(
 
 
 def judge(tilted: Mean, uniform: Mean, others: list[Mean]) -> Reference:
-    """The tilted run, with the errors of both.
+    """Return the tilted run, with the errors of both.
 
-    It is not known if they differ, if the errors are large, or if another estimate is above it.
+    It is not `known` if they differ, if the errors are large, or if another estimate is above it.
     """
     error = hypot(tilted.value_error, uniform.value_error)
     slope_error = hypot(tilted.gradient_error, uniform.gradient_error)
     agree = (
-        abs(tilted.value - uniform.value) <= APART * error
-        and float(np.linalg.norm(tilted.gradient - uniform.gradient)) <= APART * slope_error
+        abs(tilted.value - uniform.value) <= AGREE * error
+        and float(np.linalg.norm(tilted.gradient - uniform.gradient)) <= AGREE * slope_error
     )
-    above = any(m.value - tilted.value > APART * hypot(m.value_error, error) for m in others)
+    above = any(m.value - tilted.value > AGREE * hypot(m.value_error, error) for m in others)
     sharp = slope_error <= SHARP * float(np.linalg.norm(tilted.gradient))
     return Reference(tilted.value, error, tilted.gradient, slope_error, agree and sharp and not above)

@@ -1,4 +1,4 @@
-"""Every way to train that the bench measures, on the network of Section 6.1 and one random batch."""
+"""The training steps whose cost is measured, on the network of Section 6.1 and one random batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from math import inf
 from typing import Any
 
 from phiball.backends import Array, input_gradient, rng
-from phiball.experiments.benchmarks.third_party import peers
+from phiball.experiments.benchmarks.third_party import third_party_steps
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.training.loop import losses
 from phiball.experiments.training.networks import cnn, fast_cnn
 from phiball.refimpl import (
     ENTROPIC,
@@ -33,7 +35,7 @@ FAST = "fast network: "
 
 
 @dataclass(frozen=True)
-class Task:
+class Workload:
     """The network, one batch of random images, and a count of the images that pass through it."""
 
     model: Any
@@ -43,68 +45,61 @@ class Task:
     seen: list[int] = field(default_factory=list)
 
     def loss(self, x: Array, i: Array) -> Array:
-        """The cross-entropy of each x."""
-        return import_module("torch").nn.functional.cross_entropy(self.model(x), self.y[i], reduction="none")
+        """Return the cross-entropy of each x, a perturbed copy of image i."""
+        return losses(self.model, self.y)(x, i)
 
     def plain(self, x: Array, y: Array) -> None:
-        """Leave the gradient of the mean loss of the images x."""
+        """Leave the gradient of the mean loss of the images x in the parameters."""
         import_module("torch").nn.functional.cross_entropy(self.model(x), y).backward()
 
     def step(self, gradient: Callable[[], None]) -> None:
-        """One step of training, with the gradient that `gradient` leaves."""
+        """Take a step of training, with the gradient that `gradient` leaves."""
         self.optimizer.zero_grad()
         gradient()
         self.optimizer.step()
 
 
 @dataclass(frozen=True)
-class Method:
-    """A way to train: `gradient` leaves the gradient of a step; `varies`: whether its cost is random."""
+class TrainingStep:
+    """`gradient` leaves the gradient of a step in the parameters; `varies`: whether its cost is random."""
 
     gradient: Callable[[], None]
     varies: bool = False
 
 
-def torch_or_hint() -> Any:
-    try:
-        return import_module("torch")
-    except ImportError as error:
-        raise ImportError(
-            "the bench of training needs torch, which is not installed: pip install 'phiball[bench]'; "
-            "--part quality does without"
-        ) from error
+def require_torch() -> Any:
+    """Return torch, or raise an ImportError that says how to install it; the part `quality` does without."""
+    return require("torch", user="bench training --part cost", extra="bench")
 
 
-def task(width: int, seed: int) -> Task:
-    """The network with random images and labels, and an optimizer whose steps do not move it."""
-    torch = torch_or_hint()
+def workload(width: int, seed: int) -> Workload:
+    """Return the network with random images and labels, and an optimizer whose steps do not move it."""
+    torch = require_torch()
     source = torch.Generator().manual_seed(seed)
     model = cnn(width, seed=seed)
-    # A rate of zero: the step costs what it costs, and every method meets the same network.
-    found = Task(
-        model,
-        torch.optim.Adam(model.parameters(), lr=0.0),
-        torch.rand((BATCH, 1, 28, 28), generator=source),
-        torch.randint(10, (BATCH,), generator=source),
-    )
-    return _counted(found)
+    # A rate of zero: a step costs the same, and every method meets the same network.
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
+    x = torch.rand((BATCH, 1, 28, 28), generator=source)
+    return _counted(Workload(model, optimizer, x, torch.randint(10, (BATCH,), generator=source)))
 
 
-def fast(work: Task) -> Task:
-    """The same task, on the network in its fast form."""
+def fast(work: Workload) -> Workload:
+    """Return the same workload on the network in its fast form."""
     model = fast_cnn(work.model[0].out_channels)
     # The parameters themselves, not copies: one optimizer and one place for gradients serve both forms.
     model.load_state_dict(work.model.state_dict(keep_vars=True), assign=True)
     return _counted(replace(work, model=model))
 
 
-def _counted(work: Task) -> Task:
+def _counted(work: Workload) -> Workload:
     work.model.register_forward_pre_hook(lambda module, inputs: work.seen.append(len(inputs[0])))
     return work
 
 
-def methods(work: Task, *, quick: bool = False, full: bool = False, seed: int = 0) -> dict[str, Method]:
-    """Every way to train, on the batch of `work`; the first is the plain one."""
+def training_steps(
+    work: Workload, *, quick: bool = False, full: bool = False, seed: int = 0
+) -> dict[str, TrainingStep]:
+    """Return all training steps on the batch of `work`, by method; the first is plain training."""
     source = rng(seed)
     gradient = partial(input_gradient, work.loss)
     rapid = fast(work)
@@ -115,33 +110,35 @@ def methods(work: Task, *, quick: bool = False, full: bool = False, seed: int = 
         retilt: int | None = None,
         ball: Ball = BALL,
         eta: float = ETA,
-        at: Task = work,
-    ) -> Method:
+        on: Workload = work,
+    ) -> TrainingStep:
         proposal = Uniform() if retilt is None else Tilted(retilt=retilt)
         objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal)
-        return Method(lambda: objective(at.loss, at.x, rng=source).backward(), isinstance(estimator, RTMLMC))
+        return TrainingStep(
+            lambda: objective(on.loss, on.x, rng=source).backward(), isinstance(estimator, RTMLMC)
+        )
 
-    def iterated(at: Task) -> Method:
-        slope = partial(input_gradient, at.loss)
-        return Method(lambda: at.plain(ifgm(slope, at.x, BALL, steps=STEPS), at.y))
+    def iterated(on: Workload) -> TrainingStep:
+        slope = partial(input_gradient, on.loss)
+        return TrainingStep(lambda: on.plain(ifgm(slope, on.x, BALL, steps=STEPS), on.y))
 
-    def chunked(estimator: SG | RTMLMC, chunk: int) -> Method:
+    def chunked(estimator: SG | RTMLMC, chunk: int) -> TrainingStep:
         objective = RegularizedLoss(BALL, ETA, ENTROPIC, estimator)
 
         def run() -> None:
             objective.backward(work.loss, work.x, rng=source, chunk=chunk)
 
-        return Method(run, isinstance(estimator, RTMLMC))
+        return TrainingStep(run, isinstance(estimator, RTMLMC))
 
-    def copies(n: int) -> Method:
+    def copies(n: int) -> TrainingStep:
         x, y = work.x.repeat(n, 1, 1, 1), work.y.repeat(n)
-        return Method(lambda: work.plain(x, y))
+        return TrainingStep(lambda: work.plain(x, y))
 
-    found = {
-        "ERM": Method(lambda: work.plain(work.x, work.y)),
-        "plain noise": Method(lambda: work.plain(white_noise(work.x, BALL, source), work.y)),
-        "FGM": Method(lambda: work.plain(fgm(gradient, work.x, BALL), work.y)),
-        "random-start FGM": Method(lambda: work.plain(fgm(gradient, work.x, BALL, rng=source), work.y)),
+    named = {
+        "ERM": TrainingStep(lambda: work.plain(work.x, work.y)),
+        "plain noise": TrainingStep(lambda: work.plain(white_noise(work.x, BALL, source), work.y)),
+        "FGM": TrainingStep(lambda: work.plain(fgm(gradient, work.x, BALL), work.y)),
+        "random-start FGM": TrainingStep(lambda: work.plain(fgm(gradient, work.x, BALL, rng=source), work.y)),
         f"IFGM, {STEPS} steps": iterated(work),
         "tilted linf, SG(0)": ours(SG(0), 0, CUBE, CUBE_ETA),
         "tilted l2, SG(0)": ours(SG(0), 0),
@@ -155,10 +152,10 @@ def methods(work: Task, *, quick: bool = False, full: bool = False, seed: int = 
         **{f"SG, L = {levels[-1]}, chunk {n}": chunked(SG(levels[-1]), n) for n in CHUNKS},
         **{f"SG, L = {level}, chunk 256": chunked(SG(level), 256) for level in levels[2:-1]},
         **{f"ERM on {n} x the images": copies(n) for n in (() if quick else (4, 16))},
-        FAST + "ERM": Method(lambda: rapid.plain(rapid.x, rapid.y)),
+        FAST + "ERM": TrainingStep(lambda: rapid.plain(rapid.x, rapid.y)),
         FAST + f"IFGM, {STEPS} steps": iterated(rapid),
-        FAST + f"RT-MLMC, L = {LEVEL}, random": ours(RTMLMC(LEVEL), at=rapid),
+        FAST + f"RT-MLMC, L = {LEVEL}, random": ours(RTMLMC(LEVEL), on=rapid),
     }
-    for name, (run, varies) in peers(work, BALL, STEPS, LEVEL, seed).items():
-        found[name] = Method(run, varies)
-    return found
+    for name, (run, varies) in third_party_steps(work, BALL, STEPS, LEVEL, seed).items():
+        named[name] = TrainingStep(run, varies)
+    return named
