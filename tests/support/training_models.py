@@ -73,9 +73,9 @@ class Recorder:
 
 def gradients(model: Any) -> list[Any]:
     """The gradients of the parameters that have one, which are then forgotten."""
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    collected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad(set_to_none=True)
-    return found
+    return collected
 
 
 def entropic_weights(
@@ -104,16 +104,16 @@ def entropic_weights(
     return value, weights
 
 
-def close(found: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
+def close(actual: Iterable[Any], expected: Iterable[Any], roundings: float = 1e4) -> bool:
     """Whether all tensors agree, relative to the largest number, to so many roundings of their dtype.
 
     Sums of some thousand terms in another order stay well below 1e4 of them; a point that was missed or a
     weight that is off shows at 1e-3, which is 1e4 roundings in single precision and 1e12 in double.
     """
-    found, expected = list(found), list(expected)
-    if [t.shape for t in found] != [t.shape for t in expected] or not found:
+    actual, expected = list(actual), list(expected)
+    if [t.shape for t in actual] != [t.shape for t in expected] or not actual:
         return False
     size = max(float(torch.max(torch.abs(t))) for t in expected)
     eps = torch.finfo(expected[0].dtype).eps
-    worst = max(float(torch.max(torch.abs(a - b))) for a, b in zip(found, expected, strict=True))
+    worst = max(float(torch.max(torch.abs(a - b))) for a, b in zip(actual, expected, strict=True))
     return size > 0 and worst <= roundings * eps * size

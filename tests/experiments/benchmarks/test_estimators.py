@@ -63,17 +63,17 @@ SPREAD = RADIUS * float(np.linalg.norm(THETA)) / sqrt(3 * 8)  # of the mean loss
 
 
 def test_one_uniform_point_is_the_mean_of_the_losses(linear: Linear) -> None:
-    mean = reference_values.estimate(linear, Ball(inf, RADIUS), ETA, Uniform(), 0, 400, rng(0))
-    assert (mean.count, mean.evaluations) == (400, 1)
-    assert abs(mean.value - np.mean(POINTS @ THETA)) < Z * SPREAD / 20
+    estimate = reference_values.estimate(linear, Ball(inf, RADIUS), ETA, Uniform(), 0, 400, rng(0))
+    assert (estimate.count, estimate.evaluations) == (400, 1)
+    assert abs(estimate.value - np.mean(POINTS @ THETA)) < Z * SPREAD / 20
     # A standard deviation from 400 draws has a relative error of at most 1/sqrt(2 * 399).
-    assert abs(mean.value_sd / SPREAD - 1) < Z / sqrt(2 * 399)
-    assert mean.value_error == pytest.approx(mean.value_sd / 20)
+    assert abs(estimate.value_sd / SPREAD - 1) < Z / sqrt(2 * 399)
+    assert estimate.value_error == pytest.approx(estimate.value_sd / 20)
     # The gradient is the mean of the points, each coordinate with the spread of a cube's.
     spread = RADIUS / sqrt(3 * 8)
-    assert np.all(np.abs(mean.gradient - np.mean(POINTS, axis=0)) < Z * spread / 20)
-    assert abs(mean.gradient_sd / (2 * spread) - 1) < Z / sqrt(2 * 399)
-    assert mean.gradient_error == pytest.approx(mean.gradient_sd / 20)
+    assert np.all(np.abs(estimate.gradient - np.mean(POINTS, axis=0)) < Z * spread / 20)
+    assert abs(estimate.gradient_sd / (2 * spread) - 1) < Z / sqrt(2 * 399)
+    assert estimate.gradient_error == pytest.approx(estimate.gradient_sd / 20)
     assert linear.model.weight.grad is None
 
 
@@ -82,16 +82,16 @@ def test_one_uniform_point_is_the_mean_of_the_losses(linear: Linear) -> None:
 def test_tilted_points_give_the_risk_of_a_linear_loss_at_once(
     linear: Linear, level: int, retilt: int
 ) -> None:
-    mean = reference_values.estimate(
+    estimate = reference_values.estimate(
         linear, Ball(inf, RADIUS), ETA, Tilted(retilt=retilt), level, 100, rng(0)
     )
-    assert mean.evaluations == 2**level + 1 + retilt
-    assert mean.value == pytest.approx(RISK, abs=1e-13)  # sums of a few numbers of size 1
-    assert mean.value_sd < 1e-13
+    assert estimate.evaluations == 2**level + 1 + retilt
+    assert estimate.value == pytest.approx(RISK, abs=1e-13)  # sums of a few numbers of size 1
+    assert estimate.value_sd < 1e-13
     # No coordinate of a tilted point spreads more than a uniform one.
     error = RADIUS / sqrt(3 * 8 * 100 * 2**level)
-    assert np.all(np.abs(mean.gradient - SLOPE) < Z * error)
-    assert 0 < mean.gradient_sd < 2 * error * 10 * (1 + Z / sqrt(2 * 99))
+    assert np.all(np.abs(estimate.gradient - SLOPE) < Z * error)
+    assert 0 < estimate.gradient_sd < 2 * error * 10 * (1 + Z / sqrt(2 * 99))
 
 
 SHORT = bench.Scale(
@@ -176,16 +176,16 @@ def test_a_third_of_the_last_change_is_left_of_the_bias(
 ) -> None:
     levels = []
 
-    def fake(task: Any, ball: Any, eta: Any, proposal: Any, level: int, count: int, source: Any) -> Any:
+    def fake(classifier: Any, ball: Any, eta: Any, proposal: Any, level: int, count: int, source: Any) -> Any:
         levels.append((level, count))
         return mean(1.0, 1.0, 0.0, error=0.03) if level == 10 else mean(0.88, 1.0, 0.3)
 
     monkeypatch.setattr(reference_values, "estimate", fake)
-    mean = reference_values.long_run(linear, Ball(2, 1.0), 1.0, Uniform(), 10, 4, rng(0))
+    estimate = reference_values.long_run(linear, Ball(2, 1.0), 1.0, Uniform(), 10, 4, rng(0))
     assert levels == [(8, 4), (10, 4)]
-    assert (mean.value, list(mean.gradient)) == (1.0, [1.0, 0.0])
-    assert mean.value_error == pytest.approx(hypot(0.03, 0.04))
-    assert mean.gradient_error == pytest.approx(hypot(0.03, 0.1))
+    assert (estimate.value, list(estimate.gradient)) == (1.0, [1.0, 0.0])
+    assert estimate.value_error == pytest.approx(hypot(0.03, 0.04))
+    assert estimate.gradient_error == pytest.approx(hypot(0.03, 0.1))
 
 
 def judged(value: float, *slope: float, known: bool = True, top: float = 1.0) -> bench.Row:
@@ -242,8 +242,8 @@ def test_the_network_is_trained_and_repeats_itself() -> None:
         assert torch.equal(same.model(classifier.x), classifier.model(classifier.x))
         assert not torch.equal(other.model(classifier.x), classifier.model(classifier.x))
         expected = -torch.log_softmax(classifier.model(classifier.x), -1)[torch.arange(32), classifier.y]
-        found = classifier.loss(classifier.x, torch.arange(32))
-    torch.testing.assert_close(found, expected)
+        losses = classifier.loss(classifier.x, torch.arange(32))
+    torch.testing.assert_close(losses, expected)
 
 
 def idx(path: Path, values: Any) -> None:

@@ -81,7 +81,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert row["mse_cost"] == pytest.approx(square * row["evaluations"])
     page = (tmp_path / "training.md").read_text()
     assert page.count("\n## ") == 1 + 2 * 4 + 1
-    assert "change the objective F^L" in page
+    assert "changes the objective F^L" in page
 
 
 # --- Cost -----------------------------------------------------------------------------------------
@@ -157,12 +157,12 @@ def test_full_and_quick_levels(work: steps.Workload) -> None:
 
 @pytest.mark.usefixtures("_alone")
 def test_chunks_leave_the_same_gradient(work: steps.Workload) -> None:
-    found = []
+    gradients = []
     for name in ("SG, L = 2", "SG, L = 2, chunk 64"):
         work.step(steps.training_steps(work, quick=True)[name].gradient)  # made anew: the same draws
-        found.append(gradient(work))
+        gradients.append(gradient(work))
     # float32 sums of 256 terms, in another order
-    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.usefixtures("_alone")
@@ -170,14 +170,14 @@ def test_chunks_leave_the_same_gradient(work: steps.Workload) -> None:
 def test_the_fast_network_leaves_the_same_gradient_in_the_same_place(name: str, work: steps.Workload) -> None:
     plain_images = []
     work.model.register_forward_pre_hook(lambda module, x: plain_images.append(len(x[0])))
-    found = []
+    gradients = []
     for form in ("", steps.FAST):
         plain_images.clear()
         work.step(steps.training_steps(work, quick=True)[form + name].gradient)  # made anew: the same draws
         assert bool(plain_images) == (form == "")
-        found.append(gradient(work))
+        gradients.append(gradient(work))
     # float32: an iterate of IFGM carries the rounding of those before it
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_alone")
@@ -188,13 +188,13 @@ def test_time_over_a_clock_that_counts_images(work: steps.Workload) -> None:
     # The clock sees the plain network alone.
     skipped = ("IFGM", steps.FAST)
     some = {n: m for n, m in steps.training_steps(work, quick=True).items() if not n.startswith(skipped)}
-    found = cost.measure(work, some, 0.0, clock=lambda: float(total[0]))
-    assert list(found) == list(some)
-    for ratio, evaluations, count in found.values():
+    measured = cost.measure(work, some, 0.0, clock=lambda: float(total[0]))
+    assert list(measured) == list(some)
+    for ratio, evaluations, count in measured.values():
         assert ratio == pytest.approx(evaluations)
         assert count == 2
-    assert found["RT-MLMC, L = 7, random"][1] > 1
-    assert found["SG, L = 2"][:2] == (4.0, 4.0)
+    assert measured["RT-MLMC, L = 7, random"][1] > 1
+    assert measured["SG, L = 2"][:2] == (4.0, 4.0)
 
 
 @pytest.mark.parametrize(("varies", "ratio"), [(False, 1.0), (True, 2.2)])
@@ -212,9 +212,9 @@ def test_means_for_what_varies_and_medians_for_the_rest(
         now[0] += next(costs)
 
     both = {"ERM": steps.TrainingStep(plain), "other": steps.TrainingStep(other, varies)}
-    found = cost.measure(work, both, 10.5, clock=lambda: now[0])
-    assert found["other"] == (ratio, 0.0, 5)
-    assert found["ERM"][0] == 1.0
+    measured = cost.measure(work, both, 10.5, clock=lambda: now[0])
+    assert measured["other"] == (ratio, 0.0, 5)
+    assert measured["ERM"][0] == 1.0
 
 
 @pytest.mark.skipif("forkserver" not in get_all_start_methods(), reason="no getrusage on this system")
@@ -222,14 +222,14 @@ def test_memory_is_bounded_by_the_chunk() -> None:
     """1024 images of width 8 in one graph, and in pieces of 64: more than half of it is saved."""
     context = get_context("forkserver")
     context.set_forkserver_preload(["torch", "phiball.experiments.benchmarks.training_cost"])
-    found = {}
+    peaks = {}
     for name in ("SG, L = 4", "SG, L = 4, chunk 64"):
         with ProcessPoolExecutor(1, mp_context=context) as pool:
-            found[name] = pool.submit(cost.peak, name, 8, False, False, 0, 1).result()
+            peaks[name] = pool.submit(cost.peak, name, 8, False, False, 0, 1).result()
     # What must be kept for the backward pass: the images, and the outputs of the first layer and its ELU.
     graph = 1024 * 4 * (784 + 2 * 8 * 14 * 14) / 2**20
-    assert found["SG, L = 4"] > graph
-    assert found["SG, L = 4, chunk 64"] < found["SG, L = 4"] / 2
+    assert peaks["SG, L = 4"] > graph
+    assert peaks["SG, L = 4, chunk 64"] < peaks["SG, L = 4"] / 2
 
 
 def row(method: str, ratio: float, evaluations: float) -> cost.Row:
@@ -297,9 +297,9 @@ def test_third_parties_get_our_settings(work: steps.Workload, monkeypatch: pytes
         "dro.neural_model.sinkhorn_nn": SimpleNamespace(SinkhornNNDRO=Sinkhorn),
     }
     monkeypatch.setattr(third_party, "optional_module", fakes.get)
-    found = third_party.third_party_steps(work, steps.BALL, 15, 7, 0)
-    assert [varies for _, varies in found.values()] == [False, False, True]
-    for run, _ in found.values():
+    named = third_party.third_party_steps(work, steps.BALL, 15, 7, 0)
+    assert [varies for _, varies in named.values()] == [False, False, True]
+    for run, _ in named.values():
         work.step(run)
         assert torch.any(gradient(work) != 0)
     assert settings_of["torchattacks"] == {"eps": 0.45, "alpha": pytest.approx(0.075), "steps": 15}

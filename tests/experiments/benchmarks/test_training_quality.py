@@ -74,18 +74,18 @@ def test_rtmlmc_has_the_bias_of_sg(make: Any, points: str, allocation: str) -> N
     """The means of 200 batches agree within 4.75 standard errors, in the value and every slope."""
     problem, level, count = make(8), 2, 200
     with use("numpy"):
-        found = [
+        replicates = [
             quality.replicate(problem, estimator, points, count, rng(seed))
             for seed, estimator in enumerate([SG(level), RTMLMC(level, allocation), SG(0)])
         ]
-    sg, rt, one = (np.column_stack([f.values, f.gradients]) for f in found)
+    sg, rt, single = (np.column_stack([f.values, f.gradients]) for f in replicates)
 
     def z(a: Any, b: Any) -> Any:
         return np.abs(a.mean(0) - b.mean(0)) / np.sqrt((a.var(0, ddof=1) + b.var(0, ddof=1)) / count)
 
     assert np.all(z(sg, rt) <= Z)
-    assert np.max(z(one, rt)) > Z  # level 0 has another bias, and that is seen
-    for estimates, estimator in zip(found, (SG(level), RTMLMC(level), SG(0)), strict=True):
+    assert np.max(z(single, rt)) > Z  # level 0 has another bias, and that is seen
+    for estimates, estimator in zip(replicates, (SG(level), RTMLMC(level), SG(0)), strict=True):
         error = np.std(estimates.evaluations, ddof=1) / np.sqrt(count)
         assert abs(np.mean(estimates.evaluations) - estimator.evaluations) <= Z * error
 
@@ -108,8 +108,10 @@ def test_points_are_drawn_as_they_are_called() -> None:
 
 def test_quality_of_known_estimates() -> None:
     """Values 1, 3 and slopes (0, 0), (2, 2) about the truth 1, (1, 0), at 4 evaluations."""
-    found = quality.Replicates(np.array([1.0, 3.0]), np.array([[0.0, 0.0], [2.0, 2.0]]), np.array([3.0, 5.0]))
-    result = quality.quality(found, 1.0, np.array([1.0, 0.0]))
+    replicates = quality.Replicates(
+        np.array([1.0, 3.0]), np.array([[0.0, 0.0], [2.0, 2.0]]), np.array([3.0, 5.0])
+    )
+    result = quality.quality(replicates, 1.0, np.array([1.0, 0.0]))
     assert result == {
         "evaluations": 4.0,
         "bias": 1.0,

@@ -42,7 +42,7 @@ every_objective = pytest.mark.parametrize("name", OBJECTIVES)
 
 @every_objective
 def test_stopped_at_any_step_it_ends_as_if_it_had_not(name: str, tmp_path: Path) -> None:
-    whole = Training(name, None).go().left()
+    undisturbed = Training(name, None).go().left()
     for step in range(1, STEPS + 1):
         again = Training(name, tmp_path / f"{step}.pt")
         again.until(step)
@@ -51,7 +51,7 @@ def test_stopped_at_any_step_it_ends_as_if_it_had_not(name: str, tmp_path: Path)
         steps: list[int] = []
         again.go(lambda done, total, loss, steps=steps: steps.append(done))  # type: ignore[misc]
         assert steps == list(range(step, STEPS + 1))  # what was kept is not done again
-        assert again.left() == whole
+        assert again.left() == undisturbed
 
 
 @every_objective
@@ -111,10 +111,10 @@ def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
         assert steps == sorted(steps)
         assert steps[-1] == 18
         assert len(set(steps)) >= 4  # it was killed on its way
-        whole = Training(name, None, LONG).go()
+        undisturbed = Training(name, None, LONG).go()
         kept = read(tmp_path / f"{number}.pt")
-        assert kept["curve"] == whole.curve
-        assert [value.tolist() for value in kept["model"].values()] == weights(whole.model)
+        assert kept["curve"] == undisturbed.curve
+        assert [value.tolist() for value in kept["model"].values()] == weights(undisturbed.model)
 
 
 def test_the_weights_are_those_of_a_plain_loop() -> None:
@@ -139,6 +139,29 @@ def test_the_weights_are_those_of_a_plain_loop() -> None:
     for ours, theirs in zip(it.model.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     assert weights(it.model) != weights(model())
+
+
+def test_the_order_can_be_set() -> None:
+    """The epochs that `shuffle` is asked for, the images in its order, and a source that is left alone."""
+    x, y = images()
+    epochs: list[int] = []
+    batches: list[Any] = []
+    draws: list[float] = []
+
+    def shuffle(epoch: int) -> Any:
+        epochs.append(epoch)
+        return torch.arange(22).roll(epoch)
+
+    def objective(loss: Any, x: Any, source: Rng) -> Any:
+        batches.append(x)
+        draws.append(float(source.uniform((), like=np.empty(0))))
+        return plain(loss, x, source)
+
+    train(model(), objective, x, y, PLAN, rng(5), shuffle=shuffle)
+    assert epochs == [0, 1]
+    assert torch.equal(torch.cat(batches), torch.cat([x, x.roll(1, 0)]))
+    source = rng(5)
+    assert draws == [float(source.uniform((), like=np.empty(0))) for _ in range(STEPS)]
 
 
 def test_every_step_is_reported_with_the_mean_loss_of_its_epoch() -> None:
@@ -240,9 +263,9 @@ def test_numbers_of_numpy_are_kept_and_found_again(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         go(model(), tmp_path / "n.pt", 4)
-    again, whole = model(), model()
-    assert go(again, tmp_path / "n.pt") == go(whole, None)
-    assert weights(again) == weights(whole)
+    again, undisturbed = model(), model()
+    assert go(again, tmp_path / "n.pt") == go(undisturbed, None)
+    assert weights(again) == weights(undisturbed)
     assert read(tmp_path / "n.pt")["about"]["objective"] == {"rho": 0.45, "ratios": [1, 0.5]}
 
 

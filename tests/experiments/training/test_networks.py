@@ -43,11 +43,11 @@ def loss(model: Any, x: Any) -> Any:
     return torch.nn.functional.cross_entropy(model(x), labels(len(x)), reduction="none")
 
 
-def same(found: Any, expected: Any) -> None:
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype
-    far = (found - expected).detach().abs().max()
-    assert far <= TOLERANCE[found.dtype] * expected.detach().abs().max()
+def same(actual: Any, expected: Any) -> None:
+    assert actual.shape == expected.shape
+    assert actual.dtype == expected.dtype
+    far = (actual - expected).detach().abs().max()
+    assert far <= TOLERANCE[actual.dtype] * expected.detach().abs().max()
     assert expected.detach().abs().max() > 0
 
 
@@ -77,10 +77,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
 def test_a_seed_repeats_itself_and_moves_no_other_generator(name: str) -> None:
     make = MAKERS[name]
     torch.manual_seed(5)
-    one, again, other = (make(2, seed=n).state_dict() for n in (1, 1, 2))
+    first, again, other = (make(2, seed=n).state_dict() for n in (1, 1, 2))
     after = torch.rand(1)
-    assert all(torch.equal(one[key], again[key]) for key in one)
-    assert not any(torch.equal(one[key], other[key]) for key in one)
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not any(torch.equal(first[key], other[key]) for key in first)
     torch.manual_seed(5)
     assert torch.equal(after, torch.rand(1))
 
@@ -103,13 +103,13 @@ def test_values_and_gradients_are_those_of_the_plain_network(
     width: int, n: int, layout: str, dtype: Any
 ) -> None:
     x = LAYOUTS[layout](images(n, dtype))
-    found = []
+    results = []
     for model in pair(width, dtype):
         point = x.detach().requires_grad_()
         values = model(point)
         loss(model, point).sum().backward()
-        found.append((values, point.grad, [p.grad for p in model.parameters()]))
-    (values, inner, outer), (values_0, inner_0, outer_0) = found
+        results.append((values, point.grad, [p.grad for p in model.parameters()]))
+    (values, inner, outer), (values_0, inner_0, outer_0) = results
     same(values, values_0)
     same(inner, inner_0)
     for grad, grad_0 in zip(outer, outer_0, strict=True):
@@ -159,7 +159,7 @@ def test_other_images_are_named(shape: tuple[int, ...]) -> None:
 
 def test_second_derivatives() -> None:
     """The gradient in the weights of the norm of the input gradient, as regularisers need it."""
-    found = []
+    results = []
     for model in pair(2, torch.float64):
 
         def inner(x: Any, i: Any, model: Any = model) -> Any:
@@ -167,9 +167,9 @@ def test_second_derivatives() -> None:
 
         slopes = input_gradient(inner, images(3), torch.arange(3), create_graph=True)
         slopes.flatten(1).norm(dim=1).sum().backward()
-        found.append([slopes, *(p.grad for p in model.parameters() if p.grad is not None)])
-    assert len(found[0]) == 1 + 8
-    for a, b in zip(*found, strict=True):
+        results.append([slopes, *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(results[0]) == 1 + 8
+    for a, b in zip(*results, strict=True):
         same(a, b)
 
 
@@ -191,18 +191,18 @@ def test_transforms_of_functions() -> None:
     """Gradients of single images in the weights, and forward derivatives."""
     func = torch.func
     x = images(3)
-    found = []
+    results = []
     for model in pair(2, torch.float64):
 
         def value(weights: Any, image: Any, model: Any = model) -> Any:
             return func.functional_call(model, weights, (image[None],)).logsumexp(1).sum()
 
         weights = {name: p.detach() for name, p in model.named_parameters()}
-        each = func.vmap(func.grad(value), (None, 0))(weights, x)
+        gradients = func.vmap(func.grad(value), (None, 0))(weights, x)
         forward = func.jvp(lambda z, model=model: model(z), (x,), (torch.ones_like(x),))[1]
-        found.append([*each.values(), forward])
-    assert len(found[0]) == 8 + 1
-    for a, b in zip(*found, strict=True):
+        results.append([*gradients.values(), forward])
+    assert len(results[0]) == 8 + 1
+    for a, b in zip(*results, strict=True):
         same(a, b)
 
 

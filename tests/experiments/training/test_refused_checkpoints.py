@@ -79,14 +79,14 @@ def good(tmp_path: Path) -> Path:
 
 
 def test_damaged_files_are_refused(good: Path) -> None:
-    whole = good.read_bytes()
+    complete = good.read_bytes()
     place = random.Random(0)
-    cut = [whole[: place.randrange(len(whole))] for _ in range(40)]
+    cut = [complete[: place.randrange(len(complete))] for _ in range(40)]
     strange = [bytes(place.randrange(256) for _ in range(place.randrange(60))) for _ in range(60)]
     for content in (
         *cut,
         *strange,
-        whole[:-1],
+        complete[:-1],
         b"",
         b"a text\n",
         b'{"about": 1}',
