@@ -114,7 +114,7 @@ def _solvers(problem: str) -> dict[str, Solver]:
     divergence = FAMILIES[problem]
     solvers = {"phiball": _phiball(divergence), **_third_party(problem)}
     if problem == "quadratic":  # a law `p` takes the reference implementation, not a kernel
-        solvers["phiball, p given"] = lambda f: (
+        solvers["phiball, with a law p"] = lambda f: (
             worst_case(f, ETA, divergence, p=np.full(f.shape[-1], 1 / f.shape[-1])).weights
         )
         solvers["phiball bisection (Algorithm 2)"] = partial(_bisect, divergence=divergence)

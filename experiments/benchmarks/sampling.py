@@ -1,10 +1,10 @@
 """`phiball bench sampling`: the noise of a mean over n points of a ball, by the way they are drawn.
 
-Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled; "both"
-means Sobol points in pairs. The functions are built from ten random linear ones of unit variance: the loss of
-a linear classifier (smooth), a step of one of them away from the centre (rough), and the square of one (even,
-so that a pair says no more than one of its points). Noise is the standard deviation of the mean over
-repetitions, as a multiple of that of n independent points.
+Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled. The
+functions are built from ten random linear ones of unit variance: the loss of a linear classifier (smooth), a
+step of one of them away from the centre (rough), and the square of one (even, so that a pair says no more
+than one of its points). Noise is the standard deviation of the mean over repetitions, as a multiple of that
+of n independent points.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def no_help(measured: list[Row]) -> list[str]:
         for scheme in list(SCHEMES)[1:]:
             rows = [r for r in measured if (r.function, r.scheme, r.n) == (function, scheme, last)]
             useless = [f"{r.norm} d={r.d} ({r.ratio:.2f})" for r in rows if r.ratio > HELPS]
-            where = f"does not help at {', '.join(useless)}" if useless else "helps at every ball"
-            lines.append(f"{function}, n = {last}: {scheme} {where}")
+            where = f"do not help at {', '.join(useless)}" if useless else "help at every ball"
+            lines.append(f"{function}, n = {last}: {scheme} points {where}")
     return lines
 
 

@@ -8,7 +8,7 @@ SCHEMES = {
     "plain": {"antithetic": False, "qmc": False},
     "antithetic": {"antithetic": True, "qmc": False},
     "Sobol": {"antithetic": False, "qmc": True},
-    "both": {"antithetic": True, "qmc": True},
+    "antithetic Sobol": {"antithetic": True, "qmc": True},
 }
 
 

@@ -44,8 +44,8 @@ def rows(ratio: float, n: int = 8) -> list[bench.Row]:
 def test_where_it_does_not_help_is_reported() -> None:
     lines = bench.no_help([*rows(0.97), *rows(2.0, n=2)])
     assert len(lines) == 9
-    assert lines[0] == "loss, n = 8: antithetic does not help at l1 d=2 (0.97)"
-    assert set(bench.no_help(rows(0.5))) >= {"square, n = 8: both helps at every ball"}
+    assert lines[0] == "loss, n = 8: antithetic points do not help at l1 d=2 (0.97)"
+    assert set(bench.no_help(rows(0.5))) >= {"square, n = 8: antithetic Sobol points help at every ball"}
 
 
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

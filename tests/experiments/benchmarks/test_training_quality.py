@@ -103,7 +103,7 @@ def test_points_are_drawn_as_they_are_called() -> None:
     assert noise["plain"] == pytest.approx((1 / 5 / 64) ** 0.5, rel=0.53)
     assert noise["Sobol"] < noise["plain"] / 2
     assert noise["Sobol"] > 1e-4
-    assert max(noise["antithetic"], noise["both"]) < 1e-6  # what is left is (theta.b)^2/(2 eta)
+    assert max(noise["antithetic"], noise["antithetic Sobol"]) < 1e-6  # what is left is (theta.b)^2/(2 eta)
 
 
 def test_quality_of_known_estimates() -> None:
@@ -199,6 +199,6 @@ def test_replications() -> None:
 
 
 def test_points_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert schemes.installed_schemes() == ["plain", "antithetic", "Sobol", "both"]
+    assert schemes.installed_schemes() == ["plain", "antithetic", "Sobol", "antithetic Sobol"]
     monkeypatch.setattr(schemes, "find_spec", lambda name: None)
     assert schemes.installed_schemes() == ["plain", "antithetic"]
