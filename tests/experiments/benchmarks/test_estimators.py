@@ -24,6 +24,7 @@ from phiball.experiments.benchmarks import reference_values  # noqa: E402
 from phiball.experiments.datasets.images import VARIABLE  # noqa: E402
 from phiball.experiments.training.pretrained import Classifier, pretrained  # noqa: E402
 from phiball.refimpl import Ball, Tilted, Uniform  # noqa: E402
+from tests.support.idx_files import packed  # noqa: E402
 
 Z = 4.75  # one in a million
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -246,20 +247,15 @@ def test_the_network_is_trained_and_repeats_itself() -> None:
     torch.testing.assert_close(losses, expected)
 
 
-def idx(path: Path, values: Any) -> None:
-    """Write unsigned bytes in the IDX format."""
-    head = bytes([0, 0, 8, values.ndim]) + b"".join(n.to_bytes(4, "big") for n in values.shape)
-    path.write_bytes(gzip.compress(head + values.astype(np.uint8).tobytes()))
-
-
 @pytest.fixture
 def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "mnist"
     folder.mkdir()
     draw = np.random.default_rng(0)
     for name, count in (("train", 70), ("t10k", 40)):
-        idx(folder / f"{name}-images-idx3-ubyte.gz", draw.integers(0, 256, (count, 28, 28)))
-        idx(folder / f"{name}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+        pixels = draw.integers(0, 256, (count, 28, 28))
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(packed(pixels)))
+        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(packed(np.arange(count) % 10)))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -25,14 +24,7 @@ from phiball.experiments.training.methods import Method  # noqa: E402
 
 ALL = (0, 1, 2, 3)
 SHORT = bench.Scale(epochs=2, steps=3)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
