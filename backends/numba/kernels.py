@@ -1,9 +1,8 @@
 """The inner problem, compiled: one pass over a row is one loop, and a row stays in the cache.
 
-Each kernel takes rows of losses from the queue, solves them under the uniform law and fills
-out = (value, mu, weights, gap). It is serial, releases the interpreter's lock, and then rings the bell
-for other threads to join in. Sums are kept in float64 whatever the dtype of the losses. A loss that
-is not finite makes the value NaN.
+Each kernel solves the rows start, ..., stop - 1 of the losses under the uniform law and fills
+out = (value, mu, weights, gap). It is serial and releases the interpreter's lock. Sums are kept in float64
+whatever the dtype of the losses. A loss that is not finite makes the value NaN.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ from phiball.backends.numba.primitives import (
     larger,
     middle,
     minus,
-    next_row,
     product,
     rank_of,
-    ring,
     share_of,
     store_mu,
     top_and_mean,
@@ -35,19 +32,17 @@ from phiball.backends.numba.primitives import (
 
 
 @compiled(SUMS)
-def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
+def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
     """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
-    ring(bell)
     value, mu, weights, gap = out
     m = f.shape[1]
-    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
-    while row < n:
+    for row in range(start, stop):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top = float64(top_of(f[row]))
         total = 0.0
-        for start in range(0, m, BLOCK):
+        for block in range(0, m, BLOCK):
             part = 0.0
-            for i in range(start, min(start + BLOCK, m)):
+            for i in range(block, min(block + BLOCK, m)):
                 u = minus(f[row, i], top) * inverse
                 w = exp_nonpositive(u)
                 weights[row, i] = w
@@ -59,9 +54,9 @@ def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: 
         primal = e * np.log(total / m)
         if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
             total = 0.0
-            for start in range(0, m, BLOCK):
+            for block in range(0, m, BLOCK):
                 part = 0.0
-                for i in range(start, min(start + BLOCK, m)):
+                for i in range(block, min(block + BLOCK, m)):
                     part += expm1_nonpositive(minus(f[row, i], top) * inverse)
                 total += part
             excess = total / m
@@ -70,26 +65,23 @@ def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: 
         dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
         value[row] = top + primal
         gap[row] = dual - primal
-        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled(SUMS)
-def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
+def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
     """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
-    ring(bell)
     value, mu, weights, gap = out
     m = f.shape[1]
-    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
-    while row < n:
+    for row in range(start, stop):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top, mean = top_and_mean(f[row])
         # Solve sum (g_i - edge)_+ = m eta, then c = edge + eta.
         edge = max(-e * m, mean - e)  # one point alone, or all: left of the root
         for step in range(100):
             count, total = 0, 0.0
-            for start in range(0, m, BLOCK):
+            for block in range(0, m, BLOCK):
                 part = 0.0
-                for i in range(start, min(start + BLOCK, m)):
+                for i in range(block, min(block + BLOCK, m)):
                     g = minus(minus(f[row, i], top), edge)
                     count += g > 0.0
                     part += g if g > 0.0 else 0.0
@@ -107,9 +99,9 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell:
             c = edge + e if count < m else mean  # a large eta takes the digits of edge + eta
             shift = store_mu(mu, row, top, c, e, slope1)
             mass, gain, cost = 0.0, 0.0, 0.0
-            for start in range(0, m, BLOCK):
+            for block in range(0, m, BLOCK):
                 part_mass, part_gain, part_cost = 0.0, 0.0, 0.0
-                for i in range(start, min(start + BLOCK, m)):
+                for i in range(block, min(block + BLOCK, m)):
                     g = minus(f[row, i], top)
                     d = minus(g, c) * inverse
                     d = d if d > -1.0 else -1.0
@@ -129,29 +121,26 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell:
         h = minus(shift, c)
         conj = e * (mass + 0.5 * cost) / m - h * (1.0 + mass / m) + 0.5 * h * h * inverse * (count / m)
         gap[row] = (shift + conj) - primal
-        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled(SUMS)
-def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
+def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
     """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
 
     Newton on sqrt(E y^2), which is convex in b and straight while the same points are active.
     """
-    ring(bell)
     value, mu, weights, gap = out
     m = f.shape[1]
-    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
-    while row < n:
+    for row in range(start, stop):
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
         top, mean = top_and_mean(f[row])
         # sqrt(E y^2) is at least E y, and at least the share of the largest y: right of the root
         b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
         for _ in range(100):
             first, second = 0.0, 0.0
-            for start in range(0, m, BLOCK):
+            for block in range(0, m, BLOCK):
                 part_first, part_second = 0.0, 0.0
-                for i in range(start, min(start + BLOCK, m)):
+                for i in range(block, min(block + BLOCK, m)):
                     y = 1.0 + (b + minus(f[row, i], top) * half)
                     y = y if y > 0.0 else 0.0
                     part_first += y
@@ -167,9 +156,9 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, be
         shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
         at_mu = -shift * half
         mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
-        for start in range(0, m, BLOCK):
+        for block in range(0, m, BLOCK):
             part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
-            for i in range(start, min(start + BLOCK, m)):
+            for i in range(block, min(block + BLOCK, m)):
                 g = minus(f[row, i], top)
                 d = b + g * half
                 d = d if d > -1.0 else -1.0
@@ -188,7 +177,6 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, be
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
         value[row] = top + primal
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
-        row, stop = next_row(queue, row, stop, 1, n)
 
 
 @compiled(SUMS)
@@ -256,25 +244,23 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 
 
 @compiled(SUMS)
-def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any) -> None:
+def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
-    ring(bell)
     value, mu, weights, gap = out
     m = f.shape[1]
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)
-    n, (row, stop) = f.shape[0], next_row(queue, 0, 0, 1, f.shape[0])
-    while row < n:
+    for row in range(start, stop):
         q, above, reached = select(f[row], rank)
         tied = reached - above
         share = share_of(full, rest, above, tied) / full
-        each = (1.0 - share * tied) / max(above, 1)
+        full_weight = (1.0 - share * tied) / max(above, 1)
         gain, excess = 0.0, 0.0
-        for start in range(0, m, BLOCK):
+        for block in range(0, m, BLOCK):
             part_gain, part_excess = 0.0, 0.0
-            for i in range(start, min(start + BLOCK, m)):
+            for i in range(block, min(block + BLOCK, m)):
                 g = minus(f[row, i], q)
-                w = each if g > 0.0 else (share if g == 0.0 else 0.0)
+                w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
                 weights[row, i] = w
                 part_gain += w * g
                 part_excess += g if g > 0.0 else 0.0
@@ -283,4 +269,3 @@ def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell:
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain
-        row, stop = next_row(queue, row, stop, 1, n)

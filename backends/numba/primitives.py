@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from platform import machine
+from threading import Timer
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import float64, int64, njit, types
-from numba.core import cgutils
+from numba import float64, int64, njit
 from numba.extending import intrinsic
 
 # Sums may be reordered, to be vectorised; NaN and infinity keep their meaning. A function that says
@@ -31,6 +31,33 @@ def compiled(fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Ca
         return cast("Callable[P, R]", njit(**options)(function))
 
     return decorate
+
+
+_prepared: set[tuple[Any, Any]] = set()
+
+
+def prepare(kernel: Any, dtype: Any, call: Callable[[], None]) -> None:
+    """Make the first call of a kernel for a dtype, which loads it from the disk or else compiles it.
+
+    A notice is logged if it compiles for more than a second.
+    """
+    if (kernel, dtype) in _prepared:
+        return
+    misses = kernel.stats.cache_misses.total()
+
+    def announce() -> None:
+        if kernel.stats.cache_misses.total() > misses:
+            message = "compiling the Numba kernel %r, once: later it is loaded from a cache"
+            logging.getLogger("phiball").warning(message, kernel.__name__)
+
+    notice = Timer(1.0, announce)
+    notice.daemon = True
+    notice.start()
+    try:
+        call()
+    finally:
+        notice.cancel()
+    _prepared.add((kernel, dtype))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -209,81 +236,3 @@ def rank_of(alpha: float, m: int) -> int:
 def share_of(full: float, rest: float, above: float, tied: float) -> float:
     """What part of its largest weight each tied point has, with full + rest = alpha m."""
     return min(1.0, max(0.0, (minus(full, above) + rest) / tied))
-
-
-def _counter(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    array = cgutils.create_struct_proxy(signature.args[0])(context, builder, args[0])
-    return builder.bitcast(array.data, ir.IntType(64).as_pointer())
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def read(context: Any, counter: Any) -> Any:
-    """counter[0], anew from memory each time."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _counter(context, builder, signature, args)
-        return builder.load_atomic(pointer, ordering="acquire", align=8)
-
-    return int64(types.Array(int64, 1, "C")), build
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _fetch_add(context: Any, counter: Any, amount: Any) -> Any:
-    """counter[0] += amount, at once seen by other threads; returns what it was."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _counter(context, builder, signature, args)
-        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
-
-    return int64(types.Array(int64, 1, "C"), int64), build
-
-
-@compiled()
-def ring(bell: Any) -> None:
-    """Tell the threads that look at `bell` to go on."""
-    _fetch_add(bell, 1)
-
-
-@compiled()
-def next_row(queue: Any, row: int, stop: int, step: int, n: int) -> tuple[int, int]:
-    """(row, stop): the next of the rows up to stop, or of a new piece of the queue; n at its end.
-
-    Pieces are queue[1] rows long, a multiple of `step`, and counted in queue[0].
-    """
-    if row + step < stop:
-        return row + step, stop
-    first = min(_fetch_add(queue, queue[1]), n)
-    return first, min(first + queue[1], n)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _relax(context: Any) -> Any:
-    """Leave the core to its other hardware thread for a moment, which may be the one waited for."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if machine() in ("x86_64", "AMD64"):
-            pause = ir.FunctionType(ir.VoidType(), [])
-            builder.call(cgutils.get_or_insert_function(builder.module, pause, "llvm.x86.sse2.pause"), [])
-        return context.get_dummy_value()
-
-    return types.void(), build
-
-
-@compiled()
-def wait_until(bell: Any, number: int, spins: int) -> bool:
-    """Whether `bell` reaches `number` while it is read `spins` times, some ten nanoseconds each."""
-    for _ in range(spins):
-        if read(bell) >= number:
-            return True
-        _relax()
-    return False
-
-
-@compiled()
-def ring_and_wait(done: Any, bell: Any, number: int, spins: int) -> bool:
-    """Ring `done`, then tell whether `bell` reaches `number` while it is read `spins` times.
-
-    All this without the interpreter's lock: who hears `done` will want it, and must not find it taken.
-    """
-    ring(done)
-    return wait_until(bell, number, spins)

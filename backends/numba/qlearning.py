@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from threading import Timer
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.primitives import compiled, exp_nonpositive, expm1_nonpositive
-from phiball.backends.numba.solve import _birth, _memory, _plain
+from phiball.backends.numba.primitives import compiled, exp_nonpositive, expm1_nonpositive, prepare
+from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 
 @compiled()
@@ -91,7 +89,7 @@ def _inverse(cumulative: Any, u: float) -> int:
 
 
 @compiled()
-def _run(
+def q_loop(
     tables: Any,
     laws: Any,
     uniforms: Any,
@@ -132,22 +130,6 @@ def _run(
         s = -1 if terminal[s_next] else s_next
 
 
-_ready: set[str] = set()
-
-
-def _first_call(loop: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Compile the loop, or load it from the disk; say so if it takes long."""
-    message = "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
-    notice = Timer(1.0, lambda: logging.getLogger("phiball").warning(message))
-    notice.daemon = True
-    notice.start()
-    try:
-        loop(*arguments)
-    finally:
-        notice.cancel()
-    _ready.add("q_run")
-
-
 def q_run(
     Q: Array,
     mdp: Any,
@@ -168,31 +150,17 @@ def q_run(
     """
     if divergence.family != "entropic" or type(neighbours).__name__ != "ExactNeighbours":
         return NotImplemented
-    given = (
-        Q,
-        *laws,
-        uniforms,
-        *schedules,
-        neighbourhood.weight,
-        mdp.reward,
-        neighbourhood.index,
-        mdp.terminal,
-    )
-    memory = [_memory(x) for x in given]
-    if any(x is None for x in memory) or any(x.dtype != np.float64 for x in memory[:8]):
+    floats = Q, *laws, uniforms, *schedules, neighbourhood.weight, mdp.reward
+    views = [as_numpy_view(x) for x in (*floats, neighbourhood.index, mdp.terminal)]
+    if any(x is None for x in views) or any(x.dtype != np.float64 for x in views[: len(floats)]):
         return NotImplemented
-    table, cumulative, first, draws, alphas, epsilons, weight, reward, index, terminal = map(_plain, memory)
+    table, cumulative, first, draws, alphas, epsilons, weight, reward, index, terminal = map(
+        contiguous, views
+    )
     steps = draws.shape[0]
     out = table.copy(), np.zeros(table.shape, np.int64), np.empty(steps), np.empty(steps, np.bool_)
-    tables, laws, schedules, law = (
-        (reward, terminal),
-        (cumulative, first),
-        (alphas, epsilons),
-        (index, weight),
-    )
-    rest = schedules, law, mdp.discount, eta, maximum.value == "inside", out
-    if not _ready:
-        _first_call(_run, (tables, laws, draws[:0], *rest))  # no steps: it compiles and does nothing
-    _run(tables, laws, draws, *rest)
-    born = _birth(Q)
-    return tuple(born(x) for x in out)
+    tables, laws = (reward, terminal), (cumulative, first)
+    rest = (alphas, epsilons), (index, weight), mdp.discount, eta, maximum.value == "inside", out
+    prepare(q_loop, draws.dtype, partial(q_loop, tables, laws, draws[:0], *rest))  # no steps: it does nothing
+    q_loop(tables, laws, draws, *rest)
+    return tuple(to_library(x, Q) for x in out)

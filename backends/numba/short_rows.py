@@ -11,19 +11,17 @@ from phiball.backends.numba.primitives import (
     TILE,
     compiled,
     minus,
-    next_row,
     product,
     rank_of,
-    ring,
     share_of,
     store_mu,
 )
 
 
 @compiled(SUMS)
-def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
-    """tile[i, r] = f[first + r, i] for a tile of rows, their maxima in top; returns how many rows."""
-    rows: int = min(TILE, f.shape[0] - first)
+def _load_tile(f: Any, first: int, stop: int, tile: Any, top: Any) -> int:
+    """tile[i, r] = f[first + r, i] for the rows of a tile, their maxima in top; returns their number."""
+    rows: int = min(TILE, stop - first)
     for r in range(rows):
         for i in range(f.shape[1]):
             tile[i, r] = f[first + r, i]
@@ -40,17 +38,15 @@ def _load_tile(f: Any, first: int, tile: Any, top: Any) -> int:
 
 @compiled(SUMS)
 def quadratic_short(
-    f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any
+    f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
     """`quadratic` on many short rows side by side, step by step the same."""
-    ring(bell)
     value, mu, weights, gap = out
-    n, m = f.shape
+    m = f.shape[1]
     tile = np.empty((m, TILE))
     e, inverse, top, mean, edge, total, count, before, c, shift, conj = np.empty((11, TILE))
-    first, stop = next_row(queue, 0, 0, TILE, n)
-    while first < n:
-        rows = _load_tile(f, first, tile, top)
+    for first in range(start, stop, TILE):
+        rows = _load_tile(f, first, stop, tile, top)
         for r in range(TILE):
             e[r] = eta[first + r] if r < rows else eta[first]
         for r in range(TILE):
@@ -102,24 +98,21 @@ def quadratic_short(
                 weights[first + r, i] = tile[i, r]
             value[first + r] = top[r] + total[r] / m
             gap[first + r] = (shift[r] + e[r] * (conj[r] / m)) - total[r] / m
-        first, stop = next_row(queue, first, stop, TILE, n)
 
 
 @compiled(SUMS)
 def indicator_short(
-    f: Any, eta: Any, parameter: float, slope1: float, out: Any, bell: Any, queue: Any
+    f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
-    ring(bell)
     value, mu, weights, gap = out
-    n, m = f.shape
+    m = f.shape[1]
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)
     tile, best = np.empty((m, TILE)), np.empty((rank, TILE))
-    x, q, above, reached, excess, each, share, gain = np.empty((8, TILE))
-    first, stop = next_row(queue, 0, 0, TILE, n)
-    while first < n:
-        rows = _load_tile(f, first, tile, x)
+    x, q, above, reached, excess, full_weight, share, gain = np.empty((8, TILE))
+    for first in range(start, stop, TILE):
+        rows = _load_tile(f, first, stop, tile, x)
         best[:] = -np.inf
         for i in range(m):
             for r in range(TILE):
@@ -143,11 +136,11 @@ def indicator_short(
         for r in range(TILE):
             tied = reached[r] - above[r]
             share[r] = share_of(full, rest, above[r], tied) / full
-            each[r] = (1.0 - share[r] * tied) / max(above[r], 1.0)
+            full_weight[r] = (1.0 - share[r] * tied) / max(above[r], 1.0)
         for i in range(m):
             for r in range(TILE):
                 g = minus(tile[i, r], q[r])
-                w = each[r] if g > 0.0 else (share[r] if g == 0.0 else 0.0)
+                w = full_weight[r] if g > 0.0 else (share[r] if g == 0.0 else 0.0)
                 excess[r] += g if g > 0.0 else 0.0
                 gain[r] += w * g
                 tile[i, r] = w
@@ -157,4 +150,3 @@ def indicator_short(
             mu[first + r] = q[r]
             value[first + r] = q[r] + gain[r]
             gap[first + r] = excess[r] / full - gain[r]
-        first, stop = next_row(queue, first, stop, TILE, n)

@@ -1,105 +1,27 @@
-"""Rows of a batch on a few threads, made on first use in each process.
-
-A batch takes some hundred microseconds, and to wake a sleeping thread takes up to a hundred. So workers
-look out for the next batch for a moment before they sleep, and the caller for their results; and
-each is told to go on at a moment when the other does not hold the interpreter's lock, on which it
-would go to sleep.
-"""
+"""Rows of a batch on a few threads, from a pool made on first use in each process."""
 
 from __future__ import annotations
 
 import os
-import time
+from collections import deque
 from collections.abc import Callable
-from functools import partial
-from threading import Lock, Semaphore, Thread
-from typing import Any
-
-import numpy as np
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache, partial
+from threading import RLock
 
 VARIABLE = "PHIBALL_THREADS"
-_SPLIT_ABOVE = 1 << 15  # entries; below, handing work over costs more than it saves
-_SPINS = 50_000  # about a millisecond of looking out
-
-Work = Callable[[Any, Any], None]
+_SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
+_PARTS = 4  # per thread, as threads do not run at one speed
 
 
-def _bell() -> Any:
-    return np.zeros(16, dtype=np.int64)  # one number, alone in its part of the memory
-
-
-def _nothing() -> None:
-    pass
-
-
-class _Worker:
-    """A thread that does its part of each batch, when the bell has rung for it."""
-
-    def __init__(self, bell: Any) -> None:
-        self._bell, self._done = bell, _bell()
-        self._expected = 0
-        self._asleep = False
-        self._wake = Semaphore(0)
-        self.part: Callable[[], None] | None = None
-        self.error: BaseException | None = None
-        Thread(target=self._run, args=(int(bell[0]) + 1,), name="phiball", daemon=True).start()
-
-    def expect(self, part: Callable[[], None]) -> None:
-        """Get ready to do `part` when the bell rings."""
-        self.part, self.error = part, None
-        self._expected += 1
-        if self._asleep:
-            self._wake.release()
-
-    def wait(self) -> None:
-        """Return when the part is done."""
-        from phiball.backends.numba.primitives import wait_until
-
-        while not wait_until(self._done, self._expected, _SPINS):
-            time.sleep(5e-5)
-
-    def _run(self, number: int) -> None:
-        from phiball.backends.numba.primitives import ring_and_wait, wait_until
-
-        rung = wait_until(self._bell, number, _SPINS)
-        while True:
-            if not rung:
-                self._asleep = True
-                if self.part is None:  # a part that came in between must not be slept over
-                    self._wake.acquire()
-                self._asleep = False
-                rung = wait_until(self._bell, number, _SPINS)
-                continue
-            part, self.part = self.part, None
-            try:
-                if part is not None:
-                    part()
-            except BaseException as error:  # handed to the caller, who raises it
-                self.error = error
-            del part
-            number += 1
-            rung = ring_and_wait(self._done, self._bell, number, _SPINS)
-
-
-class _Team:
-    """The workers of this process, and the bell that the caller's kernel rings for all of them."""
-
-    def __init__(self) -> None:
-        self.busy = Lock()
-        self.bell = _bell()
-        self.workers: list[_Worker] = []
-
-
-_team = _Team()
-
-
-def _forget() -> None:
-    global _team
-    _team = _Team()  # the threads of a parent do not exist in a forked child
+@lru_cache
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="phiball")
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child does not have its parent's threads
 
 
 def threads() -> int:
@@ -112,36 +34,72 @@ def threads() -> int:
     return int(text)
 
 
-def over_rows(work: Work, rows: int, entries: int) -> None:
-    """Call `work(bell, queue)` on each of a few threads, if that pays, until the queue has no rows left.
-
-    `work` must release the interpreter's lock, ring the bell, and do the rows that it takes from
-    the queue (`ring` and `rows_of` in numba_parts). While one thread of the user's has the workers,
-    the others work alone.
-    """
-    parts = min(threads(), rows, max(1, entries // _SPLIT_ABOVE))
-    team = _team
-    if parts == 1 or not team.busy.acquire(blocking=False):
-        work(_bell(), np.array([0, rows + 64 - rows % 64]))
-        return
+def _idle_cores() -> int:
+    """How many cores of the machine have nothing to run at this moment; many where that is not known."""
     try:
-        while len(team.workers) < parts - 1:
-            team.workers.append(_Worker(team.bell))
-        rung = int(team.bell[0])
-        # Some pieces for each thread, as they do not run at one speed; a multiple of 64 suits short rows.
-        queue = np.zeros(16, dtype=np.int64)
-        queue[1] = -(-rows // (64 * 6 * parts)) * 64
-        for i, worker in enumerate(team.workers):  # all of them hear the bell, if only to pass
-            worker.expect(partial(work, _bell(), queue) if i < parts - 1 else _nothing)
+        file = os.open("/proc/loadavg", os.O_RDONLY)  # half as long as open() takes
         try:
-            work(team.bell, queue)
+            running = os.read(file, 99).split()[3]  # b"3/129": three of 129 threads run or could run
         finally:
-            if team.bell[0] == rung:  # it failed before it rang
-                team.bell[0] += 1
-            for worker in team.workers:  # nobody may still be writing when the arrays are given back
-                worker.wait()
-        for worker in team.workers:
-            if worker.error is not None:
-                raise worker.error
-    finally:
-        team.busy.release()
+            os.close(file)
+        return max(0, (os.cpu_count() or 1) - int(running.partition(b"/")[0]))
+    except (OSError, ValueError, IndexError):
+        return 1 << 30
+
+
+def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None:
+    """Call `work(start, stop)` on ranges that cover all rows, on a few threads if there are enough entries.
+
+    `work` must release the interpreter's lock for threads to help. The caller takes parts too, and does all
+    of them where the workers are busy or cannot be had. No part is running when this returns or raises.
+    """
+    most = threads()
+    count = min(most, rows, entries // _SPLIT_ABOVE)
+    if count > 1 and not os.environ.get(VARIABLE):
+        # A thread that waits for a core holds up the batch for longer than it saves.
+        count = min(count, 1 + _idle_cores())
+    if count < 2:
+        work(0, rows)
+        return
+    step = -(-rows // (count * _PARTS))
+    parts = deque(partial(work, start, min(start + step, rows)) for start in range(0, rows, step))
+    locks = [RLock() for _ in range(count - 1)]
+    errors: list[BaseException] = []
+
+    def help_out(lock: RLock) -> None:
+        if lock.acquire(blocking=False):  # unless the caller has it, who is then done
+            try:
+                _run_all(parts)
+            except BaseException as error:  # the caller raises it
+                errors.append(error)
+            finally:
+                lock.release()
+
+    try:
+        with suppress(RuntimeError):  # no thread can be started, or the interpreter is shutting down
+            for lock in locks:
+                _pool(most - 1).submit(help_out, lock)
+        _run_all(parts)
+        _finish(parts, locks)
+    except BaseException:  # an interrupt may come at any moment, while it waits too
+        _finish(parts, locks)
+        raise
+    if errors:
+        raise errors[0]
+
+
+def _run_all(parts: deque[partial[None]]) -> None:
+    """Call the parts one after another, until none is left."""
+    while True:
+        try:
+            part = parts.popleft()
+        except IndexError:
+            return
+        part()
+
+
+def _finish(parts: deque[partial[None]], locks: list[RLock]) -> None:
+    """Drop the parts that have not begun, and wait for those that are running; harmless to call again."""
+    parts.clear()  # so that a worker that has yet to start keeps no array alive
+    for lock in locks:
+        lock.acquire()

@@ -1,16 +1,15 @@
-"""The compiled kernels: equal to the reference, in threads, in a forked child, and compiled once."""
+"""The compiled kernels: equal to the reference, and compiled once."""
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
-from threading import current_thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from phiball.backends import use
 from phiball.backends.numba import kernels as numba_kernels
 from phiball.backends.numba import primitives as numba_parts
 from phiball.backends.numba import solve as numba_solve
-from phiball.backends.numba import threads
+from phiball.backends.numba.primitives import prepare
 from phiball.refimpl import (
     ENTROPIC,
     HINGE,
@@ -206,73 +205,6 @@ def test_a_loss_that_is_not_finite_is_seen(d: Divergence, m: int, bad: float) ->
         worst_case(g, 0.3, d, check=False)  # returns, whatever it is
 
 
-BATCH = np.random.default_rng(4).exponential(size=(600, 200))
-
-
-def _solve_batch(_: int = 0) -> Any:
-    return worst_case(BATCH, 0.1, QUADRATIC).weights
-
-
-def test_threads_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHIBALL_THREADS", "1")
-    alone = _solve_batch()
-    for n in ("2", "3", "7"):
-        monkeypatch.setenv("PHIBALL_THREADS", n)
-        np.testing.assert_array_equal(_solve_batch(), alone)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
-def test_number_of_threads_is_checked(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("PHIBALL_THREADS", text)
-    with pytest.raises(ValueError, match=f"PHIBALL_THREADS is '{text}'"):
-        threads()
-
-
-def test_concurrent_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHIBALL_THREADS", "2")
-    expected = _solve_batch()
-    with ThreadPoolExecutor(4) as pool:
-        for weights in pool.map(_solve_batch, range(40)):
-            np.testing.assert_array_equal(weights, expected)
-
-
-def _child(queue: Any) -> None:
-    queue.put(_solve_batch())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child of a process whose pool is in use has no threads of its own yet; it makes them."""
-    monkeypatch.setenv("PHIBALL_THREADS", "2")
-    expected = _solve_batch()
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_child, args=(queue,))
-    child.start()
-    try:
-        np.testing.assert_array_equal(queue.get(timeout=60), expected)
-    finally:
-        child.join(timeout=60)
-    assert child.exitcode == 0
-
-
-def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    from phiball.backends.numba.threads import over_rows
-
-    monkeypatch.setenv("PHIBALL_THREADS", "2")
-
-    caller = current_thread()
-
-    def work(bell: Any, queue: Any) -> None:
-        numba_parts.ring(bell)
-        if current_thread() is not caller:
-            raise RuntimeError("from a worker")
-
-    with pytest.raises(RuntimeError, match="from a worker"):
-        over_rows(work, 10, 1 << 20)
-
-
 def test_second_process_loads_from_disk(tmp_path: Path) -> None:
     """The kernel's cache files are written by the first process and hit by the second."""
     code = (
@@ -293,17 +225,30 @@ def test_second_process_loads_from_disk(tmp_path: Path) -> None:
     assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
 
 
-def test_long_compilation_is_announced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def slow(*_: Any) -> None:
+class Kernel:
+    """What `prepare` sees of a kernel: its name, and how often it was not in the cache."""
+
+    __name__ = "slow"
+
+    def __init__(self) -> None:
+        self.stats = SimpleNamespace(cache_misses=Counter())
+
+    def load(self) -> None:
         time.sleep(1.2)
 
-    f, eta = np.ones((1, 3)), np.ones(1)
+    def compile(self) -> None:
+        self.stats.cache_misses["a signature"] += 1
+        time.sleep(1.2)
+
+
+def test_long_compilation_is_announced_but_not_long_loading(caplog: pytest.LogCaptureFixture) -> None:
+    kernel = Kernel()
     with caplog.at_level(logging.WARNING, logger="phiball"):
-        numba_solve._first_call(lambda *_: None, f, eta, 0.0, 0.0, ("quick", "f8"))
+        prepare(kernel, "f4", lambda: None)
+        prepare(kernel, "f8", kernel.load)
+        prepare(kernel, "f8", kernel.compile)  # it is there already
         assert not caplog.records
-        numba_solve._first_call(slow, f, eta, 0.0, 0.0, ("slow", "f8"))
+        prepare(kernel, "f16", kernel.compile)
     assert [record.getMessage() for record in caplog.records] == [
-        "preparing the Numba kernel 'slow': it is compiled once, and later loaded from a cache"
+        "compiling the Numba kernel 'slow', once: later it is loaded from a cache"
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -97,21 +95,11 @@ def test_kernel_is_consulted_and_leaves_its_arguments(monkeypatch: pytest.Monkey
     np.testing.assert_allclose(fast[0], q_run.reference(*given)[0], atol=1e-14)  # type: ignore[attr-defined]
     assert np.any(fast[0] != before)
     called = []
-    monkeypatch.setattr(numba_qlearning, "_run", lambda *args: called.append(args))
-    monkeypatch.setattr(numba_qlearning, "_ready", {"q_run"})
+    monkeypatch.setattr(numba_qlearning, "q_loop", lambda *args: called.append(args))
+    monkeypatch.setattr(numba_qlearning, "prepare", lambda *args: None)
     with use("numba"):
         q_run(*given)
     assert len(called) == 1
-
-
-def test_long_compilation_is_announced(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="phiball"):
-        numba_qlearning._first_call(lambda: None, ())
-        assert not caplog.records
-        numba_qlearning._first_call(lambda: time.sleep(1.2), ())
-    assert [record.getMessage() for record in caplog.records] == [
-        "preparing the Numba kernel 'q_run': it is compiled once, and later loaded from a cache"
-    ]
 
 
 def test_kernel_takes_torch_tensors() -> None:
@@ -132,9 +120,9 @@ def test_kernel_takes_torch_tensors() -> None:
 
 
 def test_kernel_is_cached_and_free_of_the_lock() -> None:
-    loop: Any = numba_qlearning._run
+    loop: Any = numba_qlearning.q_loop
     numba_qlearning.q_run(*arguments())
     assert loop.targetoptions["nogil"]
     # Compiled here or by an earlier process, it is on the disk now.
     assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) == 1
-    assert list(Path(loop.stats.cache_path).glob("*numba_qlearning._run*.nbc"))
+    assert list(Path(loop.stats.cache_path).glob("*qlearning.q_loop*.nbc"))
