@@ -5,9 +5,9 @@ from phiball.backends.arrays import (
     array_namespace,
     detach,
     device,
+    ignore_float_warnings,
     is_array_api_obj,
     library,
-    quiet,
     to_numpy,
 )
 from phiball.backends.autograd import backward, differentiates, input_gradient, without_gradient
@@ -29,11 +29,11 @@ __all__ = [
     "device",
     "differentiates",
     "gamma_quantile",
+    "ignore_float_warnings",
     "input_gradient",
     "is_array_api_obj",
     "kernel",
     "library",
-    "quiet",
     "rng",
     "threads",
     "to_numpy",

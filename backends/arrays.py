@@ -19,9 +19,9 @@ __all__ = [
     "array_namespace",
     "detach",
     "device",
+    "ignore_float_warnings",
     "is_array_api_obj",
     "library",
-    "quiet",
     "to_numpy",
 ]
 
@@ -61,6 +61,6 @@ def to_numpy(x: Array) -> Any:
     return np.asarray(x)
 
 
-def quiet() -> AbstractContextManager[Any]:
+def ignore_float_warnings() -> AbstractContextManager[Any]:
     """Silence NumPy's warnings of overflow and division by zero, where infinities are meant."""
     return np.errstate(all="ignore")

@@ -21,8 +21,15 @@ from dataclasses import replace
 
 from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.sampling.streaming import Loss, evaluate, indices, valid_data
-from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
+from phiball.refimpl.types import Loss
+from phiball.refimpl.validation import (
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_number,
+    valid_rng,
+)
 
 Gradient = Callable[[Array, Array], Array]
 
@@ -192,7 +199,7 @@ def _problem(gradient: Gradient, z: Array, ball: Ball) -> tuple[Array, Array]:
 
 def _valid_gradient(g: Array, z: Array) -> Array:
     valid_array("gradient(x, i)", g)
-    same_library("gradient(x, i)", g, z, other="z")
+    check_same_array_type("gradient(x, i)", g, z, other="z")
     xp = array_namespace(z)
     if g.shape != z.shape:
         raise ValueError(f"gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(z.shape)}")

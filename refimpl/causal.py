@@ -15,10 +15,17 @@ from dataclasses import dataclass, replace
 from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import WorstCase, worst_case
-from phiball.refimpl.qlearning.grid import alike
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
-from phiball.refimpl.sampling.streaming import CHUNK, Law, Loss, evaluate
-from phiball.refimpl.validation import valid_array, valid_count, valid_law, valid_number, valid_p
+from phiball.refimpl.sampling.streaming import CHUNK, evaluate
+from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.validation import (
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_law,
+    valid_number,
+    valid_p,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Conditional:
         for name in ("x", "z", "share", "weight"):
             array = getattr(self, name)
             valid_array(name, array)
-            alike(name, array, "x", self.x, dtype=True)
+            check_same_array_type(name, array, self.x, other="x", dtype=True)
             if not array_namespace(array).all(array_namespace(array).isfinite(detach(array))):
                 raise ValueError(f"{name} contains NaN or an infinity; expected finite numbers")
         if self.x.ndim == 0 or self.z.ndim < 2 or self.x.shape[0] != self.z.shape[0] or 0 in self.z.shape[:2]:
@@ -98,7 +105,7 @@ class Conditional:
         """
         valid_array("x", x)
         valid_array("z", z)
-        alike("z", z, "x", x, dtype=True)
+        check_same_array_type("z", z, x, other="x", dtype=True)
         xp = array_namespace(x)
         if x.ndim == 0 or z.ndim == 0 or x.shape[0] != z.shape[0] or x.shape[0] == 0:
             raise ValueError(
@@ -110,7 +117,7 @@ class Conditional:
         if weight is None:
             weight = xp.full(x.shape[:1], 1 / x.shape[0], dtype=x.dtype, device=device(x))
         valid_array("weight", weight)
-        alike("weight", weight, "x", x, dtype=True)
+        check_same_array_type("weight", weight, x, other="x", dtype=True)
         if tuple(weight.shape) != tuple(x.shape[:1]):
             raise ValueError(f"weight has shape {tuple(weight.shape)}; expected {tuple(x.shape[:1])}")
         code = _row_codes(detach(x))
@@ -296,7 +303,7 @@ def causal_value(
     """
     _valid_conditional(data)
     valid_array("places", places)
-    alike("places", places, "data.x", data.x, dtype=True)
+    check_same_array_type("places", places, data.x, other="data.x", dtype=True)
     K, event = data.x.shape[0], tuple(data.x.shape[1:])
     if places.ndim != data.x.ndim + 1 or tuple(places.shape) != (K, places.shape[1], *event):
         raise ValueError(

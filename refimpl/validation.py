@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from operator import index
 
-from phiball.backends import Array, Rng, array_namespace, device, is_array_api_obj
+from phiball.backends import Array, Rng, array_namespace, device, is_array_api_obj, library
 
 
 def valid_number(
@@ -80,7 +80,7 @@ def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> 
     xp = array_namespace(losses)
     shape = losses.shape[:-1]
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
-        same_library("eta", eta, losses)
+        check_same_array_type("eta", eta, losses)
         if eta.dtype not in (xp.float32, xp.float64):
             raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
         if not broadcasts(eta.shape, shape):
@@ -111,7 +111,7 @@ def valid_p(p: Array | None, losses: Array) -> Array | None:
     if p is None:
         return None
     valid_array("p", p)
-    same_library("p", p, losses)
+    check_same_array_type("p", p, losses)
     xp = array_namespace(losses)
     if p.ndim == 0 or p.shape[-1] != losses.shape[-1] or not broadcasts(p.shape, losses.shape):
         raise ValueError(
@@ -135,16 +135,20 @@ def valid_law(name: str, p: Array) -> Array:
     return p / total
 
 
-def same_library(name: str, x: Array, losses: Array, *, other: str = "losses") -> None:
-    """Raise unless `x` belongs to the library and the device of `losses`, which is called `other`."""
+def check_same_array_type(
+    name: str, x: Array, y: Array, *, other: str = "losses", dtype: bool = False
+) -> None:
+    """Raise unless `x` has the library and the device of `y`, called `other`, and its dtype if asked."""
     try:
-        array_namespace(x, losses)
+        array_namespace(x, y)
     except TypeError:
         raise TypeError(
-            f"{name} is a {_kind(x)} and {other} a {_kind(losses)}; expected arrays of one library"
+            f"{name} is a {library(x)} array and {other} a {library(y)} array; expected arrays of one library"
         ) from None
-    if device(x) != device(losses):
-        raise ValueError(f"{name} is on {device(x)} and {other} on {device(losses)}; expected one device")
+    if device(x) != device(y):
+        raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected one device")
+    if dtype and x.dtype != y.dtype:
+        raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected one dtype")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -153,10 +157,6 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
         return False
     pairs = zip(reversed(shape), reversed(target), strict=False)
     return all(n in (1, t) for n, t in pairs)
-
-
-def _kind(x: Array) -> str:
-    return f"{type(x).__module__.partition('.')[0]} array"
 
 
 def _first(x: Array, bad: Array) -> float:

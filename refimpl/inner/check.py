@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf, isfinite, isnan
 from typing import Any
 
-from phiball.backends import active, is_array_api_obj, library, quiet, to_numpy
+from phiball.backends import active, ignore_float_warnings, is_array_api_obj, library, to_numpy
 from phiball.refimpl.inner.constants import derive_constants
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 
@@ -45,7 +45,7 @@ def check_divergence(d: Divergence) -> list[str]:
 
 def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float]:
     xp = active().namespace
-    with quiet():
+    with ignore_float_warnings():
         values: list[float] = to_numpy(function(xp.asarray(points, dtype=xp.float64))).tolist()
     return values
 
@@ -55,7 +55,7 @@ def _fault_of_form(name: str, function: Callable[[Any], Any], points: list[float
     at = xp.asarray(points, dtype=getattr(xp, dtype))
     before = to_numpy(at).tolist()
     try:
-        with quiet():
+        with ignore_float_warnings():
             out = function(at)
     except Exception as error:  # whatever a user's function raises is what they must be told
         return f"{name} raises {type(error).__name__} on an array: {error}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf, isfinite, isnan
 
-from phiball.backends import Array, active, quiet
+from phiball.backends import Array, active, ignore_float_warnings
 
 # A conjugate that reaches these sizes has overflowed or underflowed; it was not cut off there.
 _HUGE, _TINY = 1e290, 1e-290
@@ -17,7 +17,7 @@ def _scalar(name: str, function: Callable[[Array], Array]) -> Callable[[float], 
     xp = active().namespace
 
     def evaluate(s: float) -> float:
-        with quiet():
+        with ignore_float_warnings():
             out = function(xp.asarray([s], dtype=xp.float64))
         if getattr(out, "shape", None) != (1,):
             raise TypeError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, isfinite, isnan, nan
+from math import inf, isnan, nan
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl.inner.constants import derive_constants
+from phiball.refimpl.validation import valid_number
 
 Function = Callable[[Array], Array]
 
@@ -225,7 +226,7 @@ def indicator(alpha: float) -> Divergence:
     >>> indicator(0.25).parameter
     0.25
     """
-    alpha = _number("alpha", alpha)
+    alpha = valid_number("alpha", alpha)
     if not 0 < alpha <= 1:
         raise ValueError(f"alpha is {alpha!r}; expected a number in (0, 1]")
     return Divergence(
@@ -302,7 +303,7 @@ def cressie_read(k: float) -> Divergence:
     >>> cressie_read(0.5).recession
     2.0
     """
-    k = _number("k", k)
+    k = valid_number("k", k)
     if k == 1:
         return ENTROPIC
     return Divergence(
@@ -318,18 +319,6 @@ def cressie_read(k: float) -> Divergence:
         family="cressie_read",
         parameter=k,
     )
-
-
-def _number(name: str, value: float) -> float:
-    try:
-        if isinstance(value, (str, bytes)):
-            raise TypeError
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r}; expected a number") from None
-    if not isfinite(number):
-        raise ValueError(f"{name} is {value!r}; expected a finite number")
-    return number
 
 
 # --- Centring -----------------------------------------------------------------------------------------

@@ -9,35 +9,26 @@ the offset of the losses, or the distance of s to a pole.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
 
-from phiball.backends import Array, array_namespace, device, kernel, quiet
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, tolerance, two_sum
 
 _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 
 
-class Solution(NamedTuple):
-    """Value, multiplier mu, weights gamma, and the duality gap."""
-
-    value: Array
-    mu: Array
-    weights: Array
-    gap: Array
-
-
 @kernel
-def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> Solution:
+def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array, Array, Array]:
     """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex, for valid input.
 
     f has shape (..., m), eta shape (...) and p shape (..., m), or None for the uniform law.
+    Returns the fields of `WorstCase`: (value, mu, weights, gap).
     """
     xp = array_namespace(f)
     law = p
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     c = centred(d)
-    with quiet():
+    with ignore_float_warnings():
         top, g = shifted(f, p)
         e = eta[..., None]
         if c.family == "indicator":
@@ -53,7 +44,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> Solution:
         mu = add_up(add_up(top, -eta * s), -eta * d.slope1)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
-    return Solution(top + primal, mu, weights, gap)
+    return top + primal, mu, weights, gap
 
 
 def shifted(f: Array, p: Array) -> tuple[Array, Array]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from phiball.backends import Array, array_namespace, detach, quiet
+from phiball.backends import Array, array_namespace, detach, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
 from phiball.refimpl.numerics import add_up, tolerance
 from phiball.refimpl.validation import (
     broadcasts,
-    same_library,
+    check_same_array_type,
     valid_array,
     valid_eta,
     valid_finite,
@@ -140,7 +140,7 @@ def bisection(
     m = f.shape[-1]
     p = xp.full_like(f, 1 / m) if p is None else p
     c = centred(divergence)
-    with quiet():
+    with ignore_float_warnings():
         top, g = shifted(f, p)
         u = g / eta[..., None]
         # s = (max f - mu)/eta - g, so that the bracket of mu is [0, range/eta] for s.
@@ -194,14 +194,14 @@ def dual_value(
     if isinstance(mu, (int, float)):
         mu = xp.full_like(eta, mu)
     valid_array("mu", mu)
-    same_library("mu", mu, f)
+    check_same_array_type("mu", mu, f)
     if not broadcasts(mu.shape, eta.shape):
         raise ValueError(
             f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
         )
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     mu = xp.broadcast_to(xp.astype(detach(mu), f.dtype, copy=False), eta.shape)
-    with quiet():
+    with ignore_float_warnings():
         top, _ = shifted(f, p)
         return top + dual_shifted(f, top, mu, eta, p, divergence)
 
@@ -227,7 +227,7 @@ def primal_value(
     eta, p = _problem(f, eta, divergence, p)
     xp = array_namespace(f)
     valid_array("weights", weights)
-    same_library("weights", weights, f)
+    check_same_array_type("weights", weights, f)
     if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
         raise ValueError(
             f"weights has shape {tuple(weights.shape)}; expected one that broadcasts to losses.shape = "
@@ -240,7 +240,7 @@ def primal_value(
     if not xp.all(xp.abs(total - 1) <= tolerance(f) ** 0.5):
         raise ValueError(f"weights sums to {float(xp.min(total))!r} or more; expected 1 a row")
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    with quiet():
+    with ignore_float_warnings():
         top, g = shifted(f, p)
         value = top + primal_shifted(g, weights, eta, p, centred(divergence))
     outside = xp.any((p == 0) & (weights > 0), axis=-1)

@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile, quiet
+from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile, ignore_float_warnings
 from phiball.refimpl.laws.moments import log_mgf_1, log_mgf_2, log_mgf_inf
 from phiball.refimpl.laws.norms import dual, flat, length, soft_threshold, split, valid_pair
 from phiball.refimpl.laws.tilting import tilted_1, tilted_2, tilted_inf
-from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+from phiball.refimpl.validation import (
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_number,
+    valid_rng,
+)
 
 _HUGE = 1e75  # beyond it the powers that the functions below take would overflow
 
@@ -140,7 +146,7 @@ class Ball:
         n = self._valid_draw(z, n, rng)
         s = flat(valid_tilt(s, z), event_ndim, "s")
         xp = array_namespace(z)
-        with quiet():
+        with ignore_float_warnings():
             a = self.radius * s
             size = self.radius * length(xp.astype(s, xp.float64, copy=False), dual(self.norm))
         if not (xp.all(xp.isfinite(a)) and xp.all(xp.isfinite(size))):
@@ -334,7 +340,7 @@ class Ball:
 def valid_tilt(s: Array, z: Array) -> Array:
     """`s` without a gradient, or an error unless it is finite and has the shape and dtype of z."""
     valid_array("s", s)
-    same_library("s", s, z, other="z")
+    check_same_array_type("s", s, z, other="z")
     if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
         raise ValueError(
             f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phiball.backends import Array, Rng, array_namespace, quiet
+from phiball.backends import Array, Rng, array_namespace, ignore_float_warnings
 from phiball.refimpl.laws.balls import log_ratio, valid_tilt
 from phiball.refimpl.laws.norms import flat, split
 from phiball.refimpl.validation import valid_count, valid_number, valid_rng
@@ -53,7 +53,7 @@ class Gaussian:
         valid_rng(rng)
         s = flat(valid_tilt(s, z), event_ndim, "s")
         xp = array_namespace(z)
-        with quiet():
+        with ignore_float_warnings():
             b = self.scale**2 * s[..., None, :] + self.scale * rng.normal((*batch, n, s.shape[-1]), like=z)
             x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
             log_w = log_ratio(self.log_mgf, s, b)

@@ -6,7 +6,7 @@ from math import inf, prod
 from typing import Any
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl.validation import broadcasts, same_library, valid_array
+from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
 
 
 def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -34,7 +34,7 @@ def valid_pair(x: Array, z: Array, event_ndim: int) -> None:
     """Raise unless x and z hold points of one shape, and their batches broadcast."""
     _, event = split(x, event_ndim, "x")
     _, centre = split(z, event_ndim, "z")
-    same_library("z", z, x, other="x")
+    check_same_array_type("z", z, x, other="x")
     shape, other = tuple(x.shape), tuple(z.shape)
     if event != centre or not (broadcasts(shape, other) or broadcasts(other, shape)):
         raise ValueError(

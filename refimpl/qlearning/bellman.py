@@ -18,8 +18,8 @@ from phiball.backends import Array, array_namespace, detach, device, is_array_ap
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
-from phiball.refimpl.qlearning.grid import Neighbourhood, alike
-from phiball.refimpl.validation import valid_array, valid_count, valid_law
+from phiball.refimpl.qlearning.grid import Neighbourhood
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_law
 
 
 class Maximum(Enum):
@@ -56,7 +56,7 @@ class DecisionProcess:
     def __post_init__(self) -> None:
         valid_array("transition", self.transition)
         valid_array("reward", self.reward)
-        alike("reward", self.reward, "transition", self.transition, dtype=True)
+        check_same_array_type("reward", self.reward, self.transition, other="transition", dtype=True)
         xp = array_namespace(self.reward)
         if self.reward.ndim != 2 or 0 in self.reward.shape:
             raise ValueError(
@@ -78,7 +78,7 @@ class DecisionProcess:
             object.__setattr__(self, "terminal", terminal)
         if not is_array_api_obj(terminal) or terminal.dtype != xp.bool or tuple(terminal.shape) != (states,):
             raise ValueError(f"terminal is {terminal!r}; expected None or a bool array of shape ({states},)")
-        alike("terminal", terminal, "reward", self.reward)
+        check_same_array_type("terminal", terminal, self.reward, other="reward")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def bellman(
     """
     states = valid_problem(mdp, neighbourhood)
     valid_table(Q, neighbourhood)
-    alike("Q", Q, "reward", mdp.reward, dtype=True)
+    check_same_array_type("Q", Q, mdp.reward, other="reward", dtype=True)
     if tuple(Q.shape[-2:]) != tuple(mdp.reward.shape):
         raise ValueError(
             f"Q has shape {tuple(Q.shape)}; expected (..., S, A) with (S, A) = {tuple(mdp.reward.shape)}"
@@ -240,7 +240,7 @@ def valid_table(Q: Array, neighbourhood: Neighbourhood) -> None:
     valid_array("Q", Q)
     if not isinstance(neighbourhood, Neighbourhood):
         raise TypeError(f"neighbourhood is {neighbourhood!r}; expected a Neighbourhood")
-    alike("Q", Q, "neighbourhood.weight", neighbourhood.weight)
+    check_same_array_type("Q", Q, neighbourhood.weight, other="neighbourhood.weight")
     if Q.ndim < 2 or 0 in Q.shape[-2:]:
         raise ValueError(f"Q has shape {tuple(Q.shape)}; expected (..., S, A), none of S and A zero")
     xp = array_namespace(Q)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, isfinite, prod
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
-from phiball.refimpl.validation import valid_array, valid_law
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_law
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Neighbourhood:
     def __post_init__(self) -> None:
         valid_index("index", self.index)
         valid_array("weight", self.weight)
-        alike("weight", self.weight, "index", self.index)
+        check_same_array_type("weight", self.weight, self.index, other="index")
         if self.index.ndim != 2 or self.index.shape[1] == 0 or self.index.shape != self.weight.shape:
             raise ValueError(
                 f"index has shape {tuple(self.index.shape)} and weight {tuple(self.weight.shape)}; expected "
@@ -214,15 +214,3 @@ def valid_index(name: str, x: Array) -> None:
         raise TypeError(f"{name} is of type {type(x).__name__}; expected an array of int64")
     if x.dtype != array_namespace(x).int64:
         raise TypeError(f"{name} has dtype {x.dtype}; expected int64")
-
-
-def alike(name: str, x: Array, other: str, y: Array, *, dtype: bool = False) -> None:
-    """Raise unless `x` has the library and device, and if asked the dtype, of `y`."""
-    try:
-        array_namespace(x, y)
-    except TypeError as error:
-        raise TypeError(f"{name} and {other} are arrays of two libraries: {error}") from None
-    if device(x) != device(y):
-        raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected one device")
-    if dtype and x.dtype != y.dtype:
-        raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected one dtype")

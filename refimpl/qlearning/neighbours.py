@@ -104,14 +104,14 @@ class TelescopedNeighbours:
         """An estimate of V(s) for each row of `law`."""
         valid_table(Q, law)
         rng = valid_rng(rng)
-        (share,) = RTMLMC(self.level).shares(1, rng, like=Q)
-        points = _draw(law, 2**share.level, Q, rng)
+        (group,) = RTMLMC(self.level).assign_levels(1, rng, like=Q)
+        points = _draw(law, 2**group.level, Q, rng)
         added = _on_points(Q, points, eta, d, maximum)
-        if share.level:
-            half = 2 ** (share.level - 1)
+        if group.level:
+            half = 2 ** (group.level - 1)
             first = _on_points(Q, points[:, :half], eta, d, maximum)
             added = added - (first + _on_points(Q, points[:, half:], eta, d, maximum)) / 2
-        return share.scale * added
+        return group.scale * added
 
 
 EXACT = ExactNeighbours()

@@ -17,9 +17,16 @@ from phiball.refimpl.qlearning.bellman import (
     valid_problem,
     valid_table,
 )
-from phiball.refimpl.qlearning.grid import Neighbourhood, alike
+from phiball.refimpl.qlearning.grid import Neighbourhood
 from phiball.refimpl.qlearning.neighbours import EXACT, Neighbours
-from phiball.refimpl.validation import valid_array, valid_count, valid_eta, valid_law, valid_rng
+from phiball.refimpl.validation import (
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_eta,
+    valid_law,
+    valid_rng,
+)
 
 
 def q_update(
@@ -156,10 +163,10 @@ def q_learning(
     valid_count("steps", steps)
     reward, xp = mdp.reward, array_namespace(mdp.reward)
     valid_eta(eta, reward)
-    alike("neighbourhood.weight", neighbourhood.weight, "reward", reward)
+    check_same_array_type("neighbourhood.weight", neighbourhood.weight, reward, other="reward")
     Q0 = xp.zeros_like(reward) if Q0 is None else Q0
     valid_table(Q0, neighbourhood)
-    alike("Q0", Q0, "reward", reward, dtype=True)
+    check_same_array_type("Q0", Q0, reward, other="reward", dtype=True)
     if Q0.shape != reward.shape:
         raise ValueError(f"Q0 has shape {tuple(Q0.shape)}; expected (S, A) = {tuple(reward.shape)}")
     if not callable(neighbours):
@@ -254,7 +261,7 @@ def _schedule(name: str, rule: float | Callable[[Array], Array], number: Array) 
     elif callable(rule):
         values = rule(number)
         valid_array(f"the result of {name}", values)
-        alike(f"the result of {name}", values, "reward", number, dtype=True)
+        check_same_array_type(f"the result of {name}", values, number, other="reward", dtype=True)
         if values.shape != number.shape:
             raise ValueError(f"{name} gives shape {tuple(values.shape)}; expected {tuple(number.shape)}")
     else:
@@ -272,7 +279,7 @@ def _valid_start(start: Array | None, mdp: DecisionProcess) -> Array:
     if start is None:
         return live / xp.sum(live)
     valid_array("start", start)
-    alike("start", start, "reward", reward, dtype=True)
+    check_same_array_type("start", start, reward, other="reward", dtype=True)
     if tuple(start.shape) != (reward.shape[0],):
         raise ValueError(f"start has shape {tuple(start.shape)}; expected ({reward.shape[0]},)")
     if xp.any((start > 0) & mdp.terminal):

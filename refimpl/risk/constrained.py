@@ -10,16 +10,8 @@ from phiball.refimpl.inner.divergences import Divergence, centred, valid_diverge
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.risk.robust_risk import influence_variance
-from phiball.refimpl.sampling.streaming import (
-    CHUNK,
-    Law,
-    Loss,
-    evaluated,
-    indices,
-    tiles,
-    valid_data,
-    valid_sampling,
-)
+from phiball.refimpl.sampling.streaming import CHUNK, evaluated, indices, tiles, valid_data, valid_sampling
+from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import valid_count, valid_finite, valid_number
 
 _STEPS = 300  # far above the 30 or so that are needed; bounds the loop on NaN

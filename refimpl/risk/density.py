@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, quiet
+from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
@@ -14,8 +14,6 @@ from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.risk.robust_risk import highest
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
-    Law,
-    Loss,
     each_eta,
     evaluated,
     in_rows,
@@ -24,7 +22,8 @@ from phiball.refimpl.sampling.streaming import (
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.validation import same_library, valid_array, valid_count
+from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def worst_case_density(
             total = total + xp.astype(zeta, z.dtype, copy=False)
         done += f.shape[0]
     N = z.shape[0]
-    with quiet():  # a density in many dimensions may overflow, and then is infinite
+    with ignore_float_warnings():  # a density in many dimensions may overflow, and then is infinite
         density = xp.exp(xp.log(total / N) - ball.log_volume(prod(z.shape[1:])))
     return Density(density, xp.concat(atoms), xp.concat(masses) / N)
 
@@ -131,7 +130,7 @@ def _solve(f: Array, eta: Array, c: Divergence) -> _Solved:
     mu, zeta, mass = out.mu, out.weights * n, xp.zeros_like(out.mu)
     if c.recession < xp.inf:
         top = xp.max(f, axis=-1, keepdims=True)
-        with quiet():
+        with ignore_float_warnings():
             edge = c.dconj(c.recession + (f - top) / eta[:, None])  # mu as low as it may be
         finite = xp.isfinite(edge)  # not at the top itself, where there is a pole
         edge = xp.where(finite, edge, xp.zeros_like(edge))
@@ -160,7 +159,7 @@ def _zeta_at(
         # mu may be the smallest sampled loss: what lies below is not beyond a jump for that.
         lowest = xp.min(solved.f)
         f = xp.where(f > lowest, f, lowest)
-    with quiet():
+    with ignore_float_warnings():
         zeta = c.dconj((f - solved.mu) / solved.eta)
     if c.recession < xp.inf:
         largest = xp.max(solved.zeta)
@@ -179,7 +178,7 @@ def _zeta_at(
 def _valid_at(at: Array, z: Array) -> Array:
     xp = array_namespace(z)
     valid_array("at", at)
-    same_library("at", at, z, other="z")
+    check_same_array_type("at", at, z, other="z")
     if tuple(at.shape[1:]) != tuple(z.shape[1:]) or at.ndim != z.ndim:
         raise ValueError(
             f"at has shape {tuple(at.shape)}; expected (K,) + event, where the points of z have shape "

@@ -9,15 +9,8 @@ from phiball.backends import Array, array_namespace, detach, device
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.sampling.streaming import (
-    CHUNK,
-    Loss,
-    each_eta,
-    evaluated,
-    indices,
-    slices,
-    valid_data,
-)
+from phiball.refimpl.sampling.streaming import CHUNK, each_eta, evaluated, indices, slices, valid_data
+from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import valid_array, valid_count
 
 _DEGREE = 16  # intervals a panel; even, and so is half of it

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, quiet
+from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.sampling.estimators import normalised
-from phiball.refimpl.sampling.proposals import Gradient, Proposal, Uniform, input_gradients
+from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
-    Law,
-    Loss,
     each_eta,
     evaluated,
     in_rows,
     indices,
+    tiled,
     tiles,
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.validation import same_library, valid_array, valid_count
+from phiball.refimpl.types import Gradient, Law, Loss, Proposal
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
 
 _HEAVY = 0.05  # of a worst case on one sampled point: the normal law of the error needs many that share it
 
@@ -113,19 +113,20 @@ def robust_risk(
     n = valid_count("samples", samples, 2)
     valid_count("chunk", chunk, 1)
     how = Uniform() if proposal is None else proposal
-    if isinstance(how, type) or not callable(getattr(how, "aim", None)):
+    if isinstance(how, type) or not callable(getattr(how, "prepare", None)):
         raise TypeError(f"proposal is {proposal!r}; expected Uniform(), Tilted() or None")
     how.valid_for(ball, divergence)
     if getattr(how, "kappa", None) is not None:
         raise ValueError(
             f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
         )
-    aim = how.aim(ball, z, each_eta(eta, z), input_gradients(loss, input_gradient), rng, chunk)
-    every_eta: Array = aim.eta
+    prepared = how.prepare(ball, z, each_eta(eta, z), input_gradients(loss, input_gradient), rng, chunk)
+    every_eta: Array = prepared.eta
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
     parts: list[tuple[Array, ...]] = []
     done = 0
-    pieces = evaluated(loss, aim.tiles(n, rng), chunk)
+    points = tiled(z, indices(z), n, lambda index, m: prepared.draw(index, m, rng))
+    pieces = evaluated(loss, points, chunk)
     for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
         e = xp.astype(every_eta[done : done + f.shape[0]], f.dtype, copy=False)
         done += f.shape[0]
@@ -179,7 +180,7 @@ def influence_variance(f: Array, mu: Array, eta: Array, c: Divergence, p: Array 
     """
     xp = array_namespace(f)
     n = f.shape[-1]
-    with quiet():
+    with ignore_float_warnings():
         v = eta[..., None] * c.conj((f - mu[..., None]) / eta[..., None])
         if p is None:
             return xp.var(v, axis=-1, correction=1.0) / n
@@ -275,7 +276,7 @@ def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball) -> Array:
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
     x = attack(z)
     valid_array("attack(z)", x)
-    same_library("attack(z)", x, z, other="z")
+    check_same_array_type("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):
         raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
     x = xp.astype(detach(x), z.dtype, copy=False)

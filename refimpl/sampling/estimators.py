@@ -13,29 +13,12 @@ paper's Eq. (G:ell) leaves undefined. Both have the expectation of level L.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from phiball.backends import Array, Rng, array_namespace, to_numpy
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.types import LevelGroup
 from phiball.refimpl.validation import valid_count
-
-
-@dataclass(frozen=True)
-class Share:
-    """The data points that get one level: their places in the batch, and how their solution counts."""
-
-    level: int
-    members: tuple[int, ...]
-    scale: float
-    telescoping: bool
-
-
-class Estimator(Protocol):
-    """What `RegularizedLoss` asks of an estimator: the level of each data point."""
-
-    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
-        """Levels for n data points."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +31,9 @@ class SG:
         """Raise on a level that is none."""
         _valid_level(self.level)
 
-    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
+    def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """All n data points at the one level."""
-        return [Share(self.level, tuple(range(n)), 1.0, False)]
+        return [LevelGroup(self.level, tuple(range(n)), 1.0, False)]
 
     @property
     def evaluations(self) -> float:
@@ -94,7 +77,7 @@ class RTMLMC:
         """Perturbed points a data point, in the mean: (L+1)/(2 - 2^-L)."""
         return (self.level + 1) / (2 - 2.0**-self.level)
 
-    def shares(self, n: int, rng: Rng, *, like: Array) -> list[Share]:
+    def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """The n data points by level."""
         xp = array_namespace(like)
         if self.allocation == "random":
@@ -109,7 +92,7 @@ class RTMLMC:
         members: list[list[int]] = [[] for _ in p]
         for place, level in enumerate(to_numpy(levels).tolist()):
             members[level].append(place)
-        return [Share(k, tuple(m), 1 / p[k], True) for k, m in enumerate(members) if m]
+        return [LevelGroup(k, tuple(m), 1 / p[k], True) for k, m in enumerate(members) if m]
 
 
 def signed_weights(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Protocol, TypeAlias
 
 from phiball.backends import (
     Array,
@@ -14,49 +12,15 @@ from phiball.backends import (
     array_namespace,
     detach,
     differentiates,
+    ignore_float_warnings,
     input_gradient,
     library,
-    quiet,
 )
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.sampling.streaming import Law, Loss, indices, slices, tiled
-from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number
-
-Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""gradient(x, i): the gradients of the losses of points x (k,) + event in x itself, of the shape of x."""
-
-
-@dataclass(frozen=True)
-class Aim:
-    """A proposal made ready for a batch of data points.
-
-    - `eta`: the weight of the divergence, one number or (N,), one for each data point;
-    - `draw(index, n, rng)`: n points of each data point of `index` (k,), shape (k, n) + event, and the log of
-      the reference density over the density that they were drawn from, (k, n).
-    """
-
-    x: Array
-    eta: float | Array
-    draw: Callable[[Array, int, Rng], tuple[Array, Array]]
-
-    def tiles(self, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
-        """(x', i, log_w): n points of each data point, in pieces of bounded size."""
-        return tiled(self.x, indices(self.x), n, lambda index, m: self.draw(index, m, rng))
-
-
-class Proposal(Protocol):
-    """What `RegularizedLoss` and `robust_risk` ask of a proposal."""
-
-    @property
-    def self_normalised(self) -> bool:
-        """Whether the weights of a data point's points are made to sum to one."""
-
-    def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise unless the points can be drawn for that law, and weighed for that divergence."""
-
-    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
-        """Get ready for the data points x (N,) + event, at most `chunk` of them at a time."""
+from phiball.refimpl.sampling.streaming import indices, slices
+from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_number
 
 
 @dataclass(frozen=True)
@@ -82,7 +46,9 @@ class Uniform:
         if not isinstance(law, Ball) and self != Uniform():
             raise ValueError(f"proposal is {self!r}; expected Uniform() for a law that is not a Ball")
 
-    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
+    def prepare(
+        self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
+    ) -> PreparedProposal:
         """Nothing has to be got ready."""
         how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
         xp = array_namespace(x)
@@ -91,7 +57,7 @@ class Uniform:
             points = law.sample(xp.take(x, index, axis=0), n, rng, event_ndim=x.ndim - 1, **how)
             return points, xp.zeros((index.shape[0], n), dtype=x.dtype, device=x.device)
 
-        return Aim(x, eta, draw)
+        return PreparedProposal(x, eta, draw)
 
 
 @dataclass(frozen=True)
@@ -155,7 +121,9 @@ class Tilted:
                 "exactly, or Tilted(self_normalised=True), which is biased"
             )
 
-    def aim(self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int) -> Aim:
+    def prepare(
+        self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
+    ) -> PreparedProposal:
         """Take the gradients in the data points, and anew at tilted points as often as `retilt` says."""
         xp = array_namespace(x)
         every = indices(x)
@@ -165,7 +133,7 @@ class Tilted:
         each = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
 
         def tilt(g: Array) -> Array:
-            with quiet():
+            with ignore_float_warnings():
                 s = g / each
             if not xp.all(xp.isfinite(s)):
                 raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
@@ -181,7 +149,7 @@ class Tilted:
         for _ in range(self.retilt):
             points, _ = draw(every, 1, rng)
             s = tilt(_gradients(gradient, detach(points[:, 0, ...]), every, chunk))
-        return Aim(x, eta, draw)
+        return PreparedProposal(x, eta, draw)
 
     @staticmethod
     def _scale_free(law: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
@@ -216,7 +184,7 @@ def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
     parts = [gradient(x[rows, ...], i[rows]) for rows in slices(x.shape[0], chunk)]
     for part in parts:
         valid_array("input_gradient(x, i)", part)
-        same_library("input_gradient(x, i)", part, x, other="x")
+        check_same_array_type("input_gradient(x, i)", part, x, other="x")
     g = detach(parts[0] if len(parts) == 1 else xp.concat(parts))
     if tuple(g.shape) != tuple(x.shape):
         raise ValueError(

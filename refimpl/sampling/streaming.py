@@ -7,23 +7,13 @@ how many points are evaluated at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeAlias
 
 from phiball.backends import Array, Rng, array_namespace, detach, device
-from phiball.refimpl.validation import same_library, valid_array, valid_eta, valid_rng
+from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_eta, valid_rng
 
 TILE = 1024  # points that are drawn at a time
 CHUNK = 8192  # points that are evaluated at a time, unless the caller says otherwise
-
-Loss: TypeAlias = Callable[[Array, Array], Array]
-"""loss(x, i): x of shape (k,) + event, i (k,) int64 the data point of each x; the result has shape (k,)."""
-
-
-class Law(Protocol):
-    """A reference law nu_z: a Ball, or anything else with its `sample`."""
-
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` independent points of nu_z for each z; shape batch + (n,) + event."""
 
 
 def valid_data(z: Array, *, name: str = "z") -> Array:
@@ -60,7 +50,7 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
     f = loss(x, i)
     valid_array("loss(x, i)", f)
-    same_library("loss(x, i)", f, x, other="x")
+    check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):
         raise ValueError(
             f"loss(x, i) has shape {tuple(f.shape)}; expected ({x.shape[0]},), one loss for each x "

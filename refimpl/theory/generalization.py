@@ -27,7 +27,7 @@ from math import exp, isnan, log, log1p, prod, sqrt
 from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
-from phiball.refimpl.sampling.streaming import Law, Loss
+from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
 _TINY = 2.0**-1000  # below it alpha counts as 0

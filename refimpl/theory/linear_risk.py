@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import exp, sqrt
 from typing import Any
 
-from phiball.backends import Array, array_namespace, device, quiet
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 
 _STEP = 1 / 32  # of the trapezoidal rule, at which it is exact to rounding for all but steep integrands
@@ -38,7 +38,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
     xp = array_namespace(t)
     c = centred(divergence)
     law = _Law(t, d, c)
-    with quiet():
+    with ignore_float_warnings():
         # sigma = (max f - mu)/eta: the bracket of the corrected Algorithm 2, and mu >= max f - eta phi'(inf).
         low, high = xp.zeros_like(t), xp.where(2 * t < c.recession, 2 * t, xp.full_like(t, c.recession))
         lack, surplus = law.surplus(low), law.surplus(high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
-from phiball.refimpl.validation import same_library, valid_array, valid_number
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_number
 
 
 def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
@@ -32,7 +32,7 @@ def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
     K = logits.shape[-1]
     if not is_array_api_obj(labels):
         raise TypeError(f"labels is of type {type(labels).__name__}; expected an array of whole numbers")
-    same_library("labels", labels, logits, other="logits")
+    check_same_array_type("labels", labels, logits, other="logits")
     if not xp.isdtype(labels.dtype, "integral"):
         raise TypeError(f"labels has dtype {labels.dtype}; expected whole numbers")
     if tuple(labels.shape) != tuple(logits.shape[:-1]):

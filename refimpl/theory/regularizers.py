@@ -31,8 +31,9 @@ from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.sampling.streaming import Law, each_eta, valid_sampling
+from phiball.refimpl.sampling.streaming import each_eta, valid_sampling
 from phiball.refimpl.theory.linear_risk import linear_risk
+from phiball.refimpl.types import Law
 from phiball.refimpl.validation import broadcasts, valid_array, valid_count, valid_number
 
 

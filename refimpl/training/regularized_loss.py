@@ -23,10 +23,17 @@ from phiball.backends import (
     without_gradient,
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
-from phiball.refimpl.sampling.estimators import Estimator, Share, signed_weights
-from phiball.refimpl.sampling.proposals import Gradient, Proposal, Uniform, input_gradients
-from phiball.refimpl.sampling.streaming import CHUNK, Law, Loss, evaluate, valid_data
-from phiball.refimpl.validation import same_library, valid_array, valid_count, valid_number, valid_rng
+from phiball.refimpl.sampling.estimators import signed_weights
+from phiball.refimpl.sampling.proposals import Uniform, input_gradients
+from phiball.refimpl.sampling.streaming import CHUNK, evaluate, valid_data
+from phiball.refimpl.types import Estimator, Gradient, Law, LevelGroup, Loss, Proposal
+from phiball.refimpl.validation import (
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_number,
+    valid_rng,
+)
 
 # Perturbed points are drawn in blocks of about this many, so that the draws of one seed do not depend on the
 # memory that the caller grants.
@@ -53,9 +60,9 @@ class SignedPoints:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Some data points of one share: their perturbed points (k, n) + event, log-weights (k, n) and eta."""
+    """Some data points of one group: their perturbed points (k, n) + event, log-weights (k, n) and eta."""
 
-    share: Share
+    group: LevelGroup
     members: tuple[int, ...]
     points: Array
     log_weights: Array
@@ -63,12 +70,12 @@ class _Piece:
 
     @property
     def evaluations(self) -> int:
-        return len(self.members) << self.share.level
+        return len(self.members) << self.group.level
 
     def part(self, rows: slice) -> _Piece:
         """Some of the data points."""
         return _Piece(
-            self.share,
+            self.group,
             self.members[rows],
             self.points[rows, ...],
             self.log_weights[rows, :],
@@ -121,8 +128,8 @@ class RegularizedLoss:
         object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
         for name, kind, verb in [
             ("ball", "a reference law such as Ball(2, 0.45)", "sample"),
-            ("estimator", "SG(level) or RTMLMC(level)", "shares"),
-            ("proposal", "Uniform() or Tilted()", "aim"),
+            ("estimator", "SG(level) or RTMLMC(level)", "assign_levels"),
+            ("proposal", "Uniform() or Tilted()", "prepare"),
         ]:
             given = getattr(self, name)
             if isinstance(given, type) or not callable(getattr(given, verb, None)):
@@ -170,7 +177,7 @@ class RegularizedLoss:
         """
         n = _batch(x, rng)
         valid_array("theta", theta)
-        same_library("theta", theta, x, other="x")
+        check_same_array_type("theta", theta, x, other="x")
         xp = array_namespace(x)
         total = xp.zeros_like(theta)
 
@@ -247,26 +254,26 @@ class RegularizedLoss:
     def _pieces(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[_Piece]:
         """The perturbed points of all data points, in blocks that depend on nothing but the batch."""
         xp = array_namespace(x)
-        shares = self.estimator.shares(x.shape[0], rng, like=x)
-        aim = self.proposal.aim(self.ball, x, self.eta, slope, rng, chunk)
-        for share in shares:
-            step = max(1, _BLOCK >> share.level)
-            for start in range(0, len(share.members), step):
-                members = share.members[start : start + step]
+        groups = self.estimator.assign_levels(x.shape[0], rng, like=x)
+        prepared = self.proposal.prepare(self.ball, x, self.eta, slope, rng, chunk)
+        for group in groups:
+            step = max(1, _BLOCK >> group.level)
+            for start in range(0, len(group.members), step):
+                members = group.members[start : start + step]
                 index = xp.asarray(members, dtype=xp.int64, device=x.device)
-                points, log_weights = aim.draw(index, 1 << share.level, rng)
-                eta = aim.eta if isinstance(aim.eta, (int, float)) else xp.take(aim.eta, index)
-                yield _Piece(share, members, points, log_weights, eta)
+                points, log_weights = prepared.draw(index, 1 << group.level, rng)
+                eta = prepared.eta if isinstance(prepared.eta, (int, float)) else xp.take(prepared.eta, index)
+                yield _Piece(group, members, points, log_weights, eta)
 
     def _solve(self, losses: Array, pieces: list[_Piece], *, xp: Any) -> tuple[Array, Array]:
         """The sum over the data points of their values, and the weights (M,) of all perturbed points."""
         value, weights, start = xp.zeros((), dtype=losses.dtype, device=losses.device), [], 0
         while start < losses.shape[0]:
-            share = pieces[0].share
-            same = [piece for piece in pieces if piece.share is share]
+            group = pieces[0].group
+            same = [piece for piece in pieces if piece.group is group]
             pieces = pieces[len(same) :]
             stop = start + sum(piece.evaluations for piece in same)
-            rows = xp.reshape(losses[start:stop], (-1, 1 << share.level))
+            rows = xp.reshape(losses[start:stop], (-1, 1 << group.level))
             log_w = xp.astype(_joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
             eta = same[0].eta
             if not isinstance(eta, (int, float)):
@@ -277,11 +284,11 @@ class RegularizedLoss:
                 rows,
                 eta,
                 self.divergence,
-                telescoping=share.telescoping,
+                telescoping=group.telescoping,
                 log_p=log_w if self.proposal.self_normalised else None,
             )
-            value = value + share.scale * xp.sum(values)
-            weights.append(share.scale * xp.reshape(signed, (-1,)))
+            value = value + group.scale * xp.sum(values)
+            weights.append(group.scale * xp.reshape(signed, (-1,)))
             start = stop
         return value, xp.concat(weights)
 
@@ -291,7 +298,7 @@ def _packs(pieces: Iterable[_Piece], chunk: int) -> Iterator[list[_Piece]]:
     pack: list[_Piece] = []
     room = chunk
     for piece in pieces:
-        n, start = 1 << piece.share.level, 0
+        n, start = 1 << piece.group.level, 0
         while start < len(piece.members):
             take = min(room // n, len(piece.members) - start)
             if take == 0 and pack:
@@ -321,7 +328,7 @@ def _joined(arrays: list[Array]) -> Array:
 
 
 def _index(pieces: list[_Piece], x: Array, *, xp: Any) -> Array:
-    owners = [k for piece in pieces for k in piece.members for _ in range(1 << piece.share.level)]
+    owners = [k for piece in pieces for k in piece.members for _ in range(1 << piece.group.level)]
     return xp.asarray(owners, dtype=xp.int64, device=x.device)
 
 
@@ -331,7 +338,7 @@ def _losses(loss: Loss, points: Array, index: Array, *, xp: Any) -> Array:
     def single(x: Array, i: Array) -> Array:
         f = loss(x, i)
         if is_array_api_obj(f):
-            same_library("loss(x, i)", f, x, other="x")
+            check_same_array_type("loss(x, i)", f, x, other="x")
             half = f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating")
             f = xp.astype(f, xp.float32) if half else f
         return f

@@ -12,7 +12,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.validation import (
     broadcasts,
-    same_library,
+    check_same_array_type,
     valid_array,
     valid_count,
     valid_number,
@@ -201,7 +201,7 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
         xp = array_namespace(theta)
         for name, bound in (("low", low), ("high", high)):
             if not isinstance(bound, float):
-                same_library(name, bound, theta, other="theta")
+                check_same_array_type(name, bound, theta, other="theta")
                 if not broadcasts(bound.shape, theta.shape):
                     raise ValueError(
                         f"{name} has shape {tuple(bound.shape)}; expected one that broadcasts to that of "
@@ -270,7 +270,7 @@ def _own(theta0: Array) -> Array:
 def _same(x: Array, theta: Array, name: str) -> Array:
     """`x` in the precision of theta, or an error unless it is an array of the same library and shape."""
     valid_array(name, x)
-    same_library(name, x, theta, other="theta")
+    check_same_array_type(name, x, theta, other="theta")
     if tuple(x.shape) != tuple(theta.shape):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected that of theta, {tuple(theta.shape)}")
     return array_namespace(theta).astype(x, theta.dtype, copy=False)

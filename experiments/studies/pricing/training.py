@@ -109,21 +109,21 @@ def regularized_gradient(
     """The estimated gradient (T, F) of the KL-regularised risk: `RegularizedLoss.gradient` for each trial."""
     T, N, d = problem.x.shape
     x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
-    shares = estimator.shares(T * N, rng, like=x)
-    members = [np.array(share.members) for share in shares]
-    points = [ball.sample(x[k], 1 << share.level, rng) for share, k in zip(shares, members, strict=True)]
-    owner = np.concatenate([np.repeat(k, 1 << share.level) for share, k in zip(shares, members, strict=True)])
+    groups = estimator.assign_levels(T * N, rng, like=x)
+    members = [np.array(group.members) for group in groups]
+    points = [ball.sample(x[k], 1 << group.level, rng) for group, k in zip(groups, members, strict=True)]
+    owner = np.concatenate([np.repeat(k, 1 << group.level) for group, k in zip(groups, members, strict=True)])
     place = _places(owner // N, T)
     stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)
     g = problem.market.features(stack)
     v = _prices(theta, g)[place]
     losses = problem.cost.value(v, z[owner])
     weights, start = np.empty_like(losses), 0
-    for share, drawn in zip(shares, points, strict=True):
+    for group, drawn in zip(groups, points, strict=True):
         shape = drawn.shape[:2]
         part = slice(start, start + prod(shape))
-        _, signed = signed_weights(losses[part].reshape(shape), eta, ENTROPIC, telescoping=share.telescoping)
-        weights[part] = share.scale * signed.reshape(-1)
+        _, signed = signed_weights(losses[part].reshape(shape), eta, ENTROPIC, telescoping=group.telescoping)
+        weights[part] = group.scale * signed.reshape(-1)
         start = part.stop
     factors = _stacked(weights * problem.cost.slope(v, z[owner]), place, T)
     return _mean_gradient(factors, g, N)

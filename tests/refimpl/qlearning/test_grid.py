@@ -201,5 +201,5 @@ def test_bad_arguments(call: Any, kind: type[Exception], message: str) -> None:
 
 def test_two_libraries() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="weight and index are arrays of two libraries"):
+    with pytest.raises(TypeError, match="weight is a numpy array and index a torch array"):
         Neighbourhood(torch.tensor([[0]]), np.ones((1, 1)))

@@ -28,7 +28,7 @@ from phiball.refimpl import (
     indicator,
     signed_weights,
 )
-from phiball.refimpl.sampling.estimators import Share
+from phiball.refimpl.types import LevelGroup
 from phiball.verification.oracles import inner as oracles
 from tests.conftest import Arrays
 
@@ -55,8 +55,8 @@ class Level:
     scale: float
     telescoping: bool
 
-    def shares(self, n: int, rng: Rng, *, like: Any) -> list[Share]:
-        return [Share(self.level, tuple(range(n)), self.scale, self.telescoping)]
+    def assign_levels(self, n: int, rng: Rng, *, like: Any) -> list[LevelGroup]:
+        return [LevelGroup(self.level, tuple(range(n)), self.scale, self.telescoping)]
 
 
 def loss(theta: Any, x: Any, i: Any) -> Any:
@@ -193,11 +193,11 @@ def test_every_data_point_has_the_same_law_of_its_level(allocation: str) -> None
     source = rng(0)
     like = np.zeros(1)
     for _ in range(runs):
-        for share in estimator.shares(n, source, like=like):
-            assert share.telescoping
-            assert share.scale == 1 / estimator.probabilities[share.level]
-            for place in share.members:
-                counts[place, share.level] += 1
+        for group in estimator.assign_levels(n, source, like=like):
+            assert group.telescoping
+            assert group.scale == 1 / estimator.probabilities[group.level]
+            for place in group.members:
+                counts[place, group.level] += 1
     assert np.array_equal(counts.sum(axis=1), np.full(n, runs))
     p = np.array(estimator.probabilities)
     z = (counts / runs - p) / np.sqrt(p * (1 - p) / runs)
@@ -209,9 +209,9 @@ def test_systematic_levels_hardly_vary() -> None:
     estimator, source = RTMLMC(7, allocation="stratified"), rng(1)
     for n in (1, 5, 64, 255):
         for _ in range(20):
-            shares = estimator.shares(n, source, like=np.zeros(1))
-            assert sorted(k for share in shares for k in share.members) == list(range(n))
-            sizes = {share.level: len(share.members) for share in shares}
+            groups = estimator.assign_levels(n, source, like=np.zeros(1))
+            assert sorted(k for group in groups for k in group.members) == list(range(n))
+            sizes = {group.level: len(group.members) for group in groups}
             for level, p in enumerate(estimator.probabilities):
                 assert abs(sizes.get(level, 0) - n * p) < 1 + 1e-9
 

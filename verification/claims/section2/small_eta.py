@@ -8,7 +8,7 @@ from math import exp, inf, log, log10
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace, quiet
+from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, WorstCase, worst_case
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -55,7 +55,7 @@ def _naive(shift: Callable[[Array], Array]) -> Solver:
             return s
         xp = array_namespace(losses)
         law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-        with quiet():
+        with ignore_float_warnings():
             mean = xp.sum(xp.where(law > 0, law * xp.exp((losses - shift(losses)) / eta), xp.zeros_like(law)))
             return replace(s, value=shift(losses) + eta * xp.log(mean))
 
