@@ -140,7 +140,7 @@ class _NumpyStream:
     def _generator(self) -> Any:
         return self._pcg
 
-    def _born(self, draw: Any, like: Array, dtype: Any = None) -> Array:
+    def _to_library(self, draw: Any, like: Array, dtype: Any = None) -> Array:
         xp = array_namespace(like)
         return xp.asarray(draw, dtype=like.dtype if dtype is None else dtype)
 
@@ -148,22 +148,22 @@ class _NumpyStream:
         return np.float32 if "float32" in str(like.dtype) else np.float64
 
     def uniform(self, shape: Shape, like: Array) -> Array:
-        return self._born(self._generator.random(shape, dtype=self._float(like)), like)
+        return self._to_library(self._generator.random(shape, dtype=self._float(like)), like)
 
     def normal(self, shape: Shape, like: Array) -> Array:
-        return self._born(self._generator.standard_normal(shape, dtype=self._float(like)), like)
+        return self._to_library(self._generator.standard_normal(shape, dtype=self._float(like)), like)
 
     def gamma(self, concentration: float, shape: Shape, like: Array) -> Array:
         draw = self._generator.standard_gamma(concentration, shape, dtype=self._float(like))
-        return self._born(draw, like)
+        return self._to_library(draw, like)
 
     def integers(self, high: int, shape: Shape, like: Array) -> Array:
         xp = array_namespace(like)
-        return self._born(self._generator.integers(high, size=shape), like, xp.int64)
+        return self._to_library(self._generator.integers(high, size=shape), like, xp.int64)
 
     def permutation(self, n: int, like: Array) -> Array:
         xp = array_namespace(like)
-        return self._born(self._generator.permutation(n), like, xp.int64)
+        return self._to_library(self._generator.permutation(n), like, xp.int64)
 
     def state(self) -> Any:
         return self._pcg.bit_generator.state

@@ -1,4 +1,4 @@
-"""Which backend is active: where new arrays are born, and which kernels are consulted."""
+"""Which backend is active: where new arrays are made, and which kernels are consulted."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def active() -> Backend:
         return _calls[-1].backend
     backend = _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
     if backend.name not in _seen:
-        _ = backend.namespace  # a missing library is told, even if no array is born in it
+        _ = backend.namespace  # a missing library is reported, even if no array is made in it
         _seen.add(backend.name)
     return backend
 
@@ -126,7 +126,7 @@ class use:
 
     def __init__(self, name: str) -> None:
         self.backend = _find(name, "the backend")
-        _ = self.backend.namespace  # a missing library is told here, not at the first array
+        _ = self.backend.namespace  # a missing library is reported here, not at the first array
         _calls.append(self)  # until it turns out to be the head of a block
 
     def __enter__(self) -> Backend:

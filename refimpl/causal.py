@@ -203,8 +203,10 @@ def conditional_loss(
         for j in range(0, m, step):
             end = min(j + step, m)
             part, mass, c = xp.take(z[:, j:end, ...], i, axis=0), xp.take(share[:, j:end], i, axis=0), end - j
-            each = xp.reshape(xp.broadcast_to(w[:, None, ...], (n, c, *w.shape[1:])), (n * c, *w.shape[1:]))
-            costs = cost(each, xp.reshape(part, (n * c, *z.shape[2:])))
+            decisions = xp.reshape(
+                xp.broadcast_to(w[:, None, ...], (n, c, *w.shape[1:])), (n * c, *w.shape[1:])
+            )
+            costs = cost(decisions, xp.reshape(part, (n * c, *z.shape[2:])))
             if tuple(costs.shape) != (n * c,):
                 raise ValueError(
                     f"cost(w, z) has shape {tuple(costs.shape)}; expected ({n * c},), one for each pair"

@@ -33,14 +33,14 @@ def check_divergence(d: Divergence) -> list[str]:
             fault = _fault_of_form(name, getattr(d, name), points, dtype)
             if fault:
                 return [fault]  # what follows would only repeat it
-    found = (
+    faults = (
         *_faults_of_phi(d, xs),
         _fault_of_inequality(d, xs, ss),
         _fault_of_equality(d, ss),
         _fault_of_d2conj(d, ss),
         *_faults_of_constants(d),
     )
-    return [fault for fault in found if fault]
+    return [fault for fault in faults if fault]
 
 
 def _evaluate(function: Callable[[Any], Any], points: list[float]) -> list[float]:
@@ -128,10 +128,10 @@ def _fault_of_equality(d: Divergence, ss: list[float]) -> str | None:
 def _fault_of_d2conj(d: Divergence, ss: list[float]) -> str | None:
     """d2conj is the slope of dconj, wherever dconj has one."""
     h = 1e-5
-    here = _evaluate(d.dconj, ss)
+    middle = _evaluate(d.dconj, ss)
     left = _evaluate(d.dconj, [s - h for s in ss])
     right = _evaluate(d.dconj, [s + h for s in ss])
-    for s, x, a, b, bend in zip(ss, here, left, right, _evaluate(d.d2conj, ss), strict=True):
+    for s, x, a, b, bend in zip(ss, middle, left, right, _evaluate(d.d2conj, ss), strict=True):
         before, after = (x - a) / h, (b - x) / h
         size = 1e-2 * (1e-2 + abs(before) + abs(after))
         if abs(before - after) <= size and not abs(bend - (before + after) / 2) <= size:
@@ -146,20 +146,24 @@ def _faults_of_constants(d: Divergence) -> list[str]:
         return [f"{error}."]
     faults = []
     for name, value in zip(("slope0", "slope1", "recession", "curvature1"), derived, strict=True):
-        given = getattr(d, name)
-        near = abs(given - value) <= 1e-6 * (1 + abs(value)) if isfinite(value) else _may_be(d, name, given)
+        constant = getattr(d, name)
+        near = (
+            abs(constant - value) <= 1e-6 * (1 + abs(value))
+            if isfinite(value)
+            else _may_be(d, name, constant)
+        )
         # A phi with a kink at 1 may be straight on one side of it: then both curvatures are right.
-        both = name == "curvature1" and {given, value} == {0.0, inf}
-        if given != value and not near and not both:
-            faults.append(f"{name} is {given:g}, but the functions give {value:g}.")
+        both = name == "curvature1" and {constant, value} == {0.0, inf}
+        if constant != value and not near and not both:
+            faults.append(f"{name} is {constant:g}, but the functions give {value:g}.")
     return faults
 
 
-def _may_be(d: Divergence, name: str, given: float) -> bool:
+def _may_be(d: Divergence, name: str, constant: float) -> bool:
     """Whether a finite constant fits functions that overflow or underflow before they get there."""
-    beyond = 1e-6 * (1 + abs(given))
-    if name == "recession" and isfinite(given):
-        return _evaluate(d.conj, [given + beyond])[0] == inf
-    if name == "slope0" and isfinite(given):
-        return _evaluate(d.dconj, [given - beyond])[0] == 0
+    beyond = 1e-6 * (1 + abs(constant))
+    if name == "recession" and isfinite(constant):
+        return _evaluate(d.conj, [constant + beyond])[0] == inf
+    if name == "slope0" and isfinite(constant):
+        return _evaluate(d.dconj, [constant - beyond])[0] == 0
     return False

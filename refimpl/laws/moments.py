@@ -116,11 +116,11 @@ def log_mgf_1(s: Array) -> Array:
     scale = float((d + 1) * (d + 2))
     square = s * s
     small = xp.sum(square, axis=-1) <= scale / 4
-    one = small[..., None]
+    small_rows = small[..., None]
     nothing = xp.zeros_like(s)
-    series = _series_1(xp.where(one, square, nothing) / scale, xp=xp)
+    series = _series_1(xp.where(small_rows, square, nothing) / scale, xp=xp)
     # A row that the series serves is replaced by s = 0, where the contour is harmless.
-    return xp.where(small, series, _contour_1(xp.where(one, nothing, s), xp=xp))
+    return xp.where(small, series, _contour_1(xp.where(small_rows, nothing, s), xp=xp))
 
 
 def _series_1(v: Array, *, xp: Any) -> Array:

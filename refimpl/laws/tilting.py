@@ -70,7 +70,7 @@ def _wood(t: Array, d: int, rng: Rng, *, xp: Any) -> Array:
     m = d + 1.0
     b = m / (2 * t + xp.sqrt(4 * t * t + m * m))
     best = 2 * b / (1 + b)  # 1 - x where the ratio of the two densities is largest
-    found = xp.zeros_like(t)
+    kept = xp.zeros_like(t)
     missing = xp.ones_like(t, dtype=xp.bool)
     while xp.any(missing):
         g, h = rng.gamma(m / 2, t.shape, like=t), rng.gamma(m / 2, t.shape, like=t)
@@ -78,9 +78,9 @@ def _wood(t: Array, d: int, rng: Rng, *, xp: Any) -> Array:
         ratio = (best + below - best * below) / (2 * best - best * best)
         excess = t * (best - below) + m * xp.log(ratio)
         keep = missing & (excess >= -rng.exponential(t.shape, like=t))
-        found = xp.where(keep, below, found)
+        kept = xp.where(keep, below, kept)
         missing = missing & ~keep
-    return found
+    return kept
 
 
 def tilted_1(a: Array, n: int, rng: Rng) -> Array:
@@ -104,7 +104,7 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
     owner = xp.arange(rows.shape[0], dtype=place.dtype, device=a.device)
     owner = xp.reshape(xp.broadcast_to(owner[:, None], (rows.shape[0], n)), (-1,))
     missing = xp.arange(owner.shape[0], dtype=place.dtype, device=a.device)
-    found: list[Array] = [rows[:0, :]]  # so that an empty batch has an empty sample
+    samples: list[Array] = [rows[:0, :]]  # so that an empty batch has an empty sample
     places: list[Array] = [missing[:0]]
     while missing.shape[0] > 0:
         cut = min(missing.shape[0], max(1, _NUMBERS // d))
@@ -113,11 +113,11 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
         tries = max(1, min(int(2 * d**0.5), _NUMBERS // (d * cut)))
         parts = tuple(xp.take(v, who, axis=0)[:, None, :] for v in (rows, top, beyond, largest))
         points, kept = _candidates(parts, tries, rng, xp=xp)
-        found.append(points[kept])
+        samples.append(points[kept])
         places.append(some[kept])
         missing = xp.concat([missing, some[~kept]])
     order = xp.argsort(xp.concat(places))
-    b = xp.take(xp.concat(found), order, axis=0)
+    b = xp.take(xp.concat(samples), order, axis=0)
     return xp.astype(xp.reshape(b, (*shape, n, d)), a.dtype, copy=False)
 
 

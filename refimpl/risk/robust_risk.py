@@ -250,11 +250,11 @@ def adversarial_risk(
     attacked = xp.full_like(detach(sampled), -xp.inf)
     values = sampled
     if attack is not None:
-        found = _attacked(attack, z, ball)
-        attacked = xp.concat([f for _, _, f in evaluated(loss, [(found, i)], chunk)])
+        candidates = _attacked(attack, z, ball)
+        attacked = xp.concat([f for _, _, f in evaluated(loss, [(candidates, i)], chunk)])
         better = attacked > sampled
         values = xp.where(better, attacked, sampled)
-        points = xp.where(xp.reshape(better, (-1,) + (1,) * (z.ndim - 1)), found, points)
+        points = xp.where(xp.reshape(better, (-1,) + (1,) * (z.ndim - 1)), candidates, points)
     if not xp.all(xp.isfinite(values)) or xp.any(xp.isnan(attacked)):
         raise ValueError("loss(x, i) contains NaN or infinity; expected finite numbers")
     return AdversarialRisk(xp.mean(values), values, points, sampled, attacked)

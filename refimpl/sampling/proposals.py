@@ -18,7 +18,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.sampling.streaming import indices, slices
+from phiball.refimpl.sampling.streaming import indices, joined, slices
 from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_number
 
@@ -130,11 +130,11 @@ class Tilted:
         g = _gradients(gradient, detach(x), every, chunk)
         if self.kappa is not None and isinstance(law, Ball):
             eta = self._scale_free(law, self.kappa, g, eta)
-        each = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
+        row_eta = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
 
         def tilt(g: Array) -> Array:
             with ignore_float_warnings():
-                s = g / each
+                s = g / row_eta
             if not xp.all(xp.isfinite(s)):
                 raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
             return s
@@ -160,13 +160,13 @@ class Tilted:
         return xp.where(own > 0, own, eta * xp.ones_like(own))
 
 
-def input_gradients(loss: Loss, given: Gradient | None) -> Gradient:
+def input_gradients(loss: Loss, gradient: Gradient | None) -> Gradient:
     """The caller's gradient function, or else the one that the library of x derives from the loss."""
-    if given is None:
+    if gradient is None:
         return partial(_derived, loss)
-    if not callable(given):
-        raise TypeError(f"input_gradient is {given!r}; expected a function gradient(x, i), or None")
-    return given
+    if not callable(gradient):
+        raise TypeError(f"input_gradient is {gradient!r}; expected a function gradient(x, i), or None")
+    return gradient
 
 
 def _derived(loss: Loss, x: Array, i: Array) -> Array:
@@ -185,7 +185,7 @@ def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
     for part in parts:
         valid_array("input_gradient(x, i)", part)
         check_same_array_type("input_gradient(x, i)", part, x, other="x")
-    g = detach(parts[0] if len(parts) == 1 else xp.concat(parts))
+    g = detach(joined(parts))
     if tuple(g.shape) != tuple(x.shape):
         raise ValueError(
             f"input_gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(x.shape)}"

@@ -7,6 +7,7 @@ how many points are evaluated at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from phiball.backends import Array, Rng, array_namespace, detach, device
 from phiball.refimpl.types import Law, Loss
@@ -14,6 +15,8 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 TILE = 1024  # points that are drawn at a time
 CHUNK = 8192  # points that are evaluated at a time, unless the caller says otherwise
+
+Piece = TypeVar("Piece")
 
 
 def valid_data(z: Array, *, name: str = "z") -> Array:
@@ -90,30 +93,39 @@ def tiled(
             yield x, i, *along
 
 
+def packed(
+    pieces: Iterable[tuple[Piece, int, int]], chunk: int, cut: Callable[[Piece, slice], Piece]
+) -> Iterator[list[Piece]]:
+    """Pieces in their order, gathered until a chunk of points is full and cut where one begins.
+
+    Each comes as (piece, rows, size), for `rows` rows of `size` points; cut(piece, rows) is some of its rows.
+    A row is never cut: one that does not fit into a chunk stands alone.
+    """
+    held: list[Piece] = []
+    room = chunk
+    for piece, rows, size in pieces:
+        start = 0
+        while start < rows:
+            fitting = min(max(room // size, 0 if held else 1), rows - start)
+            if fitting:
+                held.append(cut(piece, slice(start, start + fitting)))
+                start += fitting
+                room -= fitting * size
+            if not fitting or room <= 0:
+                yield held
+                held, room = [], chunk
+    if held:
+        yield held
+
+
 def evaluated(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
     """(x, i, f, ...): the pieces (x, i, ...) in their order with their losses, at most `chunk` at a time."""
-    held: list[tuple[Array, ...]] = []
-    count = 0
-    for piece in pieces:
-        size = piece[0].shape[0]
-        if held and count + size > chunk:
-            yield _together(loss, held)
-            held, count = [], 0
-        for part in slices(size, chunk):
-            held.append(tuple(a[part, ...] for a in piece))
-            count += held[-1][0].shape[0]
-            if count >= chunk:
-                yield _together(loss, held)
-                held, count = [], 0
-    if held:
-        yield _together(loss, held)
-
-
-def _together(loss: Loss, held: list[tuple[Array, ...]]) -> tuple[Array, Array, Array, *tuple[Array, ...]]:
-    x, i, *along = _joined(held)
-    return x, i, evaluate(loss, x, i), *along
+    sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
+    for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
+        x, i, *along = _joined(held)
+        yield x, i, evaluate(loss, x, i), *along
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
@@ -126,18 +138,20 @@ def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array
         if count < n:
             continue
         whole = count - count % n
-        joined = _joined(held)
-        xp = array_namespace(joined[0])
-        yield tuple(xp.reshape(a[:whole, ...], (whole // n, n, *a.shape[1:])) for a in joined)
-        held = [tuple(a[whole:, ...] for a in joined)] if whole < count else []
+        columns = _joined(held)
+        xp = array_namespace(columns[0])
+        yield tuple(xp.reshape(a[:whole, ...], (whole // n, n, *a.shape[1:])) for a in columns)
+        held = [tuple(a[whole:, ...] for a in columns)] if whole < count else []
         count -= whole
 
 
 def _joined(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
-    if len(held) == 1:
-        return held[0]
-    xp = array_namespace(held[0][0])
-    return tuple(xp.concat(list(parts)) for parts in zip(*held, strict=True))
+    return tuple(joined(list(arrays)) for arrays in zip(*held, strict=True))
+
+
+def joined(arrays: list[Array]) -> Array:
+    """The arrays one after another along the first axis."""
+    return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 
 
 def slices(n: int, size: int) -> Iterator[slice]:

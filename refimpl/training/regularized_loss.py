@@ -8,7 +8,7 @@ solved on the losses; one backward pass gives sum_i w_i grad f(z'_i), which is t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from phiball.backends import (
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.sampling.estimators import signed_weights
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
-from phiball.refimpl.sampling.streaming import CHUNK, evaluate, valid_data
+from phiball.refimpl.sampling.streaming import CHUNK, evaluate, joined, packed, slices, valid_data
 from phiball.refimpl.types import Estimator, Gradient, Law, LevelGroup, Loss, Proposal
 from phiball.refimpl.validation import (
     check_same_array_type,
@@ -131,9 +131,9 @@ class RegularizedLoss:
             ("estimator", "SG(level) or RTMLMC(level)", "assign_levels"),
             ("proposal", "Uniform() or Tilted()", "prepare"),
         ]:
-            given = getattr(self, name)
-            if isinstance(given, type) or not callable(getattr(given, verb, None)):
-                raise TypeError(f"{name} is {getattr(self, name)!r}; expected {kind}")
+            value = getattr(self, name)
+            if isinstance(value, type) or not callable(getattr(value, verb, None)):
+                raise TypeError(f"{name} is {value!r}; expected {kind}")
         self.proposal.valid_for(self.ball, self.divergence)
 
     def __call__(self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None) -> Array:
@@ -188,14 +188,14 @@ class RegularizedLoss:
         for piece in self._pieces(x, rng, input_gradients(at_theta, slope)):
             points, index, losses = _evaluate(at_theta, [piece], x, xp=xp)
             _, weights = self._solve(detach(losses), [piece], xp=xp)
-            each = gradient(theta, points, index)
-            if tuple(each.shape) != (points.shape[0], *theta.shape):
+            gradients = gradient(theta, points, index)
+            if tuple(gradients.shape) != (points.shape[0], *theta.shape):
                 raise ValueError(
-                    f"gradient gave shape {tuple(each.shape)}; expected "
+                    f"gradient gave shape {tuple(gradients.shape)}; expected "
                     f"{(points.shape[0], *theta.shape)}: one gradient in theta a perturbed point"
                 )
             weights = xp.reshape(weights, (-1, *([1] * theta.ndim)))
-            total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * each, axis=0)
+            total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * gradients, axis=0)
         return total / n
 
     def backward(
@@ -228,7 +228,9 @@ class RegularizedLoss:
             )
         total = xp.zeros((), dtype=x.dtype, device=x.device)
         slope = input_gradients(loss, input_gradient)
-        for pieces in _packs(self._pieces(x, rng, slope, chunk), chunk):
+        drawn = self._pieces(x, rng, slope, chunk)
+        sized = ((piece, len(piece.members), 1 << piece.group.level) for piece in drawn)
+        for pieces in packed(sized, chunk, _Piece.part):
             if sum(piece.evaluations for piece in pieces) <= chunk:
                 _, _, losses = _evaluate(loss, pieces, x, xp=xp)
                 value, weights = self._solve(detach(losses), pieces, xp=xp)
@@ -243,7 +245,7 @@ class RegularizedLoss:
     ) -> Array:
         points = xp.reshape(piece.points, (piece.evaluations, *x.shape[1:]))
         index = _index([piece], x, xp=xp)
-        cuts = [slice(a, a + chunk) for a in range(0, piece.evaluations, chunk)]
+        cuts = list(slices(piece.evaluations, chunk))
         with without_gradient():
             losses = xp.concat([_losses(loss, points[cut, ...], index[cut], xp=xp) for cut in cuts])
         value, weights = self._solve(losses, [piece], xp=xp)
@@ -274,10 +276,10 @@ class RegularizedLoss:
             pieces = pieces[len(same) :]
             stop = start + sum(piece.evaluations for piece in same)
             rows = xp.reshape(losses[start:stop], (-1, 1 << group.level))
-            log_w = xp.astype(_joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
+            log_w = xp.astype(joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
             eta = same[0].eta
             if not isinstance(eta, (int, float)):
-                eta = xp.astype(_joined([piece.eta for piece in same]), rows.dtype, copy=False)
+                eta = xp.astype(joined([piece.eta for piece in same]), rows.dtype, copy=False)
             if not self.proposal.self_normalised:
                 rows = rows + (eta if isinstance(eta, (int, float)) else eta[:, None]) * log_w
             values, signed = signed_weights(
@@ -293,38 +295,11 @@ class RegularizedLoss:
         return value, xp.concat(weights)
 
 
-def _packs(pieces: Iterable[_Piece], chunk: int) -> Iterator[list[_Piece]]:
-    """Whole data points, gathered until a chunk is full; one that does not fit into a chunk stands alone."""
-    pack: list[_Piece] = []
-    room = chunk
-    for piece in pieces:
-        n, start = 1 << piece.group.level, 0
-        while start < len(piece.members):
-            take = min(room // n, len(piece.members) - start)
-            if take == 0 and pack:
-                yield pack
-                pack, room = [], chunk
-                continue
-            stop = start + max(1, take)
-            pack.append(piece.part(slice(start, stop)))
-            room -= (stop - start) * n
-            start = stop
-            if room <= 0:
-                yield pack
-                pack, room = [], chunk
-    if pack:
-        yield pack
-
-
 def _evaluate(loss: Loss, pieces: list[_Piece], x: Array, *, xp: Any) -> tuple[Array, Array, Array]:
     """All perturbed points in a row, the data point of each, and their losses."""
-    points = _joined([xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces])
+    points = joined([xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces])
     index = _index(pieces, x, xp=xp)
     return points, index, _losses(loss, points, index, xp=xp)
-
-
-def _joined(arrays: list[Array]) -> Array:
-    return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 
 
 def _index(pieces: list[_Piece], x: Array, *, xp: Any) -> Array:

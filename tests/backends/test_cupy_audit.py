@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 
 def taken(root: Path) -> dict[str, str]:
     """name -> the first place that takes it, for every xp.name and array_namespace(...).name."""
-    found: dict[str, str] = {}
+    uses: dict[str, str] = {}
     for path in sorted((root / "refimpl").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Attribute):
@@ -22,8 +22,8 @@ def taken(root: Path) -> dict[str, str]:
             source = node.value
             called = isinstance(source, ast.Call) and ast.unparse(source.func) == "array_namespace"
             if called or (isinstance(source, ast.Name) and source.id == "xp"):
-                found.setdefault(node.attr, f"{path.name}:{node.lineno}")
-    return found
+                uses.setdefault(node.attr, f"{path.name}:{node.lineno}")
+    return uses
 
 
 def absent(root: Path, namespace: Any) -> dict[str, str]:

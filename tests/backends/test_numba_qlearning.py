@@ -55,11 +55,11 @@ def test_compiled_value(maximum: Maximum) -> None:
         law = Neighbourhood(index, weight)
         with use("numpy"):
             expected = robust_value(Q, law, eta, ENTROPIC, maximum=maximum)
-        found = [
+        results = [
             numba_qlearning.landing_value(Q, i, w, eta, inside)
             for i, w in zip(index, law.weight, strict=True)
         ]
-        np.testing.assert_allclose(found, expected, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(results, expected, rtol=1e-14, atol=1e-14)
 
 
 def arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
@@ -86,19 +86,19 @@ def test_kernel_declines_what_it_does_not_cover() -> None:
 
 
 def test_kernel_is_consulted_and_leaves_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = arguments()
-    given[0] = given[0] + 1.0
-    before = given[0].copy()
+    args = arguments()
+    args[0] = args[0] + 1.0
+    before = args[0].copy()
     with use("numba"):
-        fast = q_run(*given)
-    np.testing.assert_array_equal(given[0], before)
-    np.testing.assert_allclose(fast[0], q_run.reference(*given)[0], atol=1e-14)  # type: ignore[attr-defined]
+        fast = q_run(*args)
+    np.testing.assert_array_equal(args[0], before)
+    np.testing.assert_allclose(fast[0], q_run.reference(*args)[0], atol=1e-14)  # type: ignore[attr-defined]
     assert np.any(fast[0] != before)
     called = []
     monkeypatch.setattr(numba_qlearning, "q_loop", lambda *args: called.append(args))
     monkeypatch.setattr(numba_qlearning, "prepare", lambda *args: None)
     with use("numba"):
-        q_run(*given)
+        q_run(*args)
     assert len(called) == 1
 
 
@@ -106,8 +106,8 @@ def test_kernel_takes_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
     from tests.conftest import Arrays
 
-    here = Arrays("torch", torch, torch.float64, 2.2e-16)
-    mdp, law = problem(5, here)
+    arrays = Arrays("torch", torch, torch.float64, 2.2e-16)
+    mdp, law = problem(5, arrays)
     runs = []
     for backend in ("numba", "torch"):
         with use(backend):

@@ -117,11 +117,11 @@ def test_a_source_moves_on(arrays: Arrays) -> None:
 
 
 def test_libraries_have_streams_of_their_own(doubles: Arrays) -> None:
-    source, here, elsewhere = rng(5), doubles.asarray([0.0]), np.zeros(1)
-    alone = doubles.numpy(rng(5).uniform((8,), like=here)).tolist()
-    numbers = source.uniform((8,), like=elsewhere).tolist()
-    drawn = doubles.numpy(source.uniform((8,), like=here)).tolist()
-    if type(here) is np.ndarray:
+    source, own, other = rng(5), doubles.asarray([0.0]), np.zeros(1)
+    alone = doubles.numpy(rng(5).uniform((8,), like=own)).tolist()
+    numbers = source.uniform((8,), like=other).tolist()
+    drawn = doubles.numpy(source.uniform((8,), like=own)).tolist()
+    if type(own) is np.ndarray:
         assert drawn != numbers
         assert alone == numbers
     else:
