@@ -1,19 +1,15 @@
-"""Fixtures: the same tests on every backend, in single and double precision."""
+"""Fixtures, settings and options of all tests."""
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 
-from phiball.backends import BACKENDS, Array, library, to_numpy, use
+from tests.support.arrays import arrays, doubles, one_thread
+
+__all__ = ["arrays", "doubles", "one_thread"]
 
 # A failure must come back on the next run, and a slow machine must not cause one.
 settings.register_profile(
@@ -25,91 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("phiball")
 
-PLACES = (*BACKENDS, "torch:cuda")
-DTYPES = ("float64", "float32")
-
-
-@dataclass(frozen=True)
-class Arrays:
-    """Makes and reads the arrays of one backend in one precision."""
-
-    backend: str
-    xp: Any
-    dtype: Any
-    eps: float
-    device: str | None = None
-
-    def asarray(self, values: Any, dtype: Any = None) -> Array:
-        """`values` as an array of this backend, in its precision unless told otherwise."""
-        at = {} if self.device is None else {"device": self.device}
-        # A copy: torch warns of memory that it may not write to.
-        return self.xp.asarray(np.array(values), dtype=self.dtype if dtype is None else dtype, **at)
-
-    def numpy(self, x: Array) -> Any:
-        """`x` as a NumPy array of the same precision, after a check that it is of this backend."""
-        assert library(x) == library(self.asarray([0.0])), f"{type(x)} is not of {self.backend}"
-        return to_numpy(x)
-
-
-def missing(place: str) -> str | None:
-    """Why the tests cannot run at `place`; None if they can."""
-    name, _, device = place.partition(":")
-    library = {"strict": "array_api_strict"}.get(name, name)
-    if find_spec(library) is None:
-        return f"{name}: not installed"
-    if name == "cupy":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
-            import cupy
-        try:
-            cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError:
-            return "cupy: no CUDA device"
-    if device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            return "torch: no CUDA device"
-    return None
-
-
-def _activated(place: str, dtype: str) -> Iterator[Arrays]:
-    reason = missing(place)
-    if reason:
-        pytest.skip(reason)
-    name, _, device = place.partition(":")
-    with use(name) as backend:
-        xp = backend.namespace
-        kind = getattr(xp, dtype)
-        yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), device or None)
-
-
-@pytest.fixture(params=[f"{place}-{dtype}" for place in PLACES for dtype in DTYPES])
-def arrays(request: pytest.FixtureRequest) -> Iterator[Arrays]:
-    """An active backend, with its arrays in one precision."""
-    place, _, dtype = request.param.partition("-")
-    yield from _activated(place, dtype)
-
-
-@pytest.fixture(params=PLACES)
-def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
-    """An active backend, with its arrays in double precision."""
-    yield from _activated(request.param, "float64")
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: small tensors on more than the free cores wait longer than they work."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line a reason for the tests that were skipped, instead of one a test."""
+    """One line per reason for the tests that were skipped, instead of one per test."""
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
     for reason, count in reasons.items():
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")

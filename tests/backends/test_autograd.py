@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import Array, input_gradient
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 

@@ -30,22 +30,13 @@ from phiball.refimpl import (
     WorstCase,
     cressie_read,
     dual_value,
-    indicator,
     primal_value,
     worst_case,
 )
 from phiball.refimpl.inner.solvers import solve
+from tests.support.divergences import anonymous, on_each
 
-COMPILED = [
-    ENTROPIC,
-    QUADRATIC,
-    cressie_read(1.5),
-    cressie_read(2),
-    indicator(0.25),
-    indicator(0.3),
-    indicator(1),
-]
-names = pytest.mark.parametrize("d", COMPILED, ids=lambda d: d.name)
+names = on_each(compiled=True)
 
 
 @pytest.fixture(autouse=True)
@@ -113,8 +104,7 @@ def test_declines_what_it_does_not_cover() -> None:
     assert numba_solve.solve(f, eta, p, ENTROPIC) is NotImplemented
     assert numba_solve.solve(f, eta, None, HINGE) is NotImplemented
     assert numba_solve.solve(f, eta, None, cressie_read(1.7)) is NotImplemented
-    own = Divergence("own", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
-    assert numba_solve.solve(f, eta, None, own) is NotImplemented
+    assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented
 
 
 @names

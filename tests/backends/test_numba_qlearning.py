@@ -23,13 +23,14 @@ from phiball.refimpl import (
     robust_value,
 )
 from phiball.refimpl.qlearning.run import q_run
-from tests.support.qlearning_problems import numpy_arrays, places, problem
+from tests.support.arrays import NUMPY, Arrays
+from tests.support.qlearning_problems import places, problem
 
 
 @places
 @pytest.mark.parametrize("eta", [1e-3, 0.5, 1e6])
 def test_kernel_equals_reference(maximum: Maximum, eta: float) -> None:
-    mdp, law = problem(5, numpy_arrays())
+    mdp, law = problem(5, NUMPY)
     runs = []
     for backend in ("numpy", "numba"):
         with use(backend):
@@ -63,7 +64,7 @@ def test_compiled_value(maximum: Maximum) -> None:
 
 
 def arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
-    mdp, law = problem(5, numpy_arrays())
+    mdp, law = problem(5, NUMPY)
     mdp = DecisionProcess(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
     laws = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
     numbers = np.random.default_rng(0).random((30, 4)).astype(dtype)
@@ -104,10 +105,7 @@ def test_kernel_is_consulted_and_leaves_its_arguments(monkeypatch: pytest.Monkey
 
 def test_kernel_takes_torch_tensors() -> None:
     torch = pytest.importorskip("torch")
-    from tests.conftest import Arrays
-
-    arrays = Arrays("torch", torch, torch.float64, 2.2e-16)
-    mdp, law = problem(5, arrays)
+    mdp, law = problem(5, Arrays("torch", torch, torch.float64, 2.2e-16))
     runs = []
     for backend in ("numba", "torch"):
         with use(backend):

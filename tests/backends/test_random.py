@@ -6,16 +6,14 @@ import pickle
 from collections.abc import Callable
 from itertools import permutations
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from phiball.backends import Array, Rng, rng
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 LEVEL = 1e-4  # of each test of a law: a sound generator fails one seed in ten thousand
 N = 4000

@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from math import inf, prod
+from math import inf
 from typing import Any
 
 import cvxpy as cp
 import numpy as np
 import pytest
 
-from phiball.backends import Array, array_namespace, rng
+from phiball.backends import Array, rng
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
-from tests.conftest import Arrays
-
-NORMS = (1.0, 2.0, inf)
-Attack = Callable[[Any, Any, Ball], Any]
-
-ATTACKS: dict[str, Attack] = {
-    "fgm": fgm,
-    "fgm, a long step": partial(fgm, step=7.0),
-    "ifgm": ifgm,
-    "pgm": partial(pgm, steps=5),
-    "noise": lambda gradient, z, ball: white_noise(z, ball, rng(1)),
-    "fgm, random start": lambda gradient, z, ball: fgm(gradient, z, ball, rng=rng(1)),
-    "pgm, random start": lambda gradient, z, ball: pgm(gradient, z, ball, rng=rng(1), steps=5),
-    "pgm, best": lambda gradient, z, ball: pgm(
-        gradient, z, ball, steps=5, rng=rng(1), loss=partial(linear, gradient), restarts=2
-    ),
-}
-
-
-def linear(gradient: Any, x: Array, i: Array) -> Array:
-    """g.x for a gradient that does not depend on x."""
-    xp = array_namespace(x)
-    return xp.sum(xp.reshape(gradient(x, i) * x, (x.shape[0], prod(x.shape[1:]))), axis=-1)
-
-
-def size(v: Any, norm: float) -> Any:
-    """The norm of each row, in double precision."""
-    return np.linalg.norm(np.asarray(v, dtype=np.float64).reshape(v.shape[0], -1), norm, axis=-1)
-
+from tests.support.arrays import Arrays
+from tests.support.attacks import ATTACKS, linear, size
+from tests.support.laws import ANY_NORM, NORMS
 
 # --- linear losses ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", [1.0, 1.5, 2.0, 3.0, inf])
+@pytest.mark.parametrize("norm", ANY_NORM)
 @pytest.mark.parametrize("event", [(), (7,), (2, 3, 4)])
 def test_fgm_maximises_a_linear_loss(norm: float, event: tuple[int, ...], arrays: Arrays) -> None:
     """The maximum of g.b over the ball is rho ||g||_q with 1/p + 1/q = 1, by Hoelder's inequality."""

@@ -13,8 +13,9 @@ import pytest
 
 from phiball.backends import Array, input_gradient, rng
 from phiball.refimpl import Ball, Gaussian, fgm, ifgm, pgm, white_noise
-from tests.conftest import Arrays
-from tests.refimpl.test_attacks import ATTACKS, NORMS, size
+from tests.support.arrays import Arrays
+from tests.support.attacks import ATTACKS, size
+from tests.support.laws import ANY_NORM, NORMS
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -77,7 +78,7 @@ def test_no_points(name: str, arrays: Arrays) -> None:
 # --- white noise -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("norm", [1.0, 1.5, 2.0, inf])
+@pytest.mark.parametrize("norm", ANY_NORM)
 def test_white_noise_is_a_draw_from_the_ball(norm: float, arrays: Arrays) -> None:
     z = arrays.asarray(np.random.default_rng(0).normal(size=(4, 2, 3)))
     ball = Ball(norm, 0.4)

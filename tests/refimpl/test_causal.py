@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     Conditional,
     Divergence,
@@ -22,9 +20,8 @@ from phiball.refimpl import (
 )
 from phiball.verification.oracles import causal as causal_oracles
 from phiball.verification.oracles.causal import causal_plan
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.divergences import on_each
 
 Z_SCORE = 4.75  # one in a million, one-sided
 CONIC = 1e-6  # the accuracy of the conic solver
@@ -132,7 +129,7 @@ def test_oracle_shares_no_code_with_what_it_judges() -> None:
     assert imported == {"__future__", "typing", "numpy", "cvxpy"}
 
 
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE], ids=lambda d: d.name)
+@on_each(core=True)
 def test_values_lie_between_mean_and_supremum(d: Divergence, arrays: Arrays) -> None:
     case = instance(7)
     data, loss, places = problem(case, arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log, sinh
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +21,7 @@ from phiball.refimpl import (
     fgm,
     robust_risk,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 Z_SCORE = 4.75  # one in a million, one-sided
 CONIC = 1e-6  # the accuracy of the conic solver

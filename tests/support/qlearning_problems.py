@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from phiball.refimpl import (
-    DecisionProcess,
-    Maximum,
-    Neighbourhood,
-)
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from phiball.refimpl import DecisionProcess, Maximum, Neighbourhood
+from tests.support.arrays import Arrays
 
 places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
 Z_SCORE = 4.75  # one in a million, one-sided
@@ -42,9 +36,3 @@ def problem(
     mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(draw.normal(size=(S, A))), discount, terminal)
     law = table(arrays, (np.arange(S)[:, None] + np.arange(-1, 2)) % S, draw.dirichlet(np.ones(3), size=S))
     return mdp, law
-
-
-def numpy_arrays() -> Any:
-    from tests.conftest import Arrays
-
-    return Arrays("numpy", np, np.float64, float(np.finfo(float).eps))

@@ -9,37 +9,26 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
 import pytest
 
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     Divergence,
     cressie_read,
-    indicator,
     worst_case,
 )
 from phiball.verification.oracles import inner as oracles
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of, on_each, select
 
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-ORDERS = (2, 1.5, 4 / 3, 1.01, 1 + 1e-9, 1 - 1e-9, 0.99, 0.5, 1e-9, 0, -1e-9, -1, -2, -10, 3, 10)
-EVERY = [
-    ENTROPIC,
-    QUADRATIC,
-    ABSOLUTE,
-    HINGE,
-    *(indicator(alpha) for alpha in (0.25, 1.0, 0.013)),
-    *(cressie_read(k) for k in ORDERS),
-]
-ids: dict[str, Any] = {"ids": lambda d: f"{d.family}({d.parameter!r})" if isinstance(d, Divergence) else None}
+each_with_a_limit = pytest.mark.parametrize(
+    "d", [d for d in select() if d.family != "indicator" and d.parameter != 50], ids=name_of
+)
 
 
 class Case(NamedTuple):
@@ -122,30 +111,20 @@ def check(case: Case, d: Divergence, arrays: Arrays) -> None:
     assert abs(float(out.gap)) <= 64 * arrays.eps * size + rounded, where
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(extreme=False)
 def test_rows_of_single_precision(d: Divergence, arrays: Arrays) -> None:
     # Large orders need hundreds of digits an operation: short rows.
     for case in cases(single=True, most=17 if abs(d.parameter or 0) >= 10 else 64):
         check(case, d, arrays)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(extreme=False)
 def test_rows_of_double_precision(d: Divergence, doubles: Arrays) -> None:
     for case in cases(single=False, most=17 if abs(d.parameter or 0) >= 10 else 64):
         check(case, d, doubles)
 
 
-THOUSAND = [
-    ENTROPIC,
-    QUADRATIC,
-    ABSOLUTE,
-    HINGE,
-    indicator(0.25),
-    *(cressie_read(k) for k in (1.5, 0.5, 0, -1, 3)),
-]
-
-
-@pytest.mark.parametrize("d", THOUSAND, **ids)
+@on_each(core=True)
 def test_a_thousand_points(d: Divergence, doubles: Arrays) -> None:
     random = np.random.default_rng(3)
     f = random.exponential(size=1024)
@@ -154,7 +133,7 @@ def test_a_thousand_points(d: Divergence, doubles: Arrays) -> None:
         check(Case(tuple(f.tolist()), eta, None), d, doubles)
 
 
-@pytest.mark.parametrize("d", [d for d in EVERY if d.family != "indicator"], **ids)
+@each_with_a_limit
 def test_a_large_eta_leaves_the_mean(d: Divergence, arrays: Arrays) -> None:
     """E f + Var f/(2 eta) phi''(1), however large eta is, with nothing added by rounding of the weights."""
     random = np.random.default_rng(5)
@@ -187,7 +166,7 @@ wide = pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 2e-19), reason="no 
         *((d, 2**16) for d in (ENTROPIC, QUADRATIC, cressie_read(1.5))),
         *((cressie_read(k), 2**11) for k in (-1, 0.5, 3)),
     ],
-    **ids,
+    ids=name_of,
 )
 def test_long_rows(d: Divergence, m: int, doubles: Arrays) -> None:
     f = np.random.default_rng(m).normal(size=m)
@@ -219,7 +198,7 @@ def test_the_tolerance_would_notice_a_wrong_order(doubles: Arrays) -> None:
     check(case, cressie_read(1.5), doubles)
 
 
-@pytest.mark.parametrize("d", [d for d in EVERY if d.family != "indicator"] + [cressie_read(-100)], **ids)
+@each_with_a_limit
 def test_mu_is_rounded_to_the_safe_side(d: Divergence, arrays: Arrays) -> None:
     """Where mu is coarse against eta, and where s is next to a pole, the dual at mu is finite and close."""
     random = np.random.default_rng(9)

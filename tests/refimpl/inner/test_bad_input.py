@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phiball.backends import use
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     Divergence,
     bisection,
@@ -23,11 +21,8 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-EVERY = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), *(cressie_read(k) for k in (-1, 0.5, 1.5, 3))]
+from tests.support.arrays import Arrays
+from tests.support.divergences import on_each, select
 
 
 def each(f: Any, eta: Any = 1.0, d: Any = ENTROPIC, p: Any = None) -> list[Any]:
@@ -40,7 +35,7 @@ def each(f: Any, eta: Any = 1.0, d: Any = ENTROPIC, p: Any = None) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+@on_each(core=True)
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_losses_not_finite(bad: float, d: Divergence, arrays: Arrays) -> None:
     for f in ([0.0, bad], [bad], [bad, bad], [[0.0, 1.0, 2.0, 3.0, 4.0], [1.0, bad, 2.0, 3.0, 4.0]]):
@@ -57,7 +52,7 @@ def test_losses_not_finite(bad: float, d: Divergence, arrays: Arrays) -> None:
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_losses_not_finite_where_p_is_zero(bad: float, arrays: Arrays) -> None:
     f, p = arrays.asarray([0.0, bad, 1.0]), arrays.asarray([0.5, 0.0, 0.5])
-    for d in EVERY:
+    for d in select(core=True):
         with pytest.raises(ValueError, match=rf"losses contains {bad}; expected finite numbers"):
             worst_case(f, 1.0, d, p=p)
 

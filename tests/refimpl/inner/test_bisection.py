@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import pytest
 
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     Divergence,
     bisection,
-    cressie_read,
     dual_value,
-    indicator,
     primal_value,
     worst_case,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-SMOOTH = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, -1, 0, 0.5, 0.99, 1.01, 1.5, 2, 3, 10))]
-ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+from tests.support.arrays import Arrays
+from tests.support.divergences import on_each
 
 
-@pytest.mark.parametrize("d", SMOOTH, **ids)
+@on_each(smooth=True, limit=False, extreme=False)
 @pytest.mark.parametrize("digits", [1, 3, 9])
 def test_within_tol_of_the_exact_solution(d: Divergence, digits: int, arrays: Arrays) -> None:
     random = np.random.default_rng(7)
@@ -75,14 +65,14 @@ def test_where_the_printed_bracket_fails(arrays: Arrays) -> None:
     assert float(one.value) == pytest.approx(3.0, abs=2e-5)
 
 
-@pytest.mark.parametrize("d", SMOOTH, **ids)
+@on_each(smooth=True, limit=False, extreme=False)
 def test_constant_losses(d: Divergence, arrays: Arrays) -> None:
     out = bisection(arrays.asarray([2.5] * 4), 0.5, d, tol=1e-4)
     assert float(out.value) == pytest.approx(2.5, abs=1e-4)
     assert arrays.numpy(out.weights).tolist() == pytest.approx([0.25] * 4, abs=4 * arrays.eps)
 
 
-@pytest.mark.parametrize("d", [ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)], **ids)
+@on_each(usual=True, smooth=False)
 def test_a_kinked_phi_is_sent_to_worst_case(d: Divergence, doubles: Arrays) -> None:
     with pytest.raises(ValueError, match=rf"divergence is {d.name.split('(')[0]}.*kinked.*use worst_case"):
         bisection(doubles.asarray([0.0, 1.0]), 1.0, d, tol=1e-3)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phiball.backends import Array, array_namespace, use
 from phiball.refimpl import ENTROPIC, Divergence, check_divergence, cressie_read
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 Function = Callable[[Array], Array]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpmath as mp
 import pytest
 
 from phiball.refimpl import ENTROPIC, cressie_read
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 NEAR = [sign * 10.0**-e for e in (3, 5, 7, 9, 11, 13, 14) for sign in (-1, 1)]
 ORDERS = [*(1 + h for h in NEAR), *NEAR]

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
@@ -23,9 +23,7 @@ from phiball.refimpl import (
     cressie_read,
     indicator,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 Real = Any  # an mpmath number
 FLOOR = 1e-18  # what the numerical conjugates themselves are known to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,29 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
     HINGE,
-    QUADRATIC,
     Divergence,
     cressie_read,
     dual_value,
-    indicator,
     primal_value,
     worst_case,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-SMOOTH = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3))]
-EVERY = [*SMOOTH, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)]
-ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
+from tests.support.arrays import Arrays
+from tests.support.divergences import on_each, select
 
 # Quarters are exact in both precisions, and make ties.
 losses = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=8)
 etas = st.sampled_from([0.015625, 0.25, 1.0, 4.0, 64.0])
-divergences = st.sampled_from(EVERY)
+divergences = st.sampled_from(select(usual=True))
 
 
 def law(n: int) -> Any:
@@ -83,7 +74,7 @@ def test_weak_duality(
     assert dual >= value - tol
 
 
-@pytest.mark.parametrize("d", SMOOTH, **ids)
+@on_each(usual=True, smooth=True)
 def test_a_perturbed_mu_opens_the_gap_quadratically(d: Divergence, doubles: Arrays) -> None:
     """D(mu + h) - D = h^2/(2 eta) E phi*'' + O(h^3), and the odd terms cancel in +h and -h."""
     f, eta = np.array([0.1, 0.4, 0.5, 0.75, 1.3]), 0.7
@@ -99,7 +90,7 @@ def test_a_perturbed_mu_opens_the_gap_quadratically(d: Divergence, doubles: Arra
         assert opened == pytest.approx(h * h / (2 * eta) * bend, rel=1e4 * h * h + 1e-6)
 
 
-@pytest.mark.parametrize("d", SMOOTH, **ids)
+@on_each(usual=True, smooth=True)
 def test_perturbed_weights_open_the_gap_quadratically(d: Divergence, doubles: Arrays) -> None:
     """P - P(gamma + h v) = eta h^2/2 sum v_i^2 phi''(x_i)/p_i + O(h^3), where gamma > 0."""
     f, eta, v = np.array([0.1, 0.4, 0.5, 0.75, 1.3]), 2.0, np.array([1.0, -2.0, 0.5, 0.25, 0.25])
@@ -113,7 +104,7 @@ def test_perturbed_weights_open_the_gap_quadratically(d: Divergence, doubles: Ar
         assert lost == pytest.approx(expected, rel=1e-2, abs=1e-15)
 
 
-@pytest.mark.parametrize("d", [ABSOLUTE, HINGE, indicator(0.25)], **ids)
+@on_each(core=True, smooth=False)
 def test_a_wrong_mu_or_weights_of_a_kinked_phi_open_the_gap(d: Divergence, arrays: Arrays) -> None:
     f, eta = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 2.0]), 0.2
     x = arrays.asarray(f)
@@ -126,7 +117,7 @@ def test_a_wrong_mu_or_weights_of_a_kinked_phi_open_the_gap(d: Divergence, array
 
 def test_mass_outside_p_costs_infinity(arrays: Arrays) -> None:
     f, p, w = (arrays.asarray(v) for v in ([0.0, 1.0], [1.0, 0.0], [0.5, 0.5]))
-    for d in EVERY:
+    for d in select(usual=True):
         assert float(primal_value(f, w, 1.0, d, p)) == -inf
 
 
@@ -177,7 +168,7 @@ def test_monotone(f: list[float], eta: float, d: Divergence, data: st.DataObject
     assert high >= low - scale([*f, *g], eta, arrays)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_order_does_not_matter(d: Divergence, arrays: Arrays) -> None:
     random = np.random.default_rng(6)
     f, order = random.normal(size=9), random.permutation(9)

@@ -11,32 +11,18 @@ import pytest
 
 from phiball.backends import use
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     Divergence,
     bisection,
-    cressie_read,
     dual_value,
-    indicator,
     primal_value,
     worst_case,
 )
+from tests.support.divergences import anonymous, on_each
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
-EVERY = [
-    ENTROPIC,
-    QUADRATIC,
-    ABSOLUTE,
-    HINGE,
-    indicator(0.25),
-    indicator(1.0),
-    *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
-]
-mine = Divergence("mine", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj)
-ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 ROW = [0.11, -0.42, 0.9, 0.37, 0.63]
 
 
@@ -52,7 +38,7 @@ def tensor(values: Any, dtype: Any = torch.float64) -> Any:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("d", [*EVERY, mine], **ids)
+@on_each("d", anonymous(ENTROPIC), usual=True)
 def test_the_gradient_is_the_weights(d: Divergence, dtype: Any) -> None:
     f = tensor([ROW, ROW[::-1], [1.0, 1.0, 0.0, 0.0, 0.5]], dtype)
     out = worst_case(f, torch.tensor([0.2, 1.0, 5.0], dtype=dtype), d)
@@ -61,7 +47,7 @@ def test_the_gradient_is_the_weights(d: Divergence, dtype: Any) -> None:
     assert torch.equal(f.grad, out.weights)
 
 
-@pytest.mark.parametrize("d", [*EVERY, mine], **ids)
+@on_each("d", anonymous(ENTROPIC), usual=True)
 @pytest.mark.parametrize("eta", [0.2, 2.0])
 def test_against_finite_differences(d: Divergence, eta: float) -> None:
     f, p = tensor(ROW), torch.tensor([0.1, 0.2, 0.3, 0.25, 0.15], dtype=torch.float64)
@@ -92,7 +78,7 @@ def test_through_losses_that_are_computed() -> None:
     np.testing.assert_allclose(theta.grad, expected, rtol=1e-13)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_nothing_else_carries_a_gradient(d: Divergence) -> None:
     f, eta, p = tensor(ROW), tensor(0.5), tensor([0.2] * 5)
     out = worst_case(f, eta, d, p=p)
@@ -104,7 +90,7 @@ def test_nothing_else_carries_a_gradient(d: Divergence) -> None:
     assert p.grad is None
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_the_value_is_unchanged(d: Divergence) -> None:
     """To the last bit, and losses without a gradient give a value without one."""
     f = tensor([ROW, [1e8 + v for v in ROW]])

@@ -3,117 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, sqrt
-from typing import TYPE_CHECKING, Any
+from math import inf
 
 import numpy as np
 import pytest
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import array_namespace
 from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
     Divergence,
     bisection,
     check_divergence,
-    cressie_read,
-    indicator,
     worst_case,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
-
-
-def _root(s: Array) -> Array:
-    """The t with t + t^3 = s, by Cardano."""
-    xp = array_namespace(s)
-    return 2 / sqrt(3) * xp.sinh(xp.asinh(1.5 * sqrt(3) * s) / 3)
-
-
-def _phi(x: Array) -> Array:
-    xp = array_namespace(x)
-    t = x - 1
-    return xp.where(x < 0, xp.full_like(x, inf), t**2 / 2 + t**4 / 4)
-
-
-def _conj(s: Array) -> Array:
-    xp = array_namespace(s)
-    t = _root(xp.where(s > -2, s, xp.full_like(s, -2.0)))
-    return xp.where(s > -2, s + t**2 / 2 + 3 * t**4 / 4, xp.full_like(s, -0.75))
-
-
-def _dconj(s: Array) -> Array:
-    xp = array_namespace(s)
-    return xp.where(s > -2, 1 + _root(s), xp.zeros_like(s))
-
-
-def _d2conj(s: Array) -> Array:
-    xp = array_namespace(s)
-    return xp.where(s > -2, 1 / (1 + 3 * _root(s) ** 2), xp.zeros_like(s))
-
-
-def quartic() -> Divergence:
-    """(x - 1)^2/2 + (x - 1)^4/4."""
-    return Divergence("quartic", _phi, _conj, _dconj, _d2conj)
-
-
-def elastic() -> Divergence:
-    """abs(x - 1) + (x - 1)^2/2: kinked at 1, smooth elsewhere."""
-
-    def phi(x: Array) -> Array:
-        xp = array_namespace(x)
-        return xp.where(x < 0, xp.full_like(x, inf), xp.abs(x - 1) + (x - 1) ** 2 / 2)
-
-    def dconj(s: Array) -> Array:
-        xp = array_namespace(s)
-        right, left = xp.clip(s, min=1.0), xp.clip(s + 2, min=0.0, max=1.0)
-        return xp.where(s > 0, right, left)
-
-    def conj(s: Array) -> Array:
-        return s * dconj(s) - phi(dconj(s))
-
-    def d2conj(s: Array) -> Array:
-        xp = array_namespace(s)
-        return xp.where((s > 1) | ((s > -2) & (s < -1)), xp.ones_like(s), xp.zeros_like(s))
-
-    return Divergence("elastic", phi, conj, dconj, d2conj)
-
-
-def half() -> Divergence:
-    """abs(x - 1) on [1/2, inf), infinite below: the counterexample to consistency (B1)."""
-
-    def phi(x: Array) -> Array:
-        xp = array_namespace(x)
-        return xp.where(x < 0.5, xp.full_like(x, inf), xp.abs(x - 1))
-
-    def conj(s: Array) -> Array:
-        xp = array_namespace(s)
-        return xp.where(s > 1, xp.full_like(s, inf), xp.where(s > -1, s, (s - 1) / 2))
-
-    def dconj(s: Array) -> Array:
-        xp = array_namespace(s)
-        inner = xp.where(s > -1, xp.ones_like(s), xp.full_like(s, 0.5))
-        return xp.where(s > 1, xp.full_like(s, inf), inner)
-
-    return Divergence("half", phi, conj, dconj, lambda s: array_namespace(s).zeros_like(s))
-
-
-def anonymous(d: Divergence) -> Divergence:
-    """A named divergence as a user would give it, so that no method of its own is found."""
-    return Divergence(f"my {d.name}", d.phi, d.conj, d.dconj, d.d2conj)
+from tests.support.arrays import Arrays
+from tests.support.divergences import ELASTIC, HALF, anonymous, on_each
+from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
 
 
 def test_constants_of_the_quartic(doubles: Arrays) -> None:
-    d = quartic()
+    d = QUARTIC
     assert (d.slope0, d.slope1, d.recession) == pytest.approx((-2.0, 0.0, inf), abs=1e-9)
     assert d.curvature1 == pytest.approx(1.0)
     assert check_divergence(d) == []
-    assert check_divergence(elastic()) == []
+    assert check_divergence(ELASTIC) == []
 
 
 @pytest.mark.parametrize("eta", [0.01, 0.27, 3.0, 1e3])
@@ -121,7 +33,7 @@ def test_the_quartic_is_optimal(eta: float, arrays: Arrays) -> None:
     """Its certificate, and Condition (9) for the weights: x = phi*'((f - mu)/eta), mean one."""
     values = [0.15, -0.43, -0.05, 7.46, 0.14]
     f = arrays.asarray(values)
-    out = worst_case(f, eta, quartic())
+    out = worst_case(f, eta, QUARTIC)
     tol = 64 * arrays.eps * 16  # the range and the largest loss together are below 16
     assert -tol <= float(out.gap) <= tol
     w = arrays.numpy(out.weights).astype(np.float64)
@@ -137,8 +49,8 @@ def test_the_quartic_is_optimal(eta: float, arrays: Arrays) -> None:
 
 def test_the_quartic_by_bisection(arrays: Arrays) -> None:
     f = arrays.asarray([[0.15, -0.43, -0.05, 7.46, 0.14], [1.0, 2.0, 2.0, 0.0, 1.0]])
-    exact = worst_case(f, 0.27, quartic())
-    out = bisection(f, 0.27, quartic(), tol=1e-3)
+    exact = worst_case(f, 0.27, QUARTIC)
+    out = bisection(f, 0.27, QUARTIC, tol=1e-3)
     assert np.all(arrays.numpy(out.gap) <= 1e-3)
     difference = arrays.numpy(out.value - exact.value)
     assert np.all((difference >= -1e3 * arrays.eps) & (difference <= 1e-3 + 1e3 * arrays.eps))
@@ -147,34 +59,22 @@ def test_the_quartic_by_bisection(arrays: Arrays) -> None:
 @pytest.mark.parametrize("eta", [0.01, 0.2, 0.5, 5.0])
 def test_a_kinked_one(eta: float, arrays: Arrays) -> None:
     f = arrays.asarray([[0.0, 0.5, 1.0, 1.0], [0.3, -0.4, 2.0, 0.1]])
-    out = worst_case(f, eta, elastic(), p=arrays.asarray([0.4, 0.3, 0.2, 0.1]))
+    out = worst_case(f, eta, ELASTIC, p=arrays.asarray([0.4, 0.3, 0.2, 0.1]))
     tol = 64 * arrays.eps * 5
     assert np.all(np.abs(arrays.numpy(out.gap)) <= tol)
     np.testing.assert_allclose(arrays.numpy(out.weights).sum(axis=-1), 1, atol=8 * arrays.eps)
     with pytest.raises(ValueError, match=r"divergence is elastic, which is kinked.*use worst_case"):
-        bisection(f, eta, elastic(), tol=1e-3)
+        bisection(f, eta, ELASTIC, tol=1e-3)
 
 
 @pytest.mark.parametrize(("eta", "value"), [(0.1, 0.70), (0.01, 0.745), (1e-4, 0.74995)])
 def test_the_counterexample_to_consistency(eta: float, value: float, arrays: Arrays) -> None:
     """B1: R tends to 3/4, not to max f = 1."""
-    out = worst_case(arrays.asarray([0.0, 1.0]), eta, half())
+    out = worst_case(arrays.asarray([0.0, 1.0]), eta, HALF)
     assert float(out.value) == pytest.approx(value, abs=64 * arrays.eps)
 
 
-@pytest.mark.parametrize(
-    "d",
-    [
-        ENTROPIC,
-        QUADRATIC,
-        ABSOLUTE,
-        HINGE,
-        indicator(0.25),
-        indicator(0.4),
-        *(cressie_read(k) for k in (-1, 0, 0.5, 1.5, 3)),
-    ],
-    **ids,
-)
+@on_each(usual=True)
 def test_functions_alone_give_the_same_solution(d: Divergence, arrays: Arrays) -> None:
     random = np.random.default_rng(11)
     f = np.round(8 * random.normal(size=(6, 9))) / 8  # with ties
@@ -191,7 +91,7 @@ def test_functions_alone_give_the_same_solution(d: Divergence, arrays: Arrays) -
 
 def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
     """phi + a (x - 1) has the same weights and value, and mu smaller by eta a."""
-    d, a = quartic(), 1.5
+    d, a = QUARTIC, 1.5
     sloped = Divergence(
         "sloped",
         phi=lambda x: d.phi(x) + a * (x - 1),
@@ -210,6 +110,6 @@ def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
 
 def test_a_wrong_conjugate_shows_in_the_gap(doubles: Arrays) -> None:
     """The certificate does not trust the functions that the solver used."""
-    wrong = replace(quartic(), dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
+    wrong = replace(QUARTIC, dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
     out = worst_case(doubles.asarray([0.0, 1.0, 3.0]), 0.5, wrong)
     assert float(out.gap) > 1e-2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import e, exp, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,20 +20,9 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of, on_each, select
 
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-EVERY = [
-    ENTROPIC,
-    QUADRATIC,
-    ABSOLUTE,
-    HINGE,
-    indicator(0.25),
-    indicator(1.0),
-    *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
-]
-ids: dict[str, Any] = {"ids": lambda d: d.name if isinstance(d, Divergence) else None}
 TWO, THREE = [0.0, 1.0], [0.0, 0.5, 1.0]
 
 # losses, eta, divergence, value, density ratios (None: not stated), mu (None: not unique)
@@ -57,7 +46,7 @@ BY_HAND = [
 ]
 
 
-@pytest.mark.parametrize(("losses", "eta", "d", "value", "ratios", "mu"), BY_HAND, **ids)
+@pytest.mark.parametrize(("losses", "eta", "d", "value", "ratios", "mu"), BY_HAND, ids=name_of)
 def test_solved_by_hand(
     losses: list[float], eta: float, d: Divergence, value: float, ratios: Any, mu: float, arrays: Arrays
 ) -> None:
@@ -70,7 +59,7 @@ def test_solved_by_hand(
         assert arrays.numpy(solution.weights * len(losses)).tolist() == pytest.approx(ratios, abs=tol)
 
 
-@pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], **ids)
+@pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], ids=name_of)
 def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -> None:
     """E4c: mass from at or below max f - c eta moves to the maximum, ties in proportion to p."""
     f, p = [1.0, 0.875, 1.0, 0.25, -2.0, 0.75], [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]
@@ -87,7 +76,7 @@ def test_the_atom_at_the_largest_loss(d: Divergence, c: float, arrays: Arrays) -
     assert float(solution.value) == pytest.approx(value, abs=16 * arrays.eps)
 
 
-@pytest.mark.parametrize(("d", "eta"), [(ABSOLUTE, 0.25), (HINGE, 0.5)], **ids)
+@pytest.mark.parametrize(("d", "eta"), [(ABSOLUTE, 0.25), (HINGE, 0.5)], ids=name_of)
 def test_the_edge_below_which_mass_moves(d: Divergence, eta: float, arrays: Arrays) -> None:
     """A loss of max f - 1/2, give or take 2^-23, stays above the edge and moves below it."""
     near = 2.0**-23  # all of these are exact in single precision
@@ -105,7 +94,7 @@ def test_ties_at_the_quantile_share(arrays: Arrays) -> None:
     assert float(solution.mu) == pytest.approx(2.0, abs=16 * arrays.eps)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_ties_share_in_proportion_to_p(d: Divergence, arrays: Arrays) -> None:
     f, p = [1.0, 0.0, 1.0, 0.0, 0.5], [0.1, 0.2, 0.3, 0.1, 0.3]
     w = arrays.numpy(worst_case(arrays.asarray(f), 0.4, d, p=arrays.asarray(p)).weights)
@@ -123,7 +112,7 @@ def problem(arrays: Arrays, shape: tuple[int, ...] = (3, 4, 6)) -> tuple[Any, An
     return arrays.asarray(f), arrays.asarray(eta), arrays.asarray(p / p.sum(axis=-1, keepdims=True))
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_a_batch_is_a_loop_over_rows(d: Divergence, arrays: Arrays) -> None:
     f, eta, p = problem(arrays)
     whole = worst_case(f, eta, d, p=p)
@@ -139,7 +128,7 @@ def test_a_batch_is_a_loop_over_rows(d: Divergence, arrays: Arrays) -> None:
             np.testing.assert_allclose(ours, theirs, atol=tol, rtol=0)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_zeros_in_p_leave_the_point_out(d: Divergence, arrays: Arrays) -> None:
     f, p = [0.3, 1e6, 0.7, -1e6, 0.1], [0.25, 0.0, 0.5, 0.0, 0.25]
     kept = [0, 2, 4]
@@ -152,7 +141,7 @@ def test_zeros_in_p_leave_the_point_out(d: Divergence, arrays: Arrays) -> None:
     assert abs(float(solution.gap)) <= 64 * arrays.eps
 
 
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, ABSOLUTE, indicator(0.25), cressie_read(0.5)], **ids)
+@on_each(core=True)
 @pytest.mark.parametrize("shape", [(6,), (1, 6), (4, 6), (1, 4, 6), (3, 1, 6), (3, 4, 6)])
 def test_p_broadcasts(d: Divergence, shape: tuple[int, ...], arrays: Arrays) -> None:
     f, eta, _ = problem(arrays)
@@ -179,7 +168,7 @@ def test_eta_is_any_number(eta: Any, arrays: Arrays) -> None:
     assert float(worst_case(f, eta, QUADRATIC).value) == float(worst_case(f, 1.0, QUADRATIC).value)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_uniform_is_the_default(d: Divergence, arrays: Arrays) -> None:
     f, eta, _ = problem(arrays, (4, 8))
     out, same = worst_case(f, eta, d), worst_case(f, eta, d, p=arrays.asarray(np.full(8, 0.125)))
@@ -187,7 +176,7 @@ def test_uniform_is_the_default(d: Divergence, arrays: Arrays) -> None:
         np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), atol=64 * arrays.eps)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_what_is_given_is_kept(d: Divergence, arrays: Arrays) -> None:
     """Library, dtype and device are those of the losses; no argument is modified."""
     given = problem(arrays, (3, 5))
@@ -205,13 +194,13 @@ def test_what_is_given_is_kept(d: Divergence, arrays: Arrays) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0, 3)])
 def test_a_batch_may_be_empty(shape: tuple[int, ...], arrays: Arrays) -> None:
-    for d in EVERY:
+    for d in select(usual=True):
         out = worst_case(arrays.asarray(np.zeros(shape)), 1.0, d)
         assert out.weights.shape == shape
         assert out.value.shape == shape[:-1]
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 @pytest.mark.parametrize("eta", [1e-6, 1.0, 1e6])
 def test_one_point(d: Divergence, eta: float, arrays: Arrays) -> None:
     out = worst_case(arrays.asarray([[-3.5], [0.0], [1e4]]), eta, d)
@@ -220,7 +209,7 @@ def test_one_point(d: Divergence, eta: float, arrays: Arrays) -> None:
     assert np.all(np.abs(arrays.numpy(out.gap)) <= 64 * arrays.eps * np.array([3.5, 0.0, 1e4]))
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_limits_in_eta(d: Divergence, arrays: Arrays) -> None:
     """max f as eta -> 0 and mean f as eta -> infinity, except for the indicator (B6)."""
     values = [0.2, -1.0, 0.9, 0.4]
@@ -246,7 +235,7 @@ def test_a_naive_exponential_would_overflow(arrays: Arrays) -> None:
     assert float(out.value) == pytest.approx(exact, rel=2 * arrays.eps)
 
 
-@pytest.mark.parametrize("d", EVERY, **ids)
+@on_each(usual=True)
 def test_check_can_be_skipped(d: Divergence, arrays: Arrays) -> None:
     """The same solution, and a row with a NaN does no harm to its neighbours."""
     f, eta, _ = problem(arrays, (3, 5))

@@ -12,7 +12,8 @@ from scipy.special import iv
 
 from phiball.backends import rng
 from phiball.refimpl import Ball
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.laws import NORMS
 
 # The library promises 1e-10 relative and gives 2e-14 at worst; this lies between, to see digits go.
 PROMISE = 1e-12
@@ -127,7 +128,7 @@ def test_the_values_of_the_table() -> None:
         assert abs(float(Ball(norm, 1.0).log_mgf(np.array(s))) - exact) < 1e-12
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_every_backend(arrays: Arrays, norm: float) -> None:
     s = np.concatenate([np.zeros((1, 2, 3)), np.random.default_rng(0).normal(size=(3, 2, 3)) * 4])
     ball = Ball(norm, 0.8)
@@ -141,7 +142,7 @@ def test_every_backend(arrays: Arrays, norm: float) -> None:
     assert np.allclose(exact, Ball(norm, 1.0).log_mgf(0.8 * s, event_ndim=2), rtol=1e-14)
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_it_is_the_mean_of_the_exponential(norm: float) -> None:
     """Against 40,000 samples, at an error level of one in a million."""
     s = np.array([1.0, -2.0, 0.5, 3.0])
@@ -150,7 +151,7 @@ def test_it_is_the_mean_of_the_exponential(norm: float) -> None:
     assert abs(z) < 4.9
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 40.0])
 def test_it_can_be_differentiated_twice(norm: float, scale: float) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -167,7 +168,7 @@ def test_it_can_be_differentiated_twice(norm: float, scale: float) -> None:
 
 def test_it_lies_between_the_variance_and_the_dual_norm() -> None:
     s = np.random.default_rng(3).normal(size=(50, 6)) * np.logspace(-6, 4, 50)[:, None]
-    for norm in (1, 2, inf):
+    for norm in NORMS:
         ball = Ball(norm, 1.0)
         value = ball.log_mgf(s)
         assert np.all(value <= ball.dual_norm(s))
@@ -180,7 +181,7 @@ def test_other_norms_are_unknown() -> None:
         Ball(3, 1.0).log_mgf(np.zeros(2))
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_squares_may_overflow(norm: float) -> None:
     """Where nothing but the dual norm is left, in every dimension and with its gradient."""
     for s in (np.full(3, 1e17), np.full(3, 1e40), np.full(3, 1e145), np.array([1e200, -3e200, 0.0])):

@@ -16,10 +16,10 @@ from scipy import stats
 
 from phiball.backends import rng
 from phiball.refimpl import Ball, Gaussian
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.laws import LAWS, NORMS
 from tests.support.tilting_laws import LEVEL, Z, log_mgf, moments, uniforms
 
-NORMS = [1, 2, inf]
 # None, weak, strong in one direction, ties of both signs, one that towers over the rest.
 TILTS = [[0.0, 0.0, 0.0], [0.5, -0.3, 0.2], [0.0, -9.0, 2.0], [4.0, 4.0, -4.0], [15.0, 0.1, -1.0]]
 
@@ -183,7 +183,7 @@ def test_weights_lead_back_to_the_uniform_law(arrays: Arrays, norm: float) -> No
 
 
 @pytest.mark.parametrize("event", [(), (3,), (2, 1, 3)])
-@pytest.mark.parametrize("law", [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5), Gaussian(0.5)], ids=str)
+@pytest.mark.parametrize("law", LAWS, ids=str)
 def test_a_point_may_have_any_shape(arrays: Arrays, law: Any, event: tuple[int, ...]) -> None:
     """Shapes do not change what is drawn: the same seed gives the numbers of the flat points."""
     d, batch = prod(event), (2, 2)

@@ -14,11 +14,9 @@ from scipy import stats
 
 from phiball.backends import Rng, rng
 from phiball.refimpl import Ball, Gaussian
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.laws import LAWS, NORMS, laws
 from tests.support.tilting_laws import LEVEL, Z, uniforms
-
-NORMS = [1, 2, inf]
-LAWS = [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5), Gaussian(0.5)]
 
 
 def finite(arrays: Arrays, *found: Any) -> None:
@@ -189,7 +187,7 @@ def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays, norm: float)
         Ball(norm, 0.75, clip=(0.0, 0.9)).sample_tilted(z, s, 2, rng(5))
 
 
-@pytest.mark.parametrize("law", [Ball(1, 0.0), Ball(2, 0.0), Ball(inf, 0.0), Gaussian(0.0)], ids=str)
+@pytest.mark.parametrize("law", laws(0.0), ids=str)
 def test_no_radius(arrays: Arrays, law: Any) -> None:
     z, s = (arrays.asarray(np.array([[0.5, -2.0]])) for _ in range(2))
     x, log_w = law.sample_tilted(z, 1e6 * s, 3, rng(0))
@@ -261,7 +259,7 @@ def test_torch(law: Any) -> None:
         law.sample_tilted(z.detach(), np.ones((2, 3)), 5, rng(0))
 
 
-@pytest.mark.parametrize("law", [Ball(1, 10.0), Ball(2, 10.0), Ball(inf, 10.0)], ids=str)
+@pytest.mark.parametrize("law", laws(10.0)[:3], ids=str)
 def test_a_tilt_that_overflows_with_the_radius(arrays: Arrays, law: Ball) -> None:
     s = arrays.asarray(np.array([[3e38 if arrays.eps > 1e-10 else 1.7e308, 1.0]]))
     with pytest.raises(ValueError, match="radius times s overflows"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import exp, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpmath as mp
 import numpy as np
@@ -11,27 +11,21 @@ import pytest
 
 from phiball.backends import use
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     DecisionProcess,
     Divergence,
     Maximum,
     Neighbourhood,
     bellman,
-    cressie_read,
-    indicator,
     robust_value,
     value_iteration,
 )
 from phiball.verification.oracles import inner as oracles
+from tests.support.arrays import NUMPY, Arrays
+from tests.support.divergences import on_each, select
 
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-EVERY = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.4), cressie_read(1.5), cressie_read(0.5)]
-every = pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+every = on_each(core=True)
 places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
 
 
@@ -133,10 +127,7 @@ def test_a_batch_is_its_tables(arrays: Arrays) -> None:
 def test_contraction_and_monotonicity(d: Divergence, maximum: Maximum) -> None:
     """J2: sup-norm contraction with factor `discount`, on random pairs of tables."""
     with use("numpy"):
-        from tests.conftest import Arrays
-
-        here = Arrays("numpy", np, np.float64, 2.2e-16)
-        mdp, law, _ = problem(6, here, S=12, A=2)
+        mdp, law, _ = problem(6, NUMPY, S=12, A=2)
         draw = np.random.default_rng(7)
         A = draw.normal(size=(50, 12, 2)) * 10 ** draw.uniform(-2, 1, size=(50, 1, 1))
         B = draw.normal(size=(50, 12, 2))
@@ -202,9 +193,7 @@ def test_single_precision_certificate(arrays: Arrays) -> None:
     found = value_iteration(mdp, law, 0.5, QUADRATIC, tol=1e-3)
     assert found.Q.dtype == arrays.dtype
     with use("numpy"):
-        from tests.conftest import Arrays
-
-        exact_mdp, exact_law, _ = problem(9, Arrays("numpy", np, np.float64, 2.2e-16))
+        exact_mdp, exact_law, _ = problem(9, NUMPY)
         exact = value_iteration(exact_mdp, exact_law, 0.5, QUADRATIC, tol=1e-9)
     # The data were rounded to the dtype: each changes Q by eps max|Q|/(1 - discount) at most a few times.
     slack = 16 * arrays.eps * np.max(np.abs(exact.Q)) / 0.1
@@ -220,7 +209,7 @@ def test_without_perturbation_it_is_the_plain_problem(arrays: Arrays) -> None:
     Q = np.random.default_rng(11).normal(size=(6, 3))
     expected = plain["r"] + 0.9 * plain["P"] @ np.where(plain["terminal"], 0, Q.max(axis=1))
     expected[plain["terminal"]] = 0
-    for d in EVERY:
+    for d in select(core=True):
         found = arrays.numpy(bellman(arrays.asarray(Q), mdp, alone, 0.1, d))
         np.testing.assert_allclose(found, expected, atol=32 * arrays.eps)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phiball.backends.numba import qlearning as numba_qlearning
 from phiball.refimpl import Grid, Neighbourhood
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 Z_SCORE = 5.7  # 1.2e-8 a cell, two-sided: below one in 200,000 for the 360 cells of a test
 

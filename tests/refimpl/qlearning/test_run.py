@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,10 +24,8 @@ from phiball.refimpl import (
     value_iteration,
 )
 from phiball.refimpl.qlearning.run import q_run
-from tests.support.qlearning_problems import Z_SCORE, numpy_arrays, places, problem
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import NUMPY, Arrays
+from tests.support.qlearning_problems import Z_SCORE, places, problem
 
 
 def replayed(mdp: Any, law: Any, run: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
@@ -95,7 +93,7 @@ def test_a_seed_gives_one_run(neighbours: Any, arrays: Arrays) -> None:
 def test_without_noise_it_finds_the_fixed_point(maximum: Maximum) -> None:
     """Deterministic transitions and alpha = 1: asynchronous value iteration, exact to its certificate."""
     with use("numba"):
-        mdp, law = problem(2, numpy_arrays(), deterministic=True)
+        mdp, law = problem(2, NUMPY, deterministic=True)
         run = q_learning(
             mdp,
             law,
@@ -116,7 +114,7 @@ def test_without_noise_it_finds_the_fixed_point(maximum: Maximum) -> None:
 def test_with_noise_it_comes_near_the_fixed_point() -> None:
     """After n visits the error is about sqrt(alpha_n/2) times the spread of a target over 1 - discount."""
     with use("numba"):
-        mdp, law = problem(3, numpy_arrays())
+        mdp, law = problem(3, NUMPY)
         run = q_learning(mdp, law, 0.2, ENTROPIC, steps=1_000_000, rng=rng(1), epsilon=1.0)
         early = q_learning(mdp, law, 0.2, ENTROPIC, steps=2_000, rng=rng(1), epsilon=1.0)
         robust = value_iteration(mdp, law, 0.2, ENTROPIC, tol=1e-10).Q

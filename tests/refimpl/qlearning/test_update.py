@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +22,9 @@ from phiball.refimpl import (
     TelescopedNeighbours,
     q_update,
 )
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of
 from tests.support.qlearning_problems import places, row, table
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
 
 # --- Estimators of the value of a landing ----------------------------------------------------------
 
@@ -55,7 +53,7 @@ def draws(weight: list[float], n: int) -> Iterator[tuple[list[float], float]]:
 
 
 @places
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 @pytest.mark.parametrize(("weight", "level"), [([0.3, 0.7], 2), ([0.5, 0.2, 0.3], 1), ([0.4, 0.6], 0)])
 def test_telescoping_has_the_mean_of_sampling(
     weight: list[float], level: int, d: Divergence, maximum: Maximum, doubles: Arrays

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from math import inf, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from phiball.backends import Array, array_namespace, rng
 from phiball.refimpl import ENTROPIC, Ball, adversarial_risk, pgm, robust_risk
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 
 def total(x: Array, i: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, nan, pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -25,9 +25,7 @@ from phiball.refimpl import (
     worst_case_density,
     worst_case_sample,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 LEVEL = 1e-4  # of each test of a law: sound draws fail one seed in ten thousand
 N = 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import exp, gamma, inf, log, pi, sinh, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,18 +21,13 @@ from phiball.refimpl import (
     integrated_risk,
     quadrature,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-NORMS = [1, 1.5, 2, 3, inf]
-
-
-def first(x: Array, i: Array) -> Array:
-    return x[:, 0]
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of
+from tests.support.laws import ANY_NORM, NORMS
+from tests.support.risk_laws import first
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ANY_NORM)
 def test_the_rule_is_one(norm: float, arrays: Arrays) -> None:
     """Positive weights that sum to one, on points of the ball; the coarse rule on a quarter of them."""
     for z in (0.25, [3.0], [3.0, -1.0], [[3.0], [-1.0]], [[3.0, -1.0], [5.0, 2.0]]):
@@ -77,7 +72,7 @@ def moment(p: float) -> float:
     return gamma(3 / p) * gamma(2 / p + 1) / (gamma(1 / p) * gamma(4 / p + 1))
 
 
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", ANY_NORM)
 def test_moments_in_the_plane(norm: float, arrays: Arrays) -> None:
     rule = quadrature(Ball(norm, 2.0), arrays.asarray([1.0, -3.0]), panels=2)
     b = (arrays.numpy(rule.points) - np.array([1.0, -3.0])).astype(np.float64)
@@ -101,7 +96,7 @@ def entropic_of_linear(norm: float, g: tuple[float, float]) -> float:
     return log(2 * (np.cosh(a) - np.cosh(b)) / (a * a - b * b))
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_entropic_risk_of_a_linear_loss_in_the_plane(norm: float, arrays: Arrays) -> None:
     g = (2.0, 1.0)
     vector = arrays.asarray(g)
@@ -138,7 +133,7 @@ UNIFORM: list[tuple[Divergence, float, float, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("d", "eta", "exact", "kink"), UNIFORM, ids=lambda x: getattr(x, "name", None))
+@pytest.mark.parametrize(("d", "eta", "exact", "kink"), UNIFORM, ids=name_of)
 def test_uniform_losses(d: Divergence, eta: float, exact: float, kink: float, arrays: Arrays) -> None:
     tol = 1e-12 + 10 * arrays.eps + kink
     for z in (arrays.asarray([[0.5]]), arrays.asarray([0.5])):

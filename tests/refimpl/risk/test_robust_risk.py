@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, log, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from phiball.backends import Array, Rng, array_namespace, rng, use
+from phiball.backends import Array, array_namespace, rng, use
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -24,16 +24,9 @@ from phiball.refimpl import (
     indicator,
     robust_risk,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
-
-Z = 4.75  # standard errors: a sound estimate misses by more once in half a million
-
-
-def first(x: Array, i: Array) -> Array:
-    """The first coordinate: uniform on [0, 1] in the ball of radius 1/2 around 1/2."""
-    return x[:, 0]
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of
+from tests.support.risk_laws import Z, first, fixed
 
 
 def entropic(eta: float) -> float:
@@ -42,24 +35,6 @@ def entropic(eta: float) -> float:
 
 def quadratic(eta: float) -> float:
     return 1 - 4 / 3 * sqrt(eta / 2) + eta / 2 if eta <= 0.5 else 0.5 + 1 / (24 * eta)
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A law whose `sample` gives the same points in every run: the rows of `points`, one a data point."""
-
-    points: Any
-
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        # A data point is told by its first coordinate.
-        xp = array_namespace(z)
-        return xp.take(self.points, xp.astype(z[:, 0], xp.int64), axis=0)
-
-
-def fixed(losses: Any, arrays: Arrays) -> tuple[Array, Fixed]:
-    """(z, law) such that the loss `first` on data point k takes the values losses[k]."""
-    z = arrays.asarray(np.arange(len(losses))[:, None])
-    return z, Fixed(arrays.asarray(np.asarray(losses)[:, :, None]))
 
 
 def oracle(f: Any, eta: float, name: str) -> tuple[float, float]:
@@ -75,7 +50,7 @@ def oracle(f: Any, eta: float, name: str) -> tuple[float, float]:
     return float(found.fun), float(found.x)
 
 
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 def test_every_field_on_known_losses(d: Divergence, arrays: Arrays) -> None:
     f, eta = np.random.default_rng(0).uniform(size=(3, 41)), 0.3
     z, law = fixed(f, arrays)
@@ -121,7 +96,7 @@ def test_a_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
 @pytest.mark.parametrize(
     ("d", "exact"),
     [(ENTROPIC, entropic), (QUADRATIC, quadratic), (indicator(0.25), lambda eta: 0.875)],
-    ids=lambda d: d.name if isinstance(d, Divergence) else "",
+    ids=name_of,
 )
 def test_the_standard_error_covers(d: Divergence, exact: Any) -> None:
     """value + bias +- 1.96 stderr holds the risk 95 times in 100: an exact binomial test at level 1e-5.
@@ -174,7 +149,7 @@ def test_the_value_and_its_bias_are_those_of_the_theory(doubles: Arrays) -> None
         (HINGE, 2.0, 4000, False),  # no mass moves
         (indicator(0.01), 1.0, 400, True),
     ],
-    ids=lambda x: getattr(x, "name", None),
+    ids=name_of,
 )
 def test_the_label(d: Divergence, eta: float, samples: int, label: bool, doubles: Arrays) -> None:
     z = doubles.asarray(np.full((2, 1), 0.5))

@@ -5,7 +5,7 @@ Every statistical test here has a fixed seed and an error level of one in a mill
 
 from __future__ import annotations
 
-from math import exp, inf, log, sqrt
+from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,14 @@ from phiball.refimpl import (
     QUADRATIC,
     Ball,
     Divergence,
-    Gaussian,
     Tilted,
     Uniform,
     robust_risk,
 )
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.laws import LAWS
 from tests.support.tilting_laws import THETA, Z, in_x, linear_value, model
 
-LAWS = [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5), Gaussian(0.5)]
 ETA = 0.3
 
 

@@ -13,9 +13,7 @@ import pytest
 
 from phiball.backends import Rng, rng
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
-    HINGE,
     QUADRATIC,
     RTMLMC,
     SG,
@@ -24,15 +22,13 @@ from phiball.refimpl import (
     Gaussian,
     RegularizedLoss,
     Uniform,
-    cressie_read,
-    indicator,
     signed_weights,
 )
 from phiball.refimpl.types import LevelGroup
 from phiball.verification.oracles import inner as oracles
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of, on_each
 
-EVERY = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), cressie_read(1.5), cressie_read(0.5)]
 EXACT = 1e-12
 
 
@@ -111,7 +107,7 @@ def oracle(law: str, level: int, d: Divergence, eta: float) -> Any:
 
 
 @pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+@on_each(core=True)
 def test_both_estimators_have_the_expectation_of_their_level(d: Divergence, law: str) -> None:
     top = LAWS[law][2]
     estimator = RTMLMC(top)
@@ -124,7 +120,7 @@ def test_both_estimators_have_the_expectation_of_their_level(d: Divergence, law:
     assert np.abs(single - mean(law, top - 1, d, 1.0, False, eta)).max() > 1e-3
 
 
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 def test_a_level_that_is_dropped_or_mixed_up_is_seen(d: Divergence) -> None:
     """What the literature's implementations got wrong: level 0 without its constant, halves not halved."""
     p = RTMLMC(2).probabilities

@@ -23,11 +23,10 @@ from phiball.refimpl import (
     RegularizedLoss,
     Tilted,
 )
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.laws import ESTIMATORS, LAWS, laws
 from tests.support.tilting_laws import THETA, Z, in_theta, in_x, linear_value, model
 
-LAWS = [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5), Gaussian(0.5)]
-ESTIMATORS = [SG(0), SG(3), RTMLMC(3), RTMLMC(3, "stratified")]
 ETA = 0.3
 
 
@@ -143,7 +142,7 @@ def test_one_point_and_two_have_their_means() -> None:
 
 
 @pytest.mark.parametrize("retilt", [0, 1, 2])
-@pytest.mark.parametrize("law", [Ball(1, RADIUS), Ball(2, RADIUS), Ball(inf, RADIUS), Gaussian(0.2)], ids=str)
+@pytest.mark.parametrize("law", laws(RADIUS, 0.2), ids=str)
 def test_the_weights_are_exact_whatever_the_tilt(law: Any, retilt: int) -> None:
     """E exp(value/eta) = E_nu exp(f/eta): importance weights, also where the gradient is taken anew.
 

@@ -26,14 +26,15 @@ from phiball.refimpl import (
     worst_case,
 )
 from phiball.verification.oracles import inner as oracles
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of
+from tests.support.laws import LAWS
 from tests.support.tilting_laws import THETA, in_x, linear_value, model
 
-LAWS = [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5), Gaussian(0.5)]
 ETA = 0.3
 
 
-@pytest.mark.parametrize("law", [Ball(1, 0.5), Ball(2, 0.5), Ball(inf, 0.5)], ids=str)
+@pytest.mark.parametrize("law", LAWS[:3], ids=str)
 def test_kappa_makes_eta_of_the_gradient(arrays: Arrays, law: Ball) -> None:
     """eta_z = rho |g|_* / (kappa d), and the eta of the objective where there is no gradient."""
     kappa, xp = 0.4, arrays.xp
@@ -72,7 +73,7 @@ def test_kappa_makes_eta_of_the_gradient(arrays: Arrays, law: Ball) -> None:
     assert abs(float(signed.value) - want) <= 50 * arrays.eps
 
 
-@pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), HINGE, ENTROPIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), HINGE, ENTROPIC], ids=name_of)
 @pytest.mark.parametrize("estimator", [SG(2), RTMLMC(2), RTMLMC(2, "stratified")], ids=str)
 def test_self_normalised_weights(estimator: Any, d: Divergence) -> None:
     """The points of a data point, and those of each half, have the law that is proportional to nu/q."""

@@ -8,27 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch: not installed")
-
-from phiball.backends import rng  # noqa: E402
-from phiball.refimpl import (  # noqa: E402
+from phiball.backends import rng
+from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     RTMLMC,
     SG,
     Ball,
-    Gaussian,
     RegularizedLoss,
     Tilted,
     robust_risk,
 )
-from tests.support.training_models import Recorder, close, cross_entropy, data, gradients, network  # noqa: E402
+from tests.support.laws import ESTIMATORS, EVENTS, LAWS
+from tests.support.training_models import Recorder, close, cross_entropy, data, gradients, network
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ETA = 0.3
-LAWS = [Ball(1, 0.5), Ball(2, 0.5), Ball(float("inf"), 0.5), Gaussian(0.3)]
-ESTIMATORS = [SG(0), SG(3), RTMLMC(4), RTMLMC(4, "stratified")]
 SETTINGS = [Tilted(), Tilted(kappa=0.5), Tilted(retilt=2), Tilted(self_normalised=True)]
 
 
@@ -109,7 +107,7 @@ def test_chunks_give_the_gradient_of_the_plain_call(estimator: Any, how: Tilted)
         assert torch.equal(first, torch.arange(13).repeat(1 + how.retilt))
 
 
-@pytest.mark.parametrize("event", [(), (5,), (4, 3), (2, 6, 6)])
+@pytest.mark.parametrize("event", EVENTS)
 def test_points_of_any_shape(event: tuple[int, ...]) -> None:
     model, (x, y) = network(event), data(event)
     for law in LAWS:

@@ -14,17 +14,13 @@ from scipy import integrate
 
 from phiball.backends import rng
 from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
     HINGE,
     QUADRATIC,
     Ball,
     CoveringBound,
     covering_bound,
-    cressie_read,
     excess_order,
     generalization_bound,
-    indicator,
     linear_capacity,
     linear_covering,
     network_capacity,
@@ -32,6 +28,7 @@ from phiball.refimpl import (
     regularized_adversarial_risk,
     worst_case,
 )
+from tests.support.divergences import on_each
 
 LINEAR = partial(linear_covering, K=2, d=2, Lambda=1.0, Psi=1.0, rho=0.1, varrho=1.0)
 
@@ -158,9 +155,7 @@ def test_the_order_is_that_of_the_covering_number() -> None:
 # --- The robust loss as a function of the losses -------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "d", [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), cressie_read(0.5)], ids=lambda d: d.name
-)
+@on_each(core=True)
 def test_i1_the_map_is_nonexpansive(d: Any) -> None:
     draws = np.random.default_rng(5)
     f, g = draws.random((2, 4000, 6))

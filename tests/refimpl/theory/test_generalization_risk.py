@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, log, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +18,7 @@ from phiball.refimpl import (
     ramp_loss,
     regularized_adversarial_risk,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 
 def plain_ramp(t: Any, y: int, varrho: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from math import inf, log, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,16 +25,16 @@ from phiball.refimpl import (
     r3,
     surrogate,
 )
-
-if TYPE_CHECKING:
-    from tests.conftest import Arrays
+from tests.support.arrays import Arrays
+from tests.support.divergences import anonymous, name_of, on_each
+from tests.support.laws import ANY_NORM
 
 # --- The oracle: min over mu by a search, E by adaptive quadrature, conjugates written out --------
 
 CONJUGATES: dict[str, tuple[Divergence, Callable[[Any], Any], float, float]] = {
     # name: (divergence, phi*, where phi* has its kink, recession)
     "entropic twin": (
-        Divergence("twin", ENTROPIC.phi, ENTROPIC.conj, ENTROPIC.dconj, ENTROPIC.d2conj),
+        anonymous(ENTROPIC),
         lambda s: np.expm1(s),
         -inf,
         inf,
@@ -158,7 +158,7 @@ def test_quadratic_in_one_dimension(norm: float, arrays: Arrays) -> None:
 @pytest.mark.parametrize(
     ("divergence", "expected"),
     [(ABSOLUTE, 1.5 - 2 + 2 / 3), (HINGE, 1.5 - 1 + 1 / 6), (indicator(0.25), 1.5 * 0.75)],
-    ids=lambda x: getattr(x, "name", ""),
+    ids=name_of,
 )
 def test_kinked_in_one_dimension(divergence: Divergence, expected: float, arrays: Arrays) -> None:
     """f uniform on [-1.5, 1.5]: E max(f, 1.5 - c), and AV@R."""
@@ -166,7 +166,7 @@ def test_kinked_in_one_dimension(divergence: Divergence, expected: float, arrays
     np.testing.assert_allclose(arrays.numpy(value), expected, rtol=8 * arrays.eps)
 
 
-@pytest.mark.parametrize("norm", [1, 2, 4, inf])
+@pytest.mark.parametrize("norm", ANY_NORM)
 def test_h7_quadratic_is_r3_while_the_ball_is_small(norm: float, arrays: Arrays) -> None:
     g = arrays.asarray([[0.3, -0.2, 0.1], [0.0, 0.0, 0.0]])
     for divergence in (QUADRATIC, cressie_read(2)):
@@ -192,7 +192,7 @@ def test_h10_between_zero_and_r2(doubles: Arrays) -> None:
 # --- Shapes, eta, arguments -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("divergence", [ENTROPIC, QUADRATIC, HINGE, cressie_read(1.5)], ids=lambda d: d.name)
+@on_each("divergence", core=True)
 def test_batches_of_images_and_eta_for_each(divergence: Divergence, arrays: Arrays) -> None:
     values = np.random.default_rng(2).normal(size=(3, 2, 4))
     g, eta, ball = arrays.asarray(values), arrays.asarray([0.1, 1.0, 10.0]), Ball(2, 0.5)
@@ -212,9 +212,7 @@ def test_r2_is_the_dual_norm(arrays: Arrays) -> None:
         np.testing.assert_allclose(arrays.numpy(r2(g, Ball(norm, 0.5))), [expected], rtol=4 * arrays.eps)
 
 
-@pytest.mark.parametrize(
-    "divergence", [ENTROPIC, QUADRATIC, HINGE, indicator(0.3), cressie_read(0.5)], ids=lambda d: d.name
-)
+@on_each("divergence", core=True)
 def test_no_perturbation_costs_nothing(divergence: Divergence, arrays: Arrays) -> None:
     for g, radius in (([[1.0, 2.0]], 0.0), ([[0.0, 0.0]], 1.0)):
         for value in (

@@ -10,24 +10,22 @@ import pytest
 
 from phiball.backends import input_gradient, rng
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
     HINGE,
     QUADRATIC,
     Ball,
     Divergence,
     cressie_read,
-    indicator,
     r1,
     r2,
     r3,
     surrogate,
     surrogate_estimate,
 )
+from tests.support.divergences import name_of, on_each
+from tests.support.laws import NORMS
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
-
-EVERY = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), *(cressie_read(k) for k in (0, 0.5, 1.5, 3))]
 
 
 def tensor(values: Any, dtype: Any = torch.float64) -> Any:
@@ -46,14 +44,14 @@ def assert_differentiates(function: Any, g: Any) -> None:
         assert float(up - down) / (2 * h) == pytest.approx(float(gradient.reshape(-1)[k]), abs=1e-7)
 
 
-@pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+@on_each(usual=True)
 @pytest.mark.parametrize("eta", [0.15, 3.0])
 def test_on_an_l2_ball(d: Divergence, eta: float) -> None:
     g = tensor([[[1.0, -0.5], [0.3, 2.0]]])
     assert_differentiates(lambda g: surrogate(g, Ball(2, 0.4), eta, d), g)
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_entropic_twice(norm: float) -> None:
     g = tensor([[1.0, -0.5, 0.2]])
     function = lambda g: surrogate(g, Ball(norm, 0.4), 0.3, ENTROPIC)  # noqa: E731
@@ -61,7 +59,7 @@ def test_entropic_twice(norm: float) -> None:
     assert torch.autograd.gradgradcheck(function, (g,))
 
 
-@pytest.mark.parametrize("norm", [1, 2, inf])
+@pytest.mark.parametrize("norm", NORMS)
 def test_r1_r2_r3(norm: float) -> None:
     g, ball = tensor([[1.0, -0.5, 0.2], [0.1, 0.3, -0.2]]), Ball(norm, 0.4)
     assert_differentiates(lambda g: r1(g, ball, 2.0, ENTROPIC), g)
@@ -74,13 +72,13 @@ def test_one_number_a_point() -> None:
     assert_differentiates(lambda g: surrogate(g, Ball(inf, 0.4), 0.1, QUADRATIC), tensor([1.0, -0.5]))
 
 
-@pytest.mark.parametrize("d", [QUADRATIC, HINGE], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [QUADRATIC, HINGE], ids=name_of)
 def test_of_the_estimate(d: Divergence) -> None:
     g = tensor([[1.0, -0.5], [0.3, 2.0]])
     assert_differentiates(lambda g: surrogate_estimate(g, Ball(1, 0.4), 0.2, d, samples=50, rng=rng(0)), g)
 
 
-@pytest.mark.parametrize("d", EVERY, ids=lambda d: d.name)
+@on_each(usual=True)
 def test_zero_gradients_of_the_loss_are_a_minimum(d: Divergence) -> None:
     g = tensor([[0.0, 0.0], [3.0, -4.0]])
     (gradient,) = torch.autograd.grad(surrogate(g, Ball(2, 0.5), 1.0, d).sum(), g)
@@ -89,7 +87,7 @@ def test_zero_gradients_of_the_loss_are_a_minimum(d: Divergence) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, HINGE], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, HINGE], ids=name_of)
 def test_the_value_is_unchanged_by_the_gradient(d: Divergence, dtype: Any) -> None:
     g = tensor([[0.3, 0.7, 1.1]], dtype)
     value, plain = (surrogate(x, Ball(2, 0.5), 0.3, d) for x in (g, g.detach()))
@@ -99,7 +97,7 @@ def test_the_value_is_unchanged_by_the_gradient(d: Divergence, dtype: Any) -> No
     assert torch.equal(value.detach(), plain)
 
 
-@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=lambda d: d.name)
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 def test_a_model_is_trained_with_the_regulariser(d: Divergence) -> None:
     """loss.mean() + surrogate(...).mean() falls, and its gradient in the weights is that of differences."""
     torch.manual_seed(0)

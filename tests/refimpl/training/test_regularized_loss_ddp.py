@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from phiball.backends import rng
+from tests.support import ddp_worker as worker
+from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
-
-from tests.support import ddp_worker as worker  # noqa: E402
-from tests.support.training_models import Recorder, close, gradients  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch: not installed")
+from phiball.backends import rng
+from phiball.refimpl import ENTROPIC, RTMLMC, Ball, RegularizedLoss
+from tests.support.training_models import cross_entropy, data, network
 
-from phiball.backends import rng  # noqa: E402
-from phiball.refimpl import ENTROPIC, RTMLMC, Ball, RegularizedLoss  # noqa: E402
-from tests.support.training_models import cross_entropy, data, network  # noqa: E402
+torch = pytest.importorskip("torch", reason="torch: not installed")
 
 OBJECTIVE = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
 MODEL, (X, Y) = network((5,)), data((5,))

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch: not installed")
-
-from phiball.backends import rng  # noqa: E402
-from phiball.refimpl import (  # noqa: E402
+from phiball.backends import rng
+from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
     SG,
     Ball,
     RegularizedLoss,
 )
-from tests.support.training_models import (  # noqa: E402
+from tests.support.training_models import (
     Recorder,
     close,
     cross_entropy,
@@ -25,9 +23,9 @@ from tests.support.training_models import (  # noqa: E402
     network,
 )
 
-EVENTS = [(), (5,), (4, 3), (2, 6, 6)]
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
 ETA = 0.3
-ESTIMATORS = [SG(0), SG(3), RTMLMC(4), RTMLMC(4, "stratified")]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch: not installed")
-
-from phiball.backends import Rng, rng  # noqa: E402
-from phiball.refimpl import (  # noqa: E402
+from phiball.backends import Rng, rng
+from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     RTMLMC,
@@ -21,7 +19,9 @@ from phiball.refimpl import (  # noqa: E402
     RegularizedLoss,
     indicator,
 )
-from tests.support.training_models import (  # noqa: E402
+from tests.support.divergences import name_of
+from tests.support.laws import ESTIMATORS, EVENTS
+from tests.support.training_models import (
     Recorder,
     close,
     cross_entropy,
@@ -31,9 +31,9 @@ from tests.support.training_models import (  # noqa: E402
     network,
 )
 
-EVENTS = [(), (5,), (4, 3), (2, 6, 6)]
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
 ETA = 0.3
-ESTIMATORS = [SG(0), SG(3), RTMLMC(4), RTMLMC(4, "stratified")]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -72,7 +72,7 @@ def test_any_shape(event: tuple[int, ...], estimator: Any, dtype: Any) -> None:
     assert close([value.detach()], [expected])
 
 
-@pytest.mark.parametrize("divergence", [ENTROPIC, QUADRATIC, indicator(0.3)], ids=lambda d: d.name)
+@pytest.mark.parametrize("divergence", [ENTROPIC, QUADRATIC, indicator(0.3)], ids=name_of)
 def test_the_gradient_is_the_sum_of_the_signed_points(divergence: Any) -> None:
     model, (x, y) = network((5,)), data((5,))
     what = objective(divergence=divergence)

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from phiball.backends import Array, array_namespace, rng
 from phiball.refimpl import convex_plan, gradient_mapping, mirror_descent, onto_box, projected_sgd
 from phiball.refimpl.sampling.estimators import SG
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 
 def upper(values: Any) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from phiball.backends import Array
 from phiball.refimpl import Ball, gradient_mapping, onto_ball, onto_box, onto_simplex
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 # The largest v.y over y in the set: p is the projection of x iff p lies in the set and
 # (x - p).y <= (x - p).p for all of its y.

@@ -1,0 +1,39 @@
+"""One table of attacks, each in the settings that change what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Array, array_namespace, rng
+from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
+
+Attack = Callable[[Any, Any, Ball], Any]
+
+ATTACKS: dict[str, Attack] = {
+    "fgm": fgm,
+    "fgm, a long step": partial(fgm, step=7.0),
+    "ifgm": ifgm,
+    "pgm": partial(pgm, steps=5),
+    "noise": lambda gradient, z, ball: white_noise(z, ball, rng(1)),
+    "fgm, random start": lambda gradient, z, ball: fgm(gradient, z, ball, rng=rng(1)),
+    "pgm, random start": lambda gradient, z, ball: pgm(gradient, z, ball, rng=rng(1), steps=5),
+    "pgm, best": lambda gradient, z, ball: pgm(
+        gradient, z, ball, steps=5, rng=rng(1), loss=partial(linear, gradient), restarts=2
+    ),
+}
+
+
+def linear(gradient: Any, x: Array, i: Array) -> Array:
+    """g.x for a gradient that does not depend on x."""
+    xp = array_namespace(x)
+    return xp.sum(xp.reshape(gradient(x, i) * x, (x.shape[0], prod(x.shape[1:]))), axis=-1)
+
+
+def size(v: Any, norm: float) -> Any:
+    """The norm of each row, in double precision."""
+    return np.linalg.norm(np.asarray(v, dtype=np.float64).reshape(v.shape[0], -1), norm, axis=-1)

@@ -1,0 +1,124 @@
+"""One table of divergences, from which every test selects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import pytest
+
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.verification.instances.divergences import QUARTIC
+
+
+def anonymous(d: Divergence) -> Divergence:
+    """A named divergence as a user would give it, so that no method of its own is known."""
+    return Divergence(f"my {d.name}", d.phi, d.conj, d.dconj, d.d2conj)
+
+
+def _elastic() -> Divergence:
+    """abs(x - 1) + (x - 1)^2/2: kinked at 1, smooth elsewhere."""
+
+    def phi(x: Array) -> Array:
+        xp = array_namespace(x)
+        return xp.where(x < 0, xp.full_like(x, inf), xp.abs(x - 1) + (x - 1) ** 2 / 2)
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        right, left = xp.clip(s, min=1.0), xp.clip(s + 2, min=0.0, max=1.0)
+        return xp.where(s > 0, right, left)
+
+    def conj(s: Array) -> Array:
+        return s * dconj(s) - phi(dconj(s))
+
+    def d2conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.where((s > 1) | ((s > -2) & (s < -1)), xp.ones_like(s), xp.zeros_like(s))
+
+    return Divergence("elastic", phi, conj, dconj, d2conj)
+
+
+def _half() -> Divergence:
+    """abs(x - 1) on [1/2, inf), infinite below: the counterexample to consistency (B1)."""
+
+    def phi(x: Array) -> Array:
+        xp = array_namespace(x)
+        return xp.where(x < 0.5, xp.full_like(x, inf), xp.abs(x - 1))
+
+    def conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.where(s > 1, xp.full_like(s, inf), xp.where(s > -1, s, (s - 1) / 2))
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        inner = xp.where(s > -1, xp.ones_like(s), xp.full_like(s, 0.5))
+        return xp.where(s > 1, xp.full_like(s, inf), inner)
+
+    return Divergence("half", phi, conj, dconj, lambda s: array_namespace(s).zeros_like(s))
+
+
+QUARTIC_BY_FUNCTIONS, ELASTIC, HALF = anonymous(QUARTIC), _elastic(), _half()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A divergence, and by which of its properties tests select it."""
+
+    divergence: Divergence
+    smooth: bool = True
+    """phi'' is finite and positive at 1."""
+    usual: bool = False
+    """Tried wherever an inner problem is solved."""
+    core: bool = False
+    """One for each method of solution: for tests that take long."""
+    compiled: bool = False
+    """Solved by the kernels of the Numba backend."""
+    limit: bool = False
+    """So close to a limit of its family that plain formulas cancel."""
+    extreme: bool = False
+    """An exact solution would take thousands of digits."""
+    named: bool = True
+    """One of the library's; else made of functions by a user."""
+
+
+TABLE = [
+    Row(ENTROPIC, usual=True, core=True, compiled=True),
+    Row(QUADRATIC, usual=True, core=True, compiled=True),
+    Row(ABSOLUTE, smooth=False, usual=True, core=True),
+    Row(HINGE, smooth=False, usual=True, core=True),
+    Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
+    Row(indicator(0.3), smooth=False, core=True, compiled=True),
+    Row(indicator(1.0), smooth=False, usual=True, compiled=True),
+    Row(indicator(0.013), smooth=False),
+    Row(cressie_read(0.5), usual=True, core=True),
+    Row(cressie_read(1.5), usual=True, core=True, compiled=True),
+    Row(cressie_read(2), usual=True, compiled=True),
+    *(Row(cressie_read(k), usual=True) for k in (-3, 0, 3)),
+    *(Row(cressie_read(k)) for k in (-10, -1, -0.5, 0.99, 1.01, 4 / 3, 10)),
+    *(Row(cressie_read(k), extreme=True) for k in (-100, 50)),
+    *(Row(cressie_read(k), limit=True) for k in (1 - 1e-9, 1 + 1e-9, -1e-9, 1e-9)),
+    Row(QUARTIC_BY_FUNCTIONS, named=False),
+    Row(ELASTIC, smooth=False, named=False),
+    Row(HALF, smooth=False, named=False),
+]
+
+
+def select(*, named: bool = True, **wanted: bool) -> list[Divergence]:
+    """The divergences of the table that have the properties `wanted`: `select(usual=True, smooth=False)`."""
+    wanted |= {"named": named}
+    return [row.divergence for row in TABLE if all(getattr(row, name) == on for name, on in wanted.items())]
+
+
+def name_of(value: Any) -> str | None:
+    """The id of a divergence in a parametrised test; None, which leaves it to pytest, of anything else."""
+    if not isinstance(value, Divergence):
+        return None
+    # The name rounds the parameter, which here may be close to a limit.
+    return value.name if value.parameter is None else f"{value.family}({value.parameter:.10g})"
+
+
+def on_each(argument: str = "d", *more: Divergence, **wanted: bool) -> pytest.MarkDecorator:
+    """A decorator: the test runs on each selected divergence, and on `more`."""
+    return pytest.mark.parametrize(argument, [*select(**wanted), *more], ids=name_of)
