@@ -14,7 +14,6 @@ import pytest
 
 from phiball.backends import ignore_float_warnings
 from phiball.refimpl import (
-    ABSOLUTE,
     ENTROPIC,
     HINGE,
     QUADRATIC,
@@ -24,58 +23,48 @@ from phiball.refimpl import (
     indicator,
 )
 from tests.support.arrays import Arrays
+from tests.support.divergences import name_of, on_each, select
 
 Real = Any  # an mpmath number
 FLOOR = 1e-18  # what the numerical conjugates themselves are known to
-ORDERS = (-100, -10, -2, -1, -0.5, 0, 0.5, 0.9, 0.99, 1.01, 1.1, 4 / 3, 1.5, 2, 3, 10, 50)
+EVERY, SMOOTH = select(limit=False), select(limit=False, smooth=True)  # limits: test_cressie_read_limits
+every = on_each(limit=False)
 
 
-def power(k: float) -> Callable[[Real], Real]:
+def exact_phi(d: Divergence) -> Callable[[Real], Real]:
     """The paper's formula, in mpmath."""
+    k: Any = d.parameter
 
-    def phi(x: Real) -> Real:
-        kk = mp.mpf(k)
+    def power(x: Real) -> Real:
         if k == 0:
             return x - 1 - mp.log(x) if x > 0 else mp.inf
         if x == 0 and k < 0:
             return mp.inf
-        return (x**kk - kk * x + kk - 1) / (kk * (kk - 1))
+        return (x ** mp.mpf(k) - mp.mpf(k) * x + mp.mpf(k) - 1) / (mp.mpf(k) * (mp.mpf(k) - 1))
 
-    return phi
+    formulas: dict[str | None, Callable[[Real], Real]] = {
+        "entropic": lambda x: x * mp.log(x) - x + 1 if x > 0 else mp.mpf(1),
+        "quadratic": lambda x: (x * x - 1) / 2,
+        "absolute": lambda x: abs(x - 1),
+        "hinge": lambda x: max(x - 1, mp.mpf(0)),
+        "indicator": lambda x: mp.mpf(0) if k * x <= 1 else mp.inf,
+        "cressie_read": power,
+    }
+    return formulas[d.family]
 
 
-def capped(alpha: float) -> Callable[[Real], Real]:
-    return lambda x: mp.mpf(0) if alpha * x <= 1 else mp.inf
-
-
-NAMED: dict[str, tuple[Divergence, Callable[[Real], Real]]] = {
-    "entropic": (ENTROPIC, lambda x: x * mp.log(x) - x + 1 if x > 0 else mp.mpf(1)),
-    "quadratic": (QUADRATIC, lambda x: (x * x - 1) / 2),
-    "absolute": (ABSOLUTE, lambda x: abs(x - 1)),
-    "hinge": (HINGE, lambda x: max(x - 1, mp.mpf(0))),
-    **{f"indicator({a})": (indicator(a), capped(a)) for a in (0.013, 0.25, 1.0)},
-    **{f"cressie_read({k:.3g})": (cressie_read(k), power(k)) for k in ORDERS},
-}
-SMOOTH = [name for name in NAMED if name.startswith(("entropic", "quadratic", "cressie"))]
-# phi'(0+), the subgradient at 1 nearest to 0, lim phi(t)/t, phi''(1)
-CONSTANTS = {
-    "entropic": (-inf, 0.0, inf, 1.0),
-    "quadratic": (0.0, 1.0, inf, 1.0),
-    "absolute": (-1.0, 0.0, 1.0, inf),
-    "hinge": (0.0, 0.0, 1.0, inf),
-    "indicator(0.013)": (0.0, 0.0, inf, 0.0),
-    "indicator(0.25)": (0.0, 0.0, inf, 0.0),
-    "indicator(1.0)": (0.0, 0.0, inf, inf),
-    **{
-        f"cressie_read({k:.3g})": (
-            -1 / (k - 1) if k > 1 else -inf,
-            0.0,
-            1 / (1 - k) if k < 1 else inf,
-            1.0,
-        )
-        for k in ORDERS
-    },
-}
+def constants(d: Divergence) -> tuple[float, float, float, float]:
+    """phi'(0+), the subgradient at 1 nearest to 0, lim phi(t)/t, phi''(1)."""
+    k: Any = d.parameter
+    if d.family == "cressie_read":
+        return (-1 / (k - 1) if k > 1 else -inf, 0.0, 1 / (1 - k) if k < 1 else inf, 1.0)
+    return {
+        "entropic": (-inf, 0.0, inf, 1.0),
+        "quadratic": (0.0, 1.0, inf, 1.0),
+        "absolute": (-1.0, 0.0, 1.0, inf),
+        "hinge": (0.0, 0.0, 1.0, inf),
+        "indicator": (0.0, 0.0, inf, inf if k == 1 else 0.0),
+    }[str(d.family)]
 
 
 class Point(NamedTuple):
@@ -115,13 +104,13 @@ def supremum(phi: Callable[[Real], Real], s: float) -> tuple[Real, Real]:
 
 
 @lru_cache(None)
-def points(name: str) -> tuple[Point, ...]:
+def points(d: Divergence) -> tuple[Point, ...]:
     """Points s that single precision holds exactly, where the density is between 1/100 and 100."""
-    _, phi = NAMED[name]
-    slope0, _, recession, _ = CONSTANTS[name]
+    phi = exact_phi(d)
+    slope0, _, recession, _ = constants(d)
     found = []
     with mp.workdps(40):
-        if name in SMOOTH:
+        if d in SMOOTH:
             ratios = [mp.mpf(x) for x in (0.01, 0.07, 0.3, 0.7, 0.95, 0.99, 1, 1.01, 1.1, 1.6, 3, 10, 100)]
             slopes = [mp.diff(phi, x) for x in ratios]
             ss = [float(np.float32(slope)) for slope in slopes if abs(slope) < 1e6]
@@ -134,7 +123,7 @@ def points(name: str) -> tuple[Point, ...]:
                 continue
             conj, x = supremum(phi, s)
             d2 = d3 = mp.mpf(0)
-            if name in SMOOTH and x > mp.mpf("1e-6"):
+            if d in SMOOTH and x > mp.mpf("1e-6"):
                 # phi*''(s) = 1/phi''(x) and phi*'''(s) = -phi'''(x)/phi''(x)^3 at x = phi*'(s)
                 second, third = mp.diff(phi, x, 2), mp.diff(phi, x, 3)
                 d2, d3 = 1 / second, abs(third / second**3)
@@ -148,9 +137,9 @@ def spread(value: float) -> float:
     return abs(value) * (1 + abs(float(np.log(abs(value))))) if value else 0.0
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_conjugate_and_its_derivatives(name: str, arrays: Arrays) -> None:
-    d, some = NAMED[name][0], points(name)
+@every
+def test_conjugate_and_its_derivatives(d: Divergence, arrays: Arrays) -> None:
+    some = points(d)
     assert len(some) >= 5
     s = arrays.asarray([p.s for p in some])
     conj, x, bend = (arrays.numpy(f(s)).astype(np.float64) for f in (d.conj, d.dconj, d.d2conj))
@@ -163,9 +152,9 @@ def test_conjugate_and_its_derivatives(name: str, arrays: Arrays) -> None:
         assert abs(bend[i] - p.d2conj) <= few * (abs(p.s) * p.d3conj + spread(p.d2conj)), p
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_phi(name: str, arrays: Arrays) -> None:
-    d, phi = NAMED[name]
+@every
+def test_phi(d: Divergence, arrays: Arrays) -> None:
+    phi = exact_phi(d)
     xs = [0.0, 0.0078125, 0.25, 0.75, 0.984375, 1.0, 1.015625, 1.25, 2.0, 3.5, 40.0]
     with ignore_float_warnings():
         out = arrays.numpy(d.phi(arrays.asarray(xs))).astype(np.float64)
@@ -174,7 +163,7 @@ def test_phi(name: str, arrays: Arrays) -> None:
         with mp.workdps(40):
             exact = phi(mp.mpf(x))
             # It is a difference of terms the size of x phi'(x), k times larger than phi itself.
-            term = x * abs(mp.diff(phi, x)) if name in SMOOTH and x > 0 else exact
+            term = x * abs(mp.diff(phi, x)) if d in SMOOTH and x > 0 else exact
         if exact > largest / 1e3 or term > largest / 1e3:
             assert value > largest / 1e6
         else:
@@ -182,39 +171,36 @@ def test_phi(name: str, arrays: Arrays) -> None:
             assert abs(value - float(exact)) <= bound, x
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_phi_is_infinite_below_zero_and_zero_at_one(name: str, arrays: Arrays) -> None:
-    d = NAMED[name][0]
+@every
+def test_phi_is_infinite_below_zero_and_zero_at_one(d: Divergence, arrays: Arrays) -> None:
     below = arrays.numpy(d.phi(arrays.asarray([-1e-30, -0.5, -3.0, -inf])))
     assert np.all(below == inf)
     assert float(d.phi(arrays.asarray([1.0]))[0]) == 0.0
 
 
-@pytest.mark.parametrize("name", [name for name in NAMED if CONSTANTS[name][2] < inf])
-def test_the_conjugate_is_infinite_beyond_the_recession(name: str, arrays: Arrays) -> None:
-    d = NAMED[name][0]
+@pytest.mark.parametrize("d", [d for d in EVERY if constants(d)[2] < inf], ids=name_of)
+def test_the_conjugate_is_infinite_beyond_the_recession(d: Divergence, arrays: Arrays) -> None:
     s = arrays.asarray([d.recession * 1.001, d.recession + 3, 1e20])
     assert np.all(arrays.numpy(d.conj(s)) == inf)
     assert np.all(arrays.numpy(d.dconj(s)) == inf)
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_the_density_is_truncated_at_zero(name: str, arrays: Arrays) -> None:
-    d = NAMED[name][0]
+@every
+def test_the_density_is_truncated_at_zero(d: Divergence, arrays: Arrays) -> None:
     if d.slope0 > -inf:
         s = arrays.asarray([d.slope0 - 0.125, d.slope0 - 10, -1e20])
         assert np.all(arrays.numpy(d.dconj(s)) == 0)
         assert np.all(arrays.numpy(d.d2conj(s)) == 0)
-        at_zero = float(NAMED[name][1](mp.mpf(0)))
+        at_zero = float(exact_phi(d)(mp.mpf(0)))
         assert arrays.numpy(d.conj(s)).tolist() == pytest.approx([-at_zero] * 3, rel=4 * arrays.eps)
     else:
         assert np.all(arrays.numpy(d.dconj(arrays.asarray([-2.0, -50.0]))) > 0)
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_constants(name: str) -> None:
-    d, phi = NAMED[name]
-    assert (d.slope0, d.slope1, d.recession, d.curvature1) == pytest.approx(CONSTANTS[name], rel=1e-15)
+@every
+def test_constants(d: Divergence) -> None:
+    phi = exact_phi(d)
+    assert (d.slope0, d.slope1, d.recession, d.curvature1) == pytest.approx(constants(d), rel=1e-15)
     with mp.workdps(40):
         if d.slope0 > -inf:
             tiny = mp.mpf(10) ** -30
@@ -229,14 +215,13 @@ def test_constants(name: str) -> None:
                 abs(phi(far) / far - d.recession)
                 <= (far ** -min(rate, mp.mpf("0.9"))) * 10 / min(rate, 1) + 1e-15
             )
-        if name in SMOOTH:
+        if d in SMOOTH:
             assert abs(mp.diff(phi, 1, 2) - d.curvature1) < 1e-9
             assert abs(mp.diff(phi, 1) - d.slope1) < 1e-9
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_arguments_are_kept(name: str, arrays: Arrays) -> None:
-    d = NAMED[name][0]
+@every
+def test_arguments_are_kept(d: Divergence, arrays: Arrays) -> None:
     values = [-2.5, -1.0, -0.25, 0.0, 0.5, 1.0, 3.0]
     for function in (d.phi, d.conj, d.dconj, d.d2conj):
         for shape in ((7,), (7, 1), (1, 7), (0,)):
@@ -248,22 +233,21 @@ def test_arguments_are_kept(name: str, arrays: Arrays) -> None:
             assert not np.any(np.isnan(arrays.numpy(out)))
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_check_divergence_finds_nothing_wrong(name: str, doubles: Arrays) -> None:
-    assert check_divergence(NAMED[name][0]) == []
+@every
+def test_check_divergence_finds_nothing_wrong(d: Divergence, doubles: Arrays) -> None:
+    assert check_divergence(d) == []
 
 
 # Near k = 1 the conjugate overflows long before it ends, so the functions do not show its end.
-@pytest.mark.parametrize("name", [n for n in NAMED if n not in ("cressie_read(0.99)", "cressie_read(1.01)")])
-def test_constants_are_derived_from_the_functions(name: str, doubles: Arrays) -> None:
-    d = NAMED[name][0]
+@pytest.mark.parametrize("d", [d for d in EVERY if d.parameter not in (0.99, 1.01)], ids=name_of)
+def test_constants_are_derived_from_the_functions(d: Divergence, doubles: Arrays) -> None:
     derived = Divergence("mine", d.phi, d.conj, d.dconj, d.d2conj)
     found = (derived.slope0, derived.slope1, derived.recession)
-    assert found == pytest.approx(CONSTANTS[name][:3], rel=1e-9, abs=1e-9)
-    if name in ("hinge", "indicator(1.0)"):  # straight on the left of 1, and kinked there
+    assert found == pytest.approx(constants(d)[:3], rel=1e-9, abs=1e-9)
+    if d == HINGE or d == indicator(1.0):  # straight on the left of 1, and kinked there
         assert derived.curvature1 in (0.0, inf)
     else:
-        assert derived.curvature1 == pytest.approx(CONSTANTS[name][3], rel=1e-9)
+        assert derived.curvature1 == pytest.approx(constants(d)[3], rel=1e-9)
     assert derived.family is None
     assert derived.parameter is None
 
@@ -278,9 +262,8 @@ def test_special_orders() -> None:
     np.testing.assert_allclose(cressie_read(0).phi(x[1:]), x[1:] - 1 - np.log(x[1:]), atol=1e-14)
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_pickling(name: str) -> None:
-    d = NAMED[name][0]
+@every
+def test_pickling(d: Divergence) -> None:
     copy = pickle.loads(pickle.dumps(d))
     assert copy == d
     x = np.array([0.0, 0.5, 1.0, 2.0])
@@ -289,7 +272,7 @@ def test_pickling(name: str) -> None:
 
 
 def test_equality() -> None:
-    assert len({d for d, _ in NAMED.values()}) == len(NAMED)
+    assert len(set(EVERY)) == len(EVERY)
     assert indicator(0.25) == indicator(0.25)
     assert cressie_read(1.5) == cressie_read(1.5)
     assert cressie_read(1 + 1e-9) != cressie_read(1 - 1e-9)
