@@ -49,7 +49,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	rm -rf $(VENV)/wheel build  # a file that is gone would live on in build/
 	$(PIP) --no-build-isolation --no-deps --target $(VENV)/wheel .
-	cd $(VENV)/wheel && ../bin/python -m mypy --config-file ../../pyproject.toml -p phiball.backends -p phiball.refimpl -p phiball.verification -p phiball.experiments
+	cd $(VENV)/wheel && ../bin/python -m mypy --config-file ../../pyproject.toml -p phiball
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
