@@ -1,4 +1,4 @@
-# make test | verify | verify-full | errata | bench | lint | format | clean
+# make test | test-fast | verify | verify-full | errata | bench | lint | format | clean
 # Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 # Which benchmark: inner, attacks, sampling, estimators, training or settings.
 BENCH ?= inner
 
-.PHONY: test verify verify-full errata bench lint format clean
+.PHONY: test test-fast verify verify-full errata bench lint format clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -25,6 +25,10 @@ $(READY): pyproject.toml constraints.txt
 
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+# After each edit: one case of each test that takes no second, in every package.
+test-fast: $(READY)
+	$(BIN)/python -m pytest --fast -n $(WORKERS) --dist worksteal $(ARGS)
 
 verify: $(READY)
 	$(BIN)/phiball verify $(ARGS)

@@ -15,6 +15,9 @@ from phiball.backends import BACKENDS, Array, library, to_numpy, use
 
 PLACES = (*BACKENDS, "torch:cuda")
 DTYPES = ("float64", "float32")
+CASES = {"arrays": [f"{place}-{dtype}" for place in PLACES for dtype in DTYPES], "doubles": PLACES}
+"""What the fixtures of these names run a test on."""
+FAST_CASES = {"arrays": ["numba-float64"], "doubles": ["numba"]}
 
 
 @dataclass(frozen=True)
@@ -75,14 +78,14 @@ def _activated(place: str, dtype: str) -> Iterator[Arrays]:
         yield Arrays(name, xp, kind, float(xp.finfo(kind).eps), device or None)
 
 
-@pytest.fixture(params=[f"{place}-{dtype}" for place in PLACES for dtype in DTYPES])
+@pytest.fixture
 def arrays(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     """An active backend, with its arrays in one precision."""
     place, _, dtype = request.param.partition("-")
     yield from _activated(place, dtype)
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture
 def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     """An active backend, with its arrays in double precision."""
     yield from _activated(request.param, "float64")
