@@ -1,28 +1,79 @@
-"""Adversarially robust learning with phi-divergence regularisation.
+r"""Adversarially robust learning with phi-divergence regularisation.
 
-The public names of `phiball.refimpl`, with `rng` and `input_gradient` of `phiball.backends`, are loaded on
-first use.
+An adversary may move every data point $z$ inside a ball, and pays a phi-divergence for leaving the uniform
+law $\nu_z$ on that ball. phiball trains models against this adversary and measures them:
+
+$$\min_\theta \mathbb{E}_z[R(\theta; z)], \qquad
+R(\theta; z) = \sup_{\gamma \ll \nu_z} \mathbb{E}_\gamma[f_\theta]
+- \eta\, \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma}{d\nu_z}\Big)\Big]$$
+
+A large $\eta$ gives the average loss over the ball, a small one its supremum. The inner problem is solved
+exactly, and the solution carries a certificate:
+
+>>> import numpy as np
+>>> import phiball
+>>> phiball.worst_case(np.array([0.0, 0.5, 1.0]), 0.5, phiball.QUADRATIC)
+WorstCase(value=0.75, mu=0.0, weights of shape (3,), gap=0.0)
+
+| to | use |
+| --- | --- |
+| solve an inner problem on given losses | `phiball.refimpl.worst_case` |
+| train a model | `phiball.refimpl.RegularizedLoss` |
+| estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
+| see what the adversary does | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
+| attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
+| plan and run SGD with a guarantee | `phiball.refimpl.convex_plan`, `phiball.refimpl.projected_sgd` |
+| learn a robust policy | `phiball.refimpl.q_learning` |
+| draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.use` |
+| check a solver of your own | `phiball.verification.verify_solver` |
+
+All public names of `phiball.refimpl`, and `rng` and `input_gradient` of `phiball.backends`, can be imported
+from `phiball` itself. They are loaded on first use. The packages:
+
+- `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
+- `phiball.backends`: where arrays live (NumPy, torch, CuPy), random numbers, compiled kernels;
+- `phiball.verification`: the paper's statements as executable claims, and their report;
+- `phiball.experiments`: the paper's studies, the benchmarks and the command line.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING
 
-_FROM_BACKENDS = ("input_gradient", "rng")
+if TYPE_CHECKING:  # what type checkers and editors see
+    from phiball import backends as backends
+    from phiball import experiments as experiments
+    from phiball import refimpl as refimpl
+    from phiball import verification as verification
+    from phiball.backends import input_gradient as input_gradient
+    from phiball.backends import rng as rng
+    from phiball.refimpl import *  # noqa: F403
 
+    __version__: str
+else:  # what runs: everything is loaded on first use, so that the import is fast
+    _PACKAGES = ("backends", "experiments", "refimpl", "verification")
+    _FROM_BACKENDS = ("input_gradient", "rng")
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return version("phiball")
-    if name in _FROM_BACKENDS:
-        return getattr(import_module("phiball.backends"), name)
-    reference = import_module("phiball.refimpl")
-    if name in reference.__all__:
-        return getattr(reference, name)
-    raise AttributeError(f"module 'phiball' has no attribute {name!r}")
+    def __getattr__(name):
+        if name == "__version__":
+            value = import_module("importlib.metadata").version("phiball")
+        elif name.startswith("__"):  # inspect, copy and others ask for such names: load nothing for them
+            raise AttributeError(f"module 'phiball' has no attribute {name!r}")
+        elif name in _PACKAGES:
+            value = import_module(f"phiball.{name}")
+        elif name in _FROM_BACKENDS:
+            value = getattr(import_module("phiball.backends"), name)
+        elif name in import_module("phiball.refimpl").__all__:
+            value = getattr(import_module("phiball.refimpl"), name)
+        else:
+            close = import_module("difflib").get_close_matches(name, __dir__(), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            # With obj=None the interpreter does not add a suggestion of its own.
+            raise AttributeError(f"module 'phiball' has no attribute {name!r}{hint}", name=name, obj=None)
+        globals()[name] = value
+        return value
 
-
-def __dir__() -> list[str]:
-    return [*_FROM_BACKENDS, *import_module("phiball.refimpl").__all__, "__version__"]
+    def __dir__():
+        public = import_module("phiball.refimpl").__all__
+        return sorted({*globals(), *_PACKAGES, *_FROM_BACKENDS, *public, "__version__"})
