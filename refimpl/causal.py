@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import WorstCase, worst_case
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
 from phiball.refimpl.types import Law, Loss
@@ -44,6 +45,7 @@ class Conditional:
     z: Array
     share: Array
     weight: Array
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         for name in ("x", "z", "share", "weight"):
@@ -274,6 +276,7 @@ class CausalValue:
     supremum: Array
     losses: Array
     inner: WorstCase
+    __repr__ = one_line
 
 
 def causal_value(

@@ -15,6 +15,7 @@ from phiball.backends import Array, array_namespace, detach, ignore_float_warnin
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
 from phiball.refimpl.numerics import add_up, tolerance
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     broadcasts,
     check_same_array_type,
@@ -42,6 +43,7 @@ class WorstCase:
     mu: Array
     weights: Array
     gap: Array
+    __repr__ = one_line
 
 
 def worst_case(

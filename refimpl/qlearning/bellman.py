@@ -18,6 +18,7 @@ from phiball.backends import Array, array_namespace, detach, device, is_array_ap
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.qlearning.grid import Neighbourhood
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_law
 
@@ -52,6 +53,7 @@ class DecisionProcess:
     reward: Array
     discount: float
     terminal: Array = None
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         valid_array("transition", self.transition)
@@ -96,6 +98,7 @@ class FixedPoint:
     residual: float
     error: float
     iterations: int
+    __repr__ = one_line
 
 
 def robust_value(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, isfinite, prod
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_law
 
 
@@ -28,6 +29,7 @@ class Neighbourhood:
 
     index: Array
     weight: Array
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         valid_index("index", self.index)

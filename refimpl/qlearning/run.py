@@ -9,6 +9,7 @@ from math import isfinite
 
 from phiball.backends import Array, Rng, array_namespace, device, kernel, to_numpy
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.qlearning.bellman import (
     DecisionProcess,
     Maximum,
@@ -107,6 +108,7 @@ class QLearning:
     visits: Array
     rewards: Array
     ended: Array
+    __repr__ = one_line
 
 
 def _polynomial(n: Array) -> Array:

@@ -9,6 +9,7 @@ from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import influence_variance
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, indices, tiles, valid_data, valid_sampling
 from phiball.refimpl.types import Law, Loss
@@ -32,6 +33,7 @@ class ConstrainedRisk:
     eta: Array
     gap: Array
     stderr: Array
+    __repr__ = one_line
 
 
 def constrained_risk(

@@ -11,6 +11,7 @@ from phiball.refimpl.inner.divergences import Divergence, centred, valid_diverge
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.numerics import tolerance
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import highest
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
@@ -40,6 +41,7 @@ class Density:
     density: Array
     atoms: Array
     masses: Array
+    __repr__ = one_line
 
 
 def worst_case_density(
@@ -197,6 +199,7 @@ class Draws:
 
     points: Array
     index: Array
+    __repr__ = one_line
 
 
 def worst_case_sample(

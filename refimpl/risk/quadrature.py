@@ -9,6 +9,7 @@ from phiball.backends import Array, array_namespace, detach, device
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import CHUNK, each_eta, evaluated, indices, slices, valid_data
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import valid_array, valid_count
@@ -30,6 +31,7 @@ class Quadrature:
     points: Array
     weights: Array
     coarse: Array
+    __repr__ = one_line
 
 
 def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) -> Quadrature:
@@ -145,6 +147,7 @@ class Integral:
     value: Array
     values: Array
     error: Array
+    __repr__ = one_line
 
 
 def integrated_risk(

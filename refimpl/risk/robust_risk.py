@@ -14,6 +14,7 @@ from phiball.backends import Array, Rng, array_namespace, detach, device, ignore
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import normalised
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import (
@@ -56,6 +57,7 @@ class Estimate:
     stderr: Array
     population_stderr: Array
     lower_bound: bool
+    __repr__ = one_line
 
 
 def robust_risk(
@@ -204,6 +206,7 @@ class AdversarialRisk:
     points: Array
     sampled: Array
     attacked: Array
+    __repr__ = one_line
 
 
 def adversarial_risk(

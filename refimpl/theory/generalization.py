@@ -26,6 +26,7 @@ from math import exp, isnan, log, log1p, prod, sqrt
 
 from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
 from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
@@ -48,6 +49,7 @@ class CoveringBound:
     approximation: float
     complexity: float
     confidence: float
+    __repr__ = one_line
 
     @property
     def total(self) -> float:
@@ -70,6 +72,7 @@ class Certificate:
     risk: float
     bound: CoveringBound
     value: float
+    __repr__ = one_line
 
     @property
     def vacuous(self) -> bool:

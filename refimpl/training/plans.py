@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import ceil, exp, expm1, inf, sinh, sqrt
 
 from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import RTMLMC, SG
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -28,6 +29,7 @@ class Plan:
     steps: int
     step_size: float
     bound: float
+    __repr__ = one_line
 
     @property
     def evaluations(self) -> float:

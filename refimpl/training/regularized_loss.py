@@ -23,6 +23,7 @@ from phiball.backends import (
     without_gradient,
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import signed_weights
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, joined, packed, slices, valid_data
@@ -56,6 +57,7 @@ class SignedPoints:
     weights: Array
     log_weights: Array
     value: Array
+    __repr__ = one_line
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from phiball.backends import Array, Rng, array_namespace, detach, device, is_arr
 from phiball.refimpl.inner.divergences import QUADRATIC
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     broadcasts,
     check_same_array_type,
@@ -29,6 +30,7 @@ class Iterates:
 
     theta: Array
     last: Array
+    __repr__ = one_line
 
 
 def _everywhere(theta: Array) -> Array:
