@@ -1,4 +1,4 @@
-# make test | test-fast | verify | verify-full | errata | bench | lint | format | clean
+# make test | test-fast | verify | verify-full | errata | docs | bench | lint | format | clean
 # Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 # Which benchmark: inner, attacks, sampling, estimators, training or settings.
 BENCH ?= inner
 
-.PHONY: test test-fast verify verify-full errata bench lint format clean
+.PHONY: test test-fast verify verify-full errata docs bench lint format clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -40,6 +40,10 @@ verify-full: $(READY)
 errata: $(READY)
 	$(BIN)/phiball verify --errata verification/ERRATA.md
 
+# One page per package, with every public name; a test builds them too.
+docs: $(READY)
+	$(BIN)/python docs/build.py site
+
 $(VENV)/bench: $(READY)
 	$(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
@@ -60,5 +64,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -12,8 +12,8 @@ exactly, and the solution carries a certificate:
 
 >>> import numpy as np
 >>> import phiball
->>> phiball.worst_case(np.array([0.0, 0.5, 1.0]), 0.5, phiball.QUADRATIC)
-WorstCase(value=0.75, mu=0.0, weights of shape (3,), gap=0.0)
+>>> phiball.worst_case(np.array([0.0, 1.0]), 0.5, phiball.QUADRATIC)
+WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
 
 | to | use |
 | --- | --- |

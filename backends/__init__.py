@@ -1,4 +1,10 @@
-"""Where arrays live: selecting a backend, random numbers, and fast kernels."""
+"""Where arrays live: selecting a backend, random numbers, and fast kernels.
+
+Set the environment variable PHIBALL_BACKEND to numpy, numba (the default), torch or cupy, or call `use`.
+Arrays that are passed in decide the library of the results; the backend says where new arrays are made and
+which compiled kernels run. Everything else here is what the Array API standard leaves open, and is meant for
+those who extend the library.
+"""
 
 from phiball.backends.arrays import (
     Array,

@@ -9,10 +9,15 @@ from typing import Any, TypeAlias
 import array_api_compat
 import array_api_compat.numpy
 import numpy as np
-from array_api_compat import device, is_array_api_obj
 
 Array: TypeAlias = Any
-"""An array of any supported library; the Array API has no type of its own for it."""
+"""An array of any supported library: NumPy, torch, CuPy or array-api-strict.
+
+The Array API standard has no type of its own for it, so that annotations use this one.
+
+>>> def double(x: Array) -> Array:
+...     return 2 * x
+"""
 
 __all__ = [
     "Array",
@@ -27,7 +32,18 @@ __all__ = [
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """The Array API namespace of the arrays, which must all belong to one library."""
+    """The Array API namespace of some arrays.
+
+    Arguments:
+    - `arrays`: one or more arrays, all of one library; otherwise TypeError is raised.
+
+    Returns a module with the functions of the Array API standard, from array-api-compat.
+
+    >>> import numpy as np
+    >>> xp = array_namespace(np.zeros(3))
+    >>> float(xp.sum(xp.ones(3)))
+    3.0
+    """
     if all(type(a) is np.ndarray for a in arrays) and arrays:
         return array_api_compat.numpy  # the common case, without the search through all libraries
     try:
@@ -37,8 +53,33 @@ def array_namespace(*arrays: Array) -> Any:
         raise TypeError(f"expected arrays of one supported library, got {kinds}") from error
 
 
+def is_array_api_obj(x: object) -> bool:
+    """Whether `x` is an array of a library that follows the Array API standard.
+
+    >>> import numpy as np
+    >>> is_array_api_obj(np.zeros(3)), is_array_api_obj([0.0, 0.0, 0.0])
+    (True, False)
+    """
+    return bool(array_api_compat.is_array_api_obj(x))
+
+
+def device(x: Array) -> Any:
+    """The device of the array `x`, as its library names it.
+
+    >>> import numpy as np
+    >>> device(np.zeros(3))
+    'cpu'
+    """
+    return array_api_compat.device(x)
+
+
 def library(x: Array) -> str:
-    """The name of the library that `x` belongs to: numpy, torch, cupy or array_api_strict."""
+    """The name of the library of `x`: numpy, torch, cupy or array_api_strict.
+
+    >>> import numpy as np
+    >>> library(np.zeros(3))
+    'numpy'
+    """
     return type(x).__module__.partition(".")[0]
 
 
@@ -48,12 +89,22 @@ def _is_torch(x: Array) -> bool:
 
 
 def detach(x: Array) -> Array:
-    """`x` without its gradient history: `x` itself where there is none."""
+    """`x` without its gradient history, or `x` itself where there is none.
+
+    >>> import torch
+    >>> detach(torch.ones(2, requires_grad=True)).requires_grad
+    False
+    """
     return x.detach() if _is_torch(x) and x.requires_grad else x
 
 
 def to_numpy(x: Array) -> Any:
-    """A NumPy array with the values of `x`, from any library and device."""
+    """A NumPy array with the values of `x`, from any library and device.
+
+    >>> import torch
+    >>> to_numpy(torch.ones(2, requires_grad=True))
+    array([1., 1.], dtype=float32)
+    """
     if _is_torch(x):
         return x.detach().cpu().numpy()
     if library(x) == "cupy":

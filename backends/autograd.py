@@ -17,19 +17,20 @@ def input_gradient(
     """The gradient of each loss(x, i) in its own x, by torch's automatic differentiation.
 
     Arguments:
-    - `loss`: takes x (k, ...) and i (k,) to losses (k,), each a function of its own x alone; batch
-      normalisation in training mode mixes the points, and the gradient is then that of the sum.
+    - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
+      alone. Batch normalisation in training mode mixes the points: the gradient is then that of the sum.
     - `x` (k, ...): a floating-point tensor, which is not modified.
-    - `i` (k,): the index of the data point that each x comes from, handed to `loss`.
+    - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
     - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
 
-    The result has the shape of `x`. One forward and one backward pass. The parameters of a model
-    keep their .grad and the model its mode, and a caller under torch.no_grad() or
-    torch.inference_mode() gets the same gradients. A loss that does not depend on x raises ValueError: zeros
-    would let an attack pass for a robust model. For an array of a library that does not differentiate,
-    TypeError asks for a gradient function.
+    Returns a tensor of the shape of `x`, after one forward and one backward pass. The parameters of a model
+    keep their .grad, and the model keeps its mode. Under torch.no_grad() or torch.inference_mode() the
+    gradients are the same.
 
-    To give this to what takes a gradient function: `functools.partial(input_gradient, loss)`.
+    Raises ValueError if the loss does not depend on x: with zeros, an attack would make any model look
+    robust. Raises TypeError for an array of a library that does not differentiate.
+
+    Functions that take a gradient(x, i), such as attacks, take `functools.partial(input_gradient, loss)`.
 
     >>> import torch
     >>> from phiball.backends import input_gradient
@@ -72,12 +73,26 @@ def input_gradient(
 
 
 def differentiates(x: Array) -> bool:
-    """Whether the library of `x` differentiates by itself: `input_gradient` then needs a loss alone."""
+    """Whether the library of `x` differentiates by itself, so that `input_gradient` needs only a loss.
+
+    >>> import numpy as np
+    >>> differentiates(np.zeros(3))
+    False
+    """
     return _is_torch(x)
 
 
 def backward(scalar: Array) -> None:
-    """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from."""
+    """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from.
+
+    Raises TypeError for an array of another library, ValueError if nothing requires a gradient.
+
+    >>> import torch
+    >>> theta = torch.tensor(3.0, requires_grad=True)
+    >>> backward(theta**2)
+    >>> float(theta.grad)
+    6.0
+    """
     if not _is_torch(scalar):
         raise TypeError(
             f"the losses are a {library(scalar)} array, which has no automatic differentiation; expected "
@@ -92,6 +107,13 @@ def backward(scalar: Array) -> None:
 
 
 def without_gradient() -> AbstractContextManager[Any]:
-    """A block in which torch, if it is in use, records nothing."""
+    """A context in which torch, if it has been imported, records no gradient.
+
+    >>> import torch
+    >>> theta = torch.tensor(3.0, requires_grad=True)
+    >>> with without_gradient():
+    ...     (theta**2).requires_grad
+    False
+    """
     torch = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.no_grad()

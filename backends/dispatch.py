@@ -1,4 +1,4 @@
-"""`@kernel`: a reference function for which a backend may have a faster twin."""
+"""`@kernel`: marks a reference function, for which a backend may have a faster one of the same name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ R = TypeVar("R")
 
 
 def kernel(reference: Callable[P, R]) -> Callable[P, R]:
-    """Mark `reference`, so that the active backend's kernel of the same name runs in its place.
+    """Mark a reference function, so that the active backend's kernel of the same name runs in its place.
 
-    A kernel takes the same arguments and returns the same result, or `NotImplemented` to decline;
-    then the reference runs. The reference itself stays at hand as `function.reference`.
+    A kernel takes the same arguments and returns the same result. It may decline by returning
+    `NotImplemented`: then the reference runs. The reference itself stays available as the attribute
+    `reference` of the decorated function.
+
+    >>> @kernel
+    ... def total(x):
+    ...     return sum(x)
+    >>> total([1, 2]), total.reference([1, 2])  # no backend has a kernel of this name
+    (3, 3)
     """
     name = reference.__name__
 

@@ -1,4 +1,4 @@
-"""Scrambled Sobol points and the quantiles that shape them, from scipy, which is an extra."""
+"""Scrambled Sobol points, and the quantiles that shape them. Both need scipy, an optional dependency."""
 
 from __future__ import annotations
 
@@ -42,7 +42,18 @@ def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
 
 
 def gamma_quantile(concentration: float, u: Array) -> Array:
-    """The number below which a Gamma(concentration) draw lies with probability u, in double precision."""
+    """The quantile function of the Gamma(concentration) law of scale one, in double precision.
+
+    Arguments:
+    - `concentration`: the shape parameter, positive.
+    - `u`: probabilities in (0, 1), an array of any shape.
+
+    Returns an array of the shape of `u`, in float64. It needs scipy.
+
+    >>> import numpy as np
+    >>> np.round(gamma_quantile(1.0, np.array([0.5])), 6)  # log 2
+    array([0.693147])
+    """
     xp = array_namespace(u)
     quantile = _scipy().special.gammaincinv(concentration, to_numpy(u).astype(np.float64))
     return xp.asarray(quantile, dtype=xp.float64, device=device(u))

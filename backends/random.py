@@ -14,10 +14,20 @@ Shape = tuple[int, ...]
 
 
 class Rng:
-    """A source of random numbers that makes each draw for the library and device of `like`.
+    """A source of random numbers for every library, made by `rng`.
 
-    The same seed gives the same run within one library and device. Each library has a stream of
-    its own, so that a draw for torch does not move NumPy's.
+    Each method draws for the library, the device and, unless it returns integers, the dtype of the array
+    `like`. The same seed gives the same run within one library and device. Each library has a stream of its
+    own: a draw for torch does not affect NumPy's.
+
+    >>> import numpy as np
+    >>> source = rng(7)
+    >>> source.normal((2, 3), like=np.empty(0)).shape
+    (2, 3)
+    >>> saved = source.state()
+    >>> draw = source.uniform((), like=np.empty(0))
+    >>> bool(draw == Rng.restore(saved).uniform((), like=np.empty(0)))
+    True
     """
 
     def __init__(self, seed: int | np.random.SeedSequence) -> None:
@@ -70,7 +80,7 @@ class Rng:
         return self._stream(like).permutation(int(n), like)
 
     def sobol(self, shape: Shape, *, like: Array) -> Array:
-        """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d): see `phiball.backends.qmc`.
+        """Scrambled Sobol points in (0, 1)^d, where shape = (..., n, d).
 
         Each number is uniform. The n points of one batch entry fill the cube evenly, and the entries are
         independent. They are made on the host and need scipy.
@@ -82,11 +92,11 @@ class Rng:
         )
 
     def spawn(self, n: int) -> list[Rng]:
-        """`n` new sources, independent of this one and of each other."""
+        """Make `n` new sources, independent of this one and of each other."""
         return [Rng(child) for child in self._seed.spawn(n)]
 
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on from here, in plain and picklable values."""
+        """Everything that `restore` needs to go on from here, in plain values that pickle."""
         seed = self._seed
         return {
             "entropy": seed.entropy,
@@ -97,7 +107,7 @@ class Rng:
 
     @staticmethod
     def restore(state: dict[str, Any]) -> Rng:
-        """The source that `state` was taken from, at the moment when it was taken."""
+        """The source that `state` was taken from, as it was at that moment."""
         seed = np.random.SeedSequence(
             state["entropy"], spawn_key=state["spawn_key"], n_children_spawned=state["children"]
         )
@@ -109,7 +119,12 @@ class Rng:
 
 
 def rng(seed: int) -> Rng:
-    """A library-neutral source of random numbers.
+    """Make a source of random numbers that serves every library.
+
+    Arguments:
+    - `seed`: a whole number, zero or more.
+
+    Returns an `Rng`, which the functions of `phiball.refimpl` take as `rng=`.
 
     >>> import numpy as np
     >>> draw = rng(0).uniform((3,), like=np.empty(0, dtype=np.float32))

@@ -18,7 +18,12 @@ DEFAULT = "numba"
 class Backend:
     """A named place for arrays: an Array API namespace, and the fast kernels that go with it.
 
-    `kernels` maps the name of a reference function to "module:function", imported on first use.
+    - `name`: as in PHIBALL_BACKEND and in `use`.
+    - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install that.
+    - `kernels`: maps the name of a reference function to "module:function", imported on first use.
+
+    >>> float(BACKENDS["numpy"].namespace.sum(BACKENDS["numpy"].namespace.ones(3)))
+    3.0
     """
 
     name: str
@@ -36,7 +41,7 @@ class Backend:
             raise self.missing() from error
 
     def missing(self) -> ImportError:
-        """The error to raise where the library is not there."""
+        """The error to raise if the library is not installed."""
         return ImportError(
             f"the backend {self.name!r} needs {self.package}, which is not installed: {self.install}"
         )
@@ -83,8 +88,13 @@ BACKENDS: dict[str, Backend] = {
         Backend("strict", "array_api_strict", "array-api-strict", "pip install 'phiball[dev]'"),
     )
 }
+"""The backends by name.
 
-_seen: set[str] = set()  # backends of the environment variable whose library is there
+>>> list(BACKENDS)
+['numpy', 'numba', 'torch', 'cupy', 'strict']
+"""
+
+_seen: set[str] = set()  # backends of the environment variable whose library is installed
 _calls: list[use] = []  # plain calls of `use`, the last of which is in force for every thread
 _block: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
@@ -98,7 +108,7 @@ def _find(name: str, source: str) -> Backend:
 
 
 def active() -> Backend:
-    """The backend in force now: what `use` chose, else PHIBALL_BACKEND, else numba.
+    """The backend in force: what `use` chose, else the environment variable PHIBALL_BACKEND, else numba.
 
     >>> with use("numpy"):
     ...     active().name
@@ -117,7 +127,13 @@ def active() -> Backend:
 
 
 class use:
-    """Select a backend from here on, or, as a context manager, for one block of one thread.
+    """Select a backend: by a call from now on, or as a context manager for one block of one thread.
+
+    Arguments:
+    - `name`: one of `BACKENDS`.
+
+    It overrides PHIBALL_BACKEND. The backend says where new arrays are made and which kernels are consulted;
+    arrays that you pass in keep their library.
 
     >>> with use("numpy"):
     ...     active().name
