@@ -1,1 +1,1 @@
-"""The inner problem: divergences, what follows from them, and the solvers."""
+"""The inner problem: the worst distribution on given losses, and the divergences that price it."""

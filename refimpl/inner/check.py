@@ -1,4 +1,4 @@
-"""`check_divergence`: what is wrong with a user's divergence, in words."""
+"""`check_divergence`: finds what is wrong with a user's divergence, and says it in words."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ _TOL = 1e-6  # for quantities of order one, some of them differences of nearby v
 
 
 def check_divergence(d: Divergence) -> list[str]:
-    """Say what is wrong with a divergence: one sentence a fault, none if it is sound.
+    """List what is wrong with a divergence, in words.
 
-    It evaluates the functions on a grid of the active backend and checks that phi is convex with
-    phi(1) = 0 and infinite below zero, that conj is its conjugate (Fenchel's inequality everywhere,
-    equality at x = dconj(s)), that d2conj is the derivative of dconj, and the constants.
+    Arguments:
+    - `d`: the divergence, for example your own.
 
+    Returns one sentence per fault, and an empty list if there is none. The functions are evaluated on a grid
+    of the active backend. Checked are: phi is convex, with phi(1) = 0, and infinite below zero; conj is its
+    conjugate (Fenchel's inequality everywhere, equality at x = dconj(s)); d2conj is the derivative of dconj;
+    and the constants.
+
+    >>> from dataclasses import replace
     >>> from phiball.refimpl import ENTROPIC
     >>> check_divergence(ENTROPIC)
     []
+    >>> check_divergence(replace(ENTROPIC, recession=3.0))
+    ['recession is 3, but the functions give inf.']
     """
     valid_divergence(d)
     xs = sorted({0.0, *(10 ** (e / 8) for e in range(-24, 25)), *(1 + i / 50 for i in range(-20, 21))})

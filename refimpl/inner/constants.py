@@ -48,7 +48,7 @@ def derive_constants(
     dconj: Callable[[Array], Array],
     d2conj: Callable[[Array], Array],
 ) -> tuple[float, float, float, float]:
-    """(slope0, slope1, recession, curvature1) of the phi whose conjugate this is.
+    """The constants (slope0, slope1, recession, curvature1) of the phi that has this conjugate.
 
     phi'(0+) is where the density phi*' leaves zero, the subdifferential at 1 is where it crosses
     one, and lim phi(t)/t is where the conjugate becomes infinite.

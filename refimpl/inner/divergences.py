@@ -1,4 +1,4 @@
-"""Divergence functions phi with their conjugates: the paper's Section 2 and Examples 1 to 5."""
+"""Divergences phi with their conjugates: the paper's Section 2 and its Examples 1 to 5."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ Function = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Divergence:
-    """A convex phi on [0, inf) with phi(1) = 0, and what the theory needs of it.
+    r"""A convex function $\phi$ on $[0, \infty)$ with $\phi(1) = 0$, its conjugate and its constants.
 
     Arguments: a name and four elementwise functions of an array.
+    - `name`: shown in messages.
+    - `phi`: $\phi(x)$, infinite where $x < 0$.
+    - `conj`: the conjugate $\phi^*(s) = \sup_{x \ge 0} (s x - \phi(x))$.
+    - `dconj`: its derivative, which is the maximiser $x$: zero below `slope0`.
+    - `d2conj`: its second derivative.
 
-    - `phi(x)`: infinite where x < 0.
-    - `conj(s)` = sup over x >= 0 of s x - phi(x), the conjugate phi*.
-    - `dconj(s)`: its derivative, the maximiser x: zero below `slope0`.
-    - `d2conj(s)`: its second derivative.
+    The functions keep the dtype, and work on arrays of the library that you pass to the solver
+    (`phiball.backends.array_namespace` makes one function serve all libraries). Write them so that they are
+    accurate near $x = 1$ and $s$ = `slope1` (with `expm1` and `log1p`): a large eta magnifies their error
+    there. `check_divergence` reports what is wrong with a divergence.
 
-    They return arrays of the dtype that they are given, and must work on arrays of the library that you
-    pass to the solver (`phiball.backends.array_namespace` gives one for all). Write them so that they
-    are accurate near x = 1 and s = slope1 (`expm1`, `log1p`), as a large eta magnifies their error there.
-    `check_divergence` tells what is wrong with one.
+    These constants are derived from the functions unless you give them:
+    - `slope0`: $\phi'(0^+)$.
+    - `slope1`: a subgradient of $\phi$ at 1, which is 0 where that is one.
+    - `recession`: $\lim_{t \to \infty} \phi(t)/t$.
+    - `curvature1`: $\phi''(1)$.
 
-    The constants are derived from the functions unless they are given:
-    `slope0` = phi'(0+), `slope1` in the subdifferential at 1 (0 where that is allowed),
-    `recession` = lim phi(t)/t, `curvature1` = phi''(1).
-    `family` and `parameter` let a kernel recognise a built-in one; leave them out in your own.
+    `family` and `parameter` let a kernel recognise a built-in divergence; leave them out in your own.
+
+    Reference: Section 2 of the paper.
 
     >>> import numpy as np
     >>> pearson = Divergence(
@@ -112,6 +117,13 @@ ENTROPIC = Divergence(
     curvature1=1.0,
     family="entropic",
 )
+r"""The entropic divergence $\phi(x) = x \log x - x + 1$, also known as Kullback-Leibler (Example 2).
+
+The risk is a log-sum-exp, $\eta \log \mathbb{E} e^{f/\eta}$, and the worst case a softmax.
+
+>>> ENTROPIC.slope1, ENTROPIC.recession, ENTROPIC.curvature1
+(0.0, inf, 1.0)
+"""
 
 
 # --- Example 3: (x^2 - 1)/2 ---------------------------------------------------------------------
@@ -145,6 +157,13 @@ QUADRATIC = Divergence(
     curvature1=1.0,
     family="quadratic",
 )
+r"""The quadratic divergence $\phi(x) = (x^2 - 1)/2$, also known as chi-square (Example 3).
+
+The worst case is a sparsemax: losses below a threshold have no weight.
+
+>>> QUADRATIC.slope1, QUADRATIC.recession, QUADRATIC.curvature1
+(1.0, inf, 1.0)
+"""
 
 
 # --- Examples 4 and 5: abs(x - 1) and (x - 1)_+ ---------------------------------------------------
@@ -184,6 +203,13 @@ ABSOLUTE = Divergence(
     curvature1=inf,
     family="absolute",
 )
+r"""The absolute divergence $\phi(x) = |x - 1|$, also known as total variation (Example 4).
+
+It is kinked, and a part of the mass may sit at the largest loss.
+
+>>> ABSOLUTE.slope0, ABSOLUTE.recession
+(-1.0, 1.0)
+"""
 
 HINGE = Divergence(
     "hinge",
@@ -197,6 +223,13 @@ HINGE = Divergence(
     curvature1=inf,
     family="hinge",
 )
+r"""The hinge divergence $\phi(x) = \max(x - 1, 0)$ (Example 5).
+
+It is kinked, and a part of the mass may sit at the largest loss.
+
+>>> HINGE.slope0, HINGE.recession
+(0.0, 1.0)
+"""
 
 
 # --- Example 1: 0 on [0, 1/alpha] -----------------------------------------------------------------
@@ -218,10 +251,14 @@ def _indicator_dconj(s: Array, *, alpha: float) -> Array:
 
 
 def indicator(alpha: float) -> Divergence:
-    """phi = 0 on [0, 1/alpha] and infinite beyond: the risk is AV@R (CVaR) at level alpha.
+    r"""The divergence that is 0 on $[0, 1/\alpha]$ and infinite beyond (Example 1).
 
-    Losses tied at the quantile share what is left of the mass; Example 1's printed worst case, which
-    gives them all 1/alpha, has a mass above one (f = (0, 1), alpha = 3/4: 4/3).
+    Arguments:
+    - `alpha`: the level, in (0, 1].
+
+    The risk is the average value at risk (CVaR) at level alpha, whatever eta is. Losses tied at the quantile
+    share what is left of the mass. The printed worst case gives each of them $1/\alpha$, and so has a mass
+    above one: 4/3 for $f = (0, 1)$ and $\alpha = 3/4$.
 
     >>> indicator(0.25).parameter
     0.25
@@ -294,9 +331,13 @@ def _power_d2conj(s: Array, *, k: float) -> Array:
 
 
 def cressie_read(k: float) -> Divergence:
-    """phi(x) = (x^k - k x + k - 1)/(k (k - 1)), for every real k, with its limits at 0 and 1.
+    r"""The Cressie-Read divergence $\phi(x) = (x^k - k x + k - 1) / (k (k - 1))$, with its limits at 0 and 1.
 
-    k = 2 is (x - 1)^2/2, k = 1 is ENTROPIC, k = 0 is Burg's x - 1 - log x, k = 1/2 Hellinger's.
+    Arguments:
+    - `k`: any real number.
+
+    k = 2 gives $(x - 1)^2/2$, k = 1 gives `ENTROPIC`, k = 0 Burg's $x - 1 - \log x$, and k = 1/2
+    Hellinger's.
 
     >>> cressie_read(1) is ENTROPIC
     True
@@ -325,7 +366,7 @@ def cressie_read(k: float) -> Divergence:
 
 
 def centred(d: Divergence) -> Divergence:
-    """phi(x) - slope1 (x - 1): the same risk, with a minimum at 1 and mu larger by eta slope1.
+    """The divergence phi(x) - slope1 (x - 1): the same risk, with a minimum at 1 and mu larger by eta slope1.
 
     Every solver works on this form, whose value does not cancel when eta is large.
     """
@@ -348,7 +389,7 @@ def centred(d: Divergence) -> Divergence:
 
 
 def valid_divergence(divergence: Divergence) -> None:
-    """Raise unless `divergence` is one."""
+    """Raise unless `divergence` is a Divergence."""
     if not isinstance(divergence, Divergence):
         raise TypeError(
             f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "

@@ -1,4 +1,4 @@
-"""The inner problem: the worst distribution on m points, with a certificate of its optimality.
+"""The inner problem: the worst distribution on m points, with a certificate that it is optimal.
 
     R(f) = max over gamma in the simplex of  sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i)
          = min over mu of  mu + eta sum p_i phi*((f_i - mu)/eta)
@@ -34,9 +34,9 @@ class WorstCase:
     - `value` (...): the optimal value R(f).
     - `mu` (...): the multiplier of the constraint sum gamma = 1.
     - `weights` (..., m): gamma, the worst-case probabilities.
-    - `gap` (...): dual value at `mu` minus primal value at `weights`. By weak duality R(f) lies
-      between the two, whoever computed them; `dual_value` and `primal_value` recompute both. It is at
-      the rounding of the losses' dtype, and may be negative by that much.
+    - `gap` (...): the dual value at `mu` minus the primal value at `weights`. By weak duality R(f) lies
+      between the two, whoever computed them; `dual_value` and `primal_value` recompute both. The gap is of
+      the size of rounding in the dtype of the losses, and may be negative by that much.
     """
 
     value: Array
@@ -54,35 +54,40 @@ def worst_case(
     p: Array | None = None,
     check: bool = True,
 ) -> WorstCase:
-    """Solve max over gamma of sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i), exactly.
+    r"""Solve the inner problem exactly: the worst distribution on given losses, and its value.
+
+    $$R(f) = \max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i / p_i)
+    = \min_\mu \mu + \eta \sum_i p_i \phi^*((f_i - \mu) / \eta)$$
 
     Arguments:
     - `losses` (..., m): f, float32 or float64, of any supported library.
     - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
-    - `divergence`: phi, for example ENTROPIC.
-    - `p`: the reference law, broadcasting to losses.shape; uniform by default. Where p_i = 0,
-      gamma_i = 0. Ties share weight in proportion to p.
+    - `divergence`: phi, for example `ENTROPIC`.
+    - `p`: the reference law, which broadcasts to losses.shape; uniform by default. Where p_i = 0,
+      gamma_i = 0. Ties share their weight in proportion to p.
     - `check`: False skips the test for NaN and infinities in the losses.
 
-    As eta falls the value tends to the largest loss, as eta grows to the mean, if phi is finite on (0, inf);
-    Proposition 1 of the paper claims the first for more, and phi = |x - 1| on [1/2, inf) refutes it. The
-    result is exact to rounding for eta from far below to far above the range of the losses,
-    and for losses with a large offset. Where phi is kinked and the maximiser not unique, it is one
-    of them. For the absolute value and the hinge it has the atom at the largest loss that the
-    densities of Examples 4 and 5 lack.
+    Returns `value` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap, dual value minus primal
+    value, certifies the solution.
 
-    With torch losses that require a gradient, `value` carries it by Danskin's theorem: its
-    gradient in the losses is `weights`. The other fields carry none, nor do eta and p, and second
-    derivatives are not supported.
+    The result is exact to rounding for eta from far below to far above the range of the losses, and for
+    losses with a large offset. Where phi is kinked and the maximiser is not unique, it is one of them. For
+    the absolute value and the hinge it has the atom at the largest loss that the densities of Examples 4 and
+    5 lack. If phi is finite on (0, inf), the value tends to the largest loss as eta falls, and to the mean as
+    eta grows. (Proposition 1 of the paper claims the first for more; phi = |x - 1| on [1/2, inf) refutes it.)
+
+    With torch losses that require a gradient, `value` carries it by Danskin's theorem: its gradient in the
+    losses is `weights`. The other fields carry none, nor do eta and p. Second derivatives are not supported.
+
+    Reference: Eq. (expression:R) and Theorem 1 (I).
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
+    >>> worst_case(np.array([0.0, 1.0]), 0.5, QUADRATIC)
+    WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
     >>> solution = worst_case(np.array([0.0, 0.5, 1.0]), 0.2, QUADRATIC)
-    >>> print(np.round(solution.value, 7), np.round(solution.mu, 7))
-    0.8041667 0.45
     >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
     [0.     0.0833 0.9167] True
-
     """
     f = detach(losses)
     eta, p = _problem(f, eta, divergence, p)
@@ -110,18 +115,23 @@ def bisection(
     tol: float,
     p: Array | None = None,
 ) -> WorstCase:
-    """Solve the inner problem by Algorithm 2 of the paper, to a certified gap of `tol`.
+    """Solve the inner problem by bisection, Algorithm 2 of the paper, to a certified gap of `tol`.
 
-    It halves a bracket of mu until the dual value at mu minus the primal value at the normalised
-    weights is at most `tol`, and returns those weights and that dual value. The bracket is
-    corrected: the printed one, [min f, max f - eta K], misses mu for the paper's own quadratic phi
-    (f = (0, 0.1), eta = 1: mu = -0.95); [min f - eta g, max f - eta g] holds it for every
-    subgradient g of phi at 1. The stopping rule is the certificate, in place of a number of steps: the
-    printed one can be negative, and its value at the returned weights may miss by far more than epsilon.
+    Arguments:
+    - `tol`: the largest gap, dual value minus primal value, a positive number.
+    - The others are those of `worst_case`.
 
-    phi must be differentiable with a differentiable conjugate; for a kinked one use `worst_case`,
-    which is also faster and exact for the others. Arguments are those of `worst_case`; the result
-    carries no gradient.
+    Returns what `worst_case` does, where `value` is the dual value at `mu`, and `weights` are normalised. The
+    result carries no gradient.
+
+    A bracket of mu is halved until the gap is at most `tol`. phi must be differentiable, with a
+    differentiable conjugate. For a kinked phi use `worst_case`, which is also faster and exact for the
+    others.
+
+    Two corrections to the paper. The printed bracket [min f, max f - eta K] misses mu for the paper's own
+    quadratic phi (f = (0, 0.1), eta = 1: mu = -0.95); [min f - eta g, max f - eta g] holds it for every
+    subgradient g of phi at 1. The printed number of steps can be negative, and the value at the returned
+    weights may miss by far more than epsilon; the certificate stops the search instead.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -180,10 +190,14 @@ def dual_value(
     divergence: Divergence,
     p: Array | None = None,
 ) -> Array:
-    """mu + eta sum p_i phi*((f_i - mu)/eta): an upper bound on R(f), whatever mu is.
+    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$ for any $\mu$.
 
-    `mu` is a number or broadcasts to losses.shape[:-1]; the other arguments are those of
-    `worst_case`. Infinite where (f_i - mu)/eta exceeds the recession of phi. Carries no gradient.
+    Arguments:
+    - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
+    - The others are those of `worst_case`.
+
+    Returns an array of shape losses.shape[:-1], without gradient. It is infinite where (f_i - mu)/eta exceeds
+    the recession of phi.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -215,10 +229,14 @@ def primal_value(
     divergence: Divergence,
     p: Array | None = None,
 ) -> Array:
-    """sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i): a lower bound on R(f), for gamma in the simplex.
+    r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, a lower bound on $R(f)$.
 
-    `weights` (..., m) is gamma: not negative, summing to one along the last axis; the other
-    arguments are those of `worst_case`. Minus infinity where gamma_i > 0 = p_i. Carries no gradient.
+    Arguments:
+    - `weights` (..., m): gamma, not negative, with sum one along the last axis.
+    - The others are those of `worst_case`.
+
+    Returns an array of shape losses.shape[:-1], without gradient. It is minus infinity where
+    gamma_i > 0 = p_i.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -1,1 +1,1 @@
-"""Reference laws: norm balls and Gaussians, their moments and their tilts."""
+"""Reference laws: balls of a norm and Gaussians, with their moments and their tilts."""

@@ -1,1 +1,1 @@
-"""Section 6.2: robust Q-learning on a table."""
+"""Robust Q-learning on a table: Section 6.2."""

@@ -1,1 +1,1 @@
-"""Risks of a data set: sampled, integrated, constrained, and the worst-case distribution."""
+"""Risk of a data set: sampled, integrated or constrained, and the worst-case distribution."""

@@ -1,1 +1,1 @@
-"""How perturbed points are drawn and weighted, in bounded memory."""
+"""Sampling: how perturbed points are drawn and weighted, in bounded memory."""

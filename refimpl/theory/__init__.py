@@ -1,1 +1,1 @@
-"""Sections 4 and 5: the regularisers of the limits, and generalisation bounds."""
+"""Regularisers and generalisation bounds: Sections 4 and 5."""

@@ -1,1 +1,1 @@
-"""Section 3: gradient estimators, the regularised loss, projected SGD and its plans."""
+"""Training: the regularised loss, projected SGD and its plans, after Section 3."""
