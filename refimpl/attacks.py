@@ -1,17 +1,17 @@
-"""Attacks of Section 6.1: points of the ball around each data point at which a loss is large.
+"""Attacks: points of the ball around each data point at which a loss is large (Section 6.1).
 
-All take z of shape (N,) + event and return points of that shape, each in the ball around its z. They
-need of the loss its gradient alone, as a function gradient(x, i): x of shape (N,) + event, i = 0, ...,
-N - 1 the data point that each x comes from, the result of the shape of x. With torch that is
+All take z of shape (N,) + event and return points of that shape, each in the ball around its z. Of the loss
+they need the gradient alone, as a function gradient(x, i) of points x (N,) + event and i = 0, ..., N - 1, the
+data point that each x comes from. It returns gradients of the shape of x. With torch that is
 `functools.partial(phiball.backends.input_gradient, loss)`.
 
-A step moves each point by the steepest vector of length `step` in the ball's norm: sign(g) in linf,
-g/||g|| in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius 0.45 has two
-readings, and both can be asked for: `step=0.1`, or Ball(norm, 0.1), where 0.1 is all that one step may
-go. A step that does not grow with the radius never leaves a ball of radius steps * step around z.
+A step moves each point by the steepest vector of length `step` in the norm of the ball: sign(g) in linf,
+g/||g|| in l2, one coordinate in l1. The paper's "stepsize 0.1" for a ball of radius 0.45 has two readings.
+Both are available: `step=0.1`, or Ball(norm, 0.1), where 0.1 is the longest way. A step that does not grow
+with the radius never leaves a ball of radius steps * step around z.
 
-Where a gradient is zero the point stays; a random start (`rng`) leaves a plateau. Points are kept
-in the box (lo, hi) if the ball has clip=(lo, hi), and are not clipped otherwise. Results carry no gradient.
+Where a gradient is zero the point stays; a random start (`rng`) leaves a plateau. Points are kept in the box
+(lo, hi) if the ball has clip=(lo, hi), and are not clipped otherwise. Results carry no gradient.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ Gradient = Callable[[Array, Array], Array]
 def fgm(
     gradient: Gradient, z: Array, ball: Ball, *, step: float | None = None, rng: Rng | None = None
 ) -> Array:
-    """Maximise the linearised loss over the ball: the fast gradient method.
+    """Attack with one gradient step, which maximises the linearised loss: the fast gradient method.
 
     Arguments:
-    - `gradient`: gradient(x, i) of each loss in its x.
+    - `gradient`: a function gradient(x, i) of the gradient of each loss in its x.
     - `z` (N,) + event: the data points.
-    - `ball`: the norm and the radius of the attack.
-    - `step`: the length of the step; by default the radius, so that the result is the exact maximiser of
-      the loss linearised at z, or 1.25 times the radius from a random start.
-    - `rng`: given, the step starts from a uniform point of the ball and is projected back (Wong, Rice
-      and Kolter, "Fast is better than free"); in norms 1, 2 and inf.
+    - `ball`: a `Ball`, the norm and the radius of the attack.
+    - `step`: the length of the step. The default is the radius, so that the result is the exact maximiser of
+      the loss linearised at z. From a random start the default is 1.25 times the radius.
+    - `rng`: if given, the step starts from a uniform point of the ball and is projected back (Wong, Rice and
+      Kolter, "Fast is better than free"). The norm is then 1, 2 or inf.
 
-    One gradient. A loss that is linear in x is maximised exactly where the ball has no clip.
+    Returns points of the shape of z, after one gradient. A loss that is linear in x is maximised exactly if
+    the ball has no clip.
+
+    Reference: Section 6.1.
 
     >>> import numpy as np
     >>> from phiball.refimpl import Ball, fgm
@@ -63,10 +66,16 @@ def fgm(
 
 
 def ifgm(gradient: Gradient, z: Array, ball: Ball, *, steps: int = 15, step: float | None = None) -> Array:
-    """Climb the loss from z by `steps` projected steps: the iterated fast gradient method.
+    """Attack with projected gradient steps from z: the iterated fast gradient method.
 
-    `steps` is the paper's 15. `step` is the length of one, by default 2.5 radius / steps, which can cross
-    the ball from side to side. The other arguments are those of `fgm`. The norm is 1, 2 or inf.
+    Arguments:
+    - `steps`: the number of steps; the paper takes 15.
+    - `step`: the length of one, by default 2.5 radius / steps, which can cross the ball from side to side.
+    - The others are those of `fgm`. The norm is 1, 2 or inf.
+
+    Returns points of the shape of z.
+
+    Reference: Section 6.1.
 
     >>> import numpy as np
     >>> from phiball.refimpl import Ball, ifgm
@@ -88,20 +97,22 @@ def pgm(
     loss: Loss | None = None,
     restarts: int = 1,
 ) -> Array:
-    """Search the ball for the largest loss by projected gradient steps, from z or from random points.
+    """Attack with projected gradient steps from z or from random points: the projected gradient method.
 
     Arguments beyond those of `fgm`:
-    - `steps`: how many steps; the paper's 15.
-    - `step`: the length of one; by default 2.5 radius / steps.
-    - `rng`: given, each run starts from z + u b, b uniform on the ball and u on (0, 1). A uniform point alone
-      would lie near the border of an l2 ball in many dimensions, from where few steps find less.
-      Without it the run starts from z, as that of `ifgm`.
-    - `loss`: loss(x, i) of shape (N,). Given, the result is, for each point, the best of all iterates of all
-      runs and of z itself, so never worse than z; otherwise it is the last iterate.
-    - `restarts`: how many runs; more than one needs `rng` and `loss`.
+    - `steps`: the number of steps; the paper takes 15.
+    - `step`: the length of one, by default 2.5 radius / steps.
+    - `rng`: if given, each run starts from z + u b, with b uniform on the ball and u on (0, 1). A uniform
+      point alone would lie near the border of an l2 ball in many dimensions, from where few steps find less.
+      Without it the run starts from z, as in `ifgm`.
+    - `loss`: a function loss(x, i) with values (N,). If given, the result is the best of all iterates of all
+      runs and of z itself; otherwise it is the last iterate.
+    - `restarts`: the number of runs. More than one needs `rng` and `loss`.
 
-    Costs steps * restarts gradients, and, with a loss, one evaluation more for each of them and for z.
-    The norm is 1, 2 or inf.
+    Returns points of the shape of z. It takes steps * restarts gradients and, with a loss, one evaluation
+    more for each of them and for z. The norm is 1, 2 or inf.
+
+    Reference: Section 6.1.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -139,10 +150,16 @@ def pgm(
 
 
 def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
-    """Perturb each point without regard to the loss: one uniform point of the ball around each z.
+    """Perturb each point without regard to the loss: draw one uniform point of the ball around each z.
 
-    `z` has shape (N,) + event, and so has the result. The norm is any that the ball has. Another law with
-    the `sample` of a ball may take its place.
+    Arguments:
+    - `z` (N,) + event: the data points.
+    - `ball`: a `Ball` of any norm, or another law with its `sample`.
+    - `rng`: from `phiball.backends.rng`.
+
+    Returns points of the shape of z.
+
+    Reference: Section 6.1.
 
     >>> import numpy as np
     >>> from phiball.backends import rng

@@ -1,10 +1,10 @@
-"""The contextual problem of Section 6.3: causal transport of the covariates, regularised.
+"""Contextual problem: regularised causal transport of the covariates (Section 6.3).
 
     E_x inf over mu of  mu + E_{x' ~ nu_x} (eta phi)*( E_{z|x}[Psi(f(x'), z)] - mu )     Eq. (reg:casual:dual)
 
-A causal plan moves the covariate x without looking at z, so z enters by its conditional average alone. That
-average, as a function of x', is a loss of this library: `conditional_loss` makes it, and all that takes
-a `loss(x, i)` works on it.
+A causal plan moves the covariate x without looking at z, so that z enters by its conditional average alone.
+That average, as a function of x', is a loss(x, i), which `conditional_loss` makes. Every function that takes
+a loss works on it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from phiball.refimpl.validation import (
 
 @dataclass(frozen=True)
 class Conditional:
-    """Data (x, z) seen as K covariates x, and for each of them the law of z given x.
+    """Data (x, z) as K covariates x, with the law of z given each of them.
 
     - `x` (K,) + event: the covariates.
-    - `z` (K, m) + event: what was seen with each.
-    - `share` (K, m): P(z_kj | x_k); rows sum to one, and a row shorter than m is filled up with zeros.
+    - `z` (K, m) + event: the values observed with each.
+    - `share` (K, m): P(z_kj | x_k). Rows sum to one; a shorter row is filled up with zeros.
     - `weight` (K,): P(x_k), positive, with sum one.
 
-    `stacked` and `grouped` make one from data.
+    `stacked` and `grouped` make it from data.
+
+    >>> import numpy as np
+    >>> Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
+    Conditional(x of shape (2, 3), z of shape (2, 5, 1), share of shape (2, 5), weight of shape (2,))
     """
 
     x: Array
@@ -70,9 +74,9 @@ class Conditional:
 
     @staticmethod
     def stacked(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """From covariates x (K,) + event with m draws each, z (K, m) + event, as in the paper's experiment.
+        """Make it from covariates x (K,) + event with m draws each, z (K, m) + event, as in the paper.
 
-        The draws count alike, and so do the covariates, unless `weight` (K,) says otherwise.
+        The draws have equal weights, and so do the covariates unless `weight` (K,) is given.
 
         >>> import numpy as np
         >>> data = Conditional.stacked(np.zeros((2, 3)), np.ones((2, 5, 1)))
@@ -94,11 +98,11 @@ class Conditional:
 
     @staticmethod
     def grouped(x: Array, z: Array, *, weight: Array | None = None) -> Conditional:
-        """From pairs x (n,) + event and z (n,) + event, in which covariates repeat.
+        """Make it from pairs x (n,) + event and z (n,) + event, in which covariates repeat.
 
-        Pairs with equal x, in every digit, are put together; the covariates come out in lexicographic
-        order. `weight` (n,) are the weights of the pairs, uniform by default. Memory is K times
-        the largest number of pairs that share an x.
+        Pairs with exactly equal x are grouped; the covariates come out in lexicographic order. `weight` (n,)
+        holds the weights of the pairs, uniform by default. The memory is K times the largest number of pairs
+        that share an x.
 
         >>> import numpy as np
         >>> data = Conditional.grouped(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 6.0, 7.0]))
@@ -162,17 +166,21 @@ def conditional_loss(
     linear: bool = False,
     chunk: int | None = None,
 ) -> Loss:
-    """The loss x', k -> E_{z | x_k}[Psi(f(x'), z)], in the form loss(x, i) that this library takes.
+    r"""Make the loss $x', k \mapsto \mathbb{E}_{z | x_k}[\Psi(f(x'), z)]$, a function loss(x, i).
 
     Arguments:
-    - `decision`: f_theta, from covariates (n,) + event to n decisions (n,) + event.
-    - `cost`: Psi(w, z), from n decisions and n parameters to n costs (n,).
-    - `linear`: True if Psi is affine in z for every w: then the mean of z given x takes the place of the
-      average, at the cost of a single z. This is not checked.
-    - `chunk`: how many z of each covariate are evaluated at a time; all by default. Without gradients it
-      bounds the memory to k * chunk pairs; torch keeps what it needs for a gradient of all chunks.
+    - `decision`: f_theta, a function from covariates (n,) + event to n decisions (n,) + event.
+    - `cost`: Psi(w, z), a function from n decisions and n parameters to n costs (n,).
+    - `data`: a `Conditional`.
+    - `linear`: True if Psi is affine in z for every w. Then the mean of z given x is used in place of the
+      average, which takes one evaluation. This is not checked.
+    - `chunk`: the number of z of each covariate that are evaluated at a time; all by default. Without
+      gradients it bounds the memory to k * chunk pairs; for gradients torch keeps what all chunks need.
 
+    Returns a loss for `causal_risk`, `causal_value`, `RegularizedLoss` and all others that take one.
     Decisions are made once for each x'. Torch gradients pass through to theta and to x'.
+
+    Reference: Eq. (reg:casual:dual) of Section 6.3.
 
     >>> import numpy as np
     >>> data = Conditional.stacked(np.zeros((2, 1)), np.array([[[1.0], [3.0]], [[0.0], [2.0]]]))
@@ -230,11 +238,17 @@ def causal_risk(
     rng: Rng,
     chunk: int = CHUNK,
 ) -> Estimate:
-    """Estimate the regularised causal risk of Eq. (reg:casual:dual) from a sample of each ball.
+    """Estimate the regularised causal risk, from a sample of the ball around each covariate.
 
-    `loss` is what `conditional_loss` made of the same `data`; the other arguments and the result are those
-    of `robust_risk`, around the covariates data.x and with their weights. `values` (K,) are the inner
-    values at each covariate, of which `value` is the weighted mean.
+    Arguments:
+    - `loss`: from `conditional_loss` of the same `data`.
+    - `data`: a `Conditional`. Its covariates x take the place of the data points z of `robust_risk`.
+    - The others are those of `robust_risk`.
+
+    Returns the estimate of `robust_risk`, where `values` (K,) are the inner values at each covariate, and
+    `value` is their weighted mean.
+
+    Reference: Eq. (reg:casual:dual) of Section 6.3.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -263,10 +277,10 @@ def causal_risk(
 
 @dataclass(frozen=True)
 class CausalValue:
-    """The causal problem with finitely many places to move each covariate to, solved exactly.
+    """The exact solution of a causal problem with finitely many places to move each covariate to.
 
     - `value` (): the regularised value, Eq. (reg:casual:dual).
-    - `supremum` (): the unregularised one, Eq. (casual:dual).
+    - `supremum` (): the unregularised value, Eq. (casual:dual).
     - `losses` (K, n): the conditional average of the cost at each place.
     - `inner`: the solution at each covariate; inner.weights (K, n) is the law of x' given x of a worst causal
       plan.
@@ -288,15 +302,20 @@ def causal_value(
     *,
     p: Array | None = None,
 ) -> CausalValue:
-    """Solve the causal problem exactly where covariate k moves to places[k], under the reference law p[k].
+    """Solve the causal problem exactly, for finitely many places to move each covariate to.
 
     Arguments:
-    - `loss`: what `conditional_loss` made of the same `data`.
+    - `loss`: from `conditional_loss` of the same `data`.
+    - `data`: a `Conditional` with K covariates.
     - `places` (K, n) + event: where each covariate may go.
-    - `eta`: a positive number, or one for each covariate.
-    - `p` (K, n): the reference law nu_x; uniform by default. A place with p = 0 is out of reach.
+    - `eta`: a positive number, or an array (K,).
+    - `divergence`: phi, for example `ENTROPIC`.
+    - `p` (K, n): the reference law nu_x, uniform by default. A place with p = 0 is out of reach.
 
-    With torch losses that require a gradient `value` and `supremum` carry it.
+    Returns `value`, the unregularised `supremum`, the `losses` (K, n) and the `inner` solutions. With torch
+    losses that require a gradient, `value` and `supremum` carry it.
+
+    Reference: Eq. (casual:dual) and (reg:casual:dual) of Section 6.3.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -190,7 +190,7 @@ def dual_value(
     divergence: Divergence,
     p: Array | None = None,
 ) -> Array:
-    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$ for any $\mu$.
+    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$.
 
     Arguments:
     - `mu`: a number, or an array that broadcasts to losses.shape[:-1].

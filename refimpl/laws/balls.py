@@ -1,8 +1,8 @@
 """Balls of a norm: uniform and tilted samples, projections, moments.
 
 The reference law nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
-depend on z here, because the ball is taken in all of R^d; the paper's own definition, a subset of the data's
-domain, loses that property at the domain's border (see `Ball.clip`).
+depend on z here, because the ball is taken in all of R^d. The paper takes a subset of the domain of the data,
+which loses that property at the border of the domain (see `Ball.clip`).
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ _HUGE = 1e75  # beyond it the powers that the functions below take would overflo
 
 @dataclass(frozen=True)
 class Ball:
-    """The ball of a norm: all b with ||b|| <= radius, where ||b|| = (sum |b_j|^norm)^(1/norm).
+    r"""The ball of a norm, $\{b : \Vert b \Vert_p \le \rho\}$, around each data point.
 
-    - `norm`: 1, 2, inf, or any number of at least 1.
-    - `radius`: rho, a number that is not negative.
+    Arguments:
+    - `norm`: $p$, which is 1, 2, inf, or any number of at least 1.
+    - `radius`: $\rho$, a number that is not negative.
     - `clip`: None, or (lo, hi) for data that lives in the box [lo, hi]^d. Samples are then drawn in the whole
-      ball and moved to the nearest point of the box, coordinate by coordinate. They stay in the ball, and
-      their law is the image of the uniform law: uniform inside the box, with the mass that would lie
-      outside on its faces. (It is not the uniform law on the intersection.) `sample` and `project` keep to
-      the box; the moments, the volume and `steepest` are those of the whole ball.
+      ball and moved to the nearest point of the box, coordinate by coordinate. They stay in the ball. Their
+      law is uniform inside the box, and has the mass that would lie outside on its faces; it is not the
+      uniform law on the intersection. `sample` and `project` respect the box. The moments, the volume and
+      `steepest` are those of the whole ball.
 
     Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
-    images (channels, height, width), 0 for numbers; the axes before them are a batch.
+    images (channels, height, width), 0 for numbers. The axes before them are a batch.
+
+    Reference: Eq. (def:nu:z) of Section 2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -56,7 +59,7 @@ class Ball:
     clip: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Raise on a norm, a radius or a box that is none."""
+        """Validate the norm, the radius and the box."""
         norm = inf if self.norm == inf else valid_number("norm", self.norm, least=1.0)
         radius = valid_number("radius", self.radius, least=0.0)
         if self.clip is not None:
@@ -77,16 +80,20 @@ class Ball:
         antithetic: bool = False,
         qmc: bool = False,
     ) -> Array:
-        """Draw `n` points uniformly in the ball around each z; shape batch + (n,) + event.
+        """Draw `n` points uniformly in the ball around each z.
 
-        - `antithetic`: points come in pairs z + b, z - b, the two beside each other.
-        - `qmc`: the points of each z are a scrambled Sobol set, independent from z to z (needs scipy, and at
-          most 21,200 dimensions). Best with n a power of two.
+        Arguments:
+        - `z`, batch + event: the centres.
+        - `n`: the number of points per centre.
+        - `rng`: from `phiball.backends.rng`.
+        - `antithetic`: True draws pairs z + b, z - b, next to each other.
+        - `qmc`: True makes the points of each z a scrambled Sobol set, independent from z to z. It needs
+          scipy and at most 21,200 dimensions, and is best with n a power of two.
 
-        Each point has the uniform law in all four cases; what changes is how the n points of one z depend
-        on each other, hence the variance of their mean. The points are g/(sum |g_j|^p + e)^(1/p), where
-        p = norm, the g_j have density proportional to exp(-|g_j|^p) and e is exponential (Barthe, Guedon,
-        Mendelson and Naor, 2005), which is exact in any dimension.
+        Returns points of shape batch + (n,) + event. Each has the uniform law in all four cases; what changes
+        is how the n points of one z depend on each other, and so the variance of their mean. The points are
+        g/(sum |g_j|^p + e)^(1/p), where the g_j have density proportional to exp(-|g_j|^p) and e is
+        exponential (Barthe, Guedon, Mendelson and Naor, 2005). This is exact in any dimension.
         """
         batch, event = split(z, event_ndim, "z")
         xp = array_namespace(z)
@@ -114,19 +121,24 @@ class Ball:
     def sample_tilted(
         self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n` points z + b around each z, b of density proportional to exp(s.b) on the ball.
+        """Draw `n` points z + b around each z, where b has density proportional to exp(s.b) on the ball.
 
-        `s` has the shape of z; the norm is 1, 2 or inf. Returns the points, batch + (n,) + event, and
-        log(nu/q), batch + (n,): the log of the uniform density over the tilted one, which is
-        log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q estimates the mean of h(z + b) under
-        the uniform law, without bias. s = 0 gives the uniform law and zeros; a huge s gives `steepest(s)`.
+        Arguments:
+        - `z`, batch + event: the centres.
+        - `s`, of the shape of z: the tilt.
+        - `n`, `rng`: as in `sample`. The norm is 1, 2 or inf.
 
-        With `clip` the points are moved to the box as in `sample`, and log(nu/q) stays that of b, which is
-        what weighs the moved points right.
+        Returns the points, batch + (n,) + event, and log(nu/q), batch + (n,): the log of the uniform density
+        over the tilted one, which is log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q is an
+        unbiased estimate of the mean of h(z + b) under the uniform law. s = 0 gives the uniform law and
+        zeros; a huge s gives `steepest(s)`.
 
-        Exact in any dimension (see refimpl/tilting.py). A sample of norm 1 costs some 2 sqrt(d) candidates,
-        too many for training in hundreds of dimensions. Under a strong tilt few points carry all the weight,
-        and a mean over them converges slowly.
+        With `clip` the points are moved to the box as in `sample`. log(nu/q) stays that of b, which is the
+        right weight for the moved points.
+
+        The draws are exact in any dimension (see refimpl/laws/tilting.py). A sample of norm 1 costs about
+        2 sqrt(d) candidates, too many for training in hundreds of dimensions. Under a strong tilt few points
+        carry all the weight, and a mean over them converges slowly. This is not in the paper.
 
         >>> import numpy as np
         >>> from phiball.backends import rng
@@ -188,7 +200,10 @@ class Ball:
         return g / (total ** (1 / self.norm))[..., None]
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
-        """||v||, the norm itself, of each v.
+        """The norm of each v.
+
+        Arguments:
+        - `v`, batch + event. Returns shape batch.
 
         >>> import numpy as np
         >>> from phiball.refimpl import Ball
@@ -198,7 +213,10 @@ class Ball:
         return length(flat(v, event_ndim, "v"), self.norm)
 
     def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """||g||_* = max of g.b over the unit ball: the norm of exponent norm/(norm - 1).
+        """The dual norm of each g: the largest g.b over the unit ball, a norm of exponent norm/(norm - 1).
+
+        Arguments:
+        - `g`, batch + event. Returns shape batch.
 
         >>> import numpy as np
         >>> from phiball.refimpl import Ball
@@ -208,7 +226,11 @@ class Ball:
         return length(flat(g, event_ndim, "g"), dual(self.norm))
 
     def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """Whether each x lies in the ball around z, up to the rounding of x and z; x broadcasts against z."""
+        """Whether each x lies in the ball around z, up to the rounding of x and z.
+
+        Arguments:
+        - `x`, `z`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
+        """
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
         eps = float(xp.finfo(x.dtype).eps)
@@ -219,10 +241,13 @@ class Ball:
         return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
 
     def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """The nearest point to x, in the Euclidean distance, of the ball around z; norms 1, 2 and inf.
+        """The point of the ball around z that is nearest to x in the Euclidean distance.
 
-        x broadcasts against z. With `clip` the result is then moved to the nearest point of the box, which
-        keeps it in the ball: for norm inf it is the nearest point of both, for the others a point of both.
+        Arguments:
+        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf.
+
+        With `clip` the result is then moved to the nearest point of the box, which keeps it in the ball. For
+        norm inf it is the nearest point of the intersection, for the others a point of it.
 
         >>> import numpy as np
         >>> from phiball.refimpl import Ball
@@ -248,7 +273,10 @@ class Ball:
         return x if self.clip is None else xp.clip(x, *self.clip)
 
     def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The b of the ball around 0 with the largest g.b, which is radius ||g||_*; 0 where g = 0.
+        """The point b of the ball around 0 with the largest g.b, which is radius times the dual norm of g.
+
+        Arguments:
+        - `g`, batch + event. Returns points of the same shape, 0 where g = 0.
 
         Norm 1 moves one coordinate, the first of the largest ones; norm inf moves all where g is not 0.
 
@@ -274,7 +302,10 @@ class Ball:
         return xp.reshape(self.radius * b, g.shape)
 
     def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """Var[g.b] for b uniform on the ball around 0: radius^2 E[b_1^2] |g|^2, with |g| Euclidean.
+        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |g|^2, |g| Euclidean.
+
+        Arguments:
+        - `g`, batch + event. Returns shape batch.
 
         E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
 
@@ -295,10 +326,13 @@ class Ball:
         return exp(lgamma(3 / p) - lgamma(1 / p) + lgamma(d / p + 1) - lgamma((d + 2) / p + 1))
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
-        """Log of E exp(s.b) for b uniform on the ball around 0; norms 1, 2 and inf.
+        """The log of E exp(s.b) for b uniform on the ball around 0.
 
-        Computed in double precision, to about 1e-13 relative, from tiny to huge s; it can be differentiated
-        twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
+        Arguments:
+        - `s`, batch + event. The norm is 1, 2 or inf. Returns shape batch.
+
+        It is computed in double precision, to about 1e-13 relative, from tiny to huge s, and can be
+        differentiated twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
 
         >>> import numpy as np
         >>> from phiball.refimpl import Ball
@@ -321,7 +355,10 @@ class Ball:
         return xp.astype(functions[self.norm](v) + rest, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
-        """Log of the volume of the ball in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+
+        Arguments:
+        - `d`: the dimension. Returns a float.
 
         >>> import math
         >>> from phiball.refimpl import Ball

@@ -1,4 +1,4 @@
-"""The normal law of the perturbation, which takes the place of a ball."""
+"""The normal law of the perturbation, in place of a ball."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from phiball.refimpl.validation import valid_count, valid_number, valid_rng
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The normal law around each data point, with standard deviation `scale` in every coordinate.
+    """The normal law around each data point.
 
-    It takes the place of a ball in the risk and in the estimators: with the entropic divergence that is
-    the dual of Sinkhorn distributionally robust optimisation, as the paper remarks.
+    Arguments:
+    - `scale`: the standard deviation in every coordinate, a number that is not negative.
+
+    It takes the place of a `Ball` in risks and estimators. With the entropic divergence that gives the dual
+    of Sinkhorn distributionally robust optimisation, as the paper remarks in Section 3.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -27,11 +30,11 @@ class Gaussian:
     scale: float
 
     def __post_init__(self) -> None:
-        """Raise on a scale that is none."""
+        """Validate the scale."""
         object.__setattr__(self, "scale", valid_number("scale", self.scale, least=0.0))
 
     def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` points of the normal law around each z; shape batch + (n,) + event."""
+        """Draw `n` points of the normal law around each z, batch + event: shape batch + (n,) + event."""
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
         valid_rng(rng)
@@ -42,11 +45,10 @@ class Gaussian:
     def sample_tilted(
         self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
     ) -> tuple[Array, Array]:
-        """Draw `n` points z + b around each z, b of density proportional to exp(s.b) times the normal one.
+        """Draw `n` points around each z from the normal density times exp(s.b), b being the perturbation.
 
-        That is the normal law around z + scale^2 s. Returns the points and log(nu/q), as
-        `Ball.sample_tilted` does. The normal law has no point that maximises s.b: a tilt for which
-        scale^2 |s|^2 overflows raises.
+        That is the normal law around z + scale^2 s. Arguments and results are those of `Ball.sample_tilted`.
+        Raises ValueError if scale^2 |s|^2 overflows: no point maximises s.b under the normal law.
         """
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
@@ -65,7 +67,7 @@ class Gaussian:
         return x, log_w
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
-        """Log of E exp(s.b) for b normal around 0: scale^2 |s|^2/2.
+        """The log of E exp(s.b) for b normal around 0, scale^2 |s|^2/2, of each s, batch + event.
 
         >>> import numpy as np
         >>> from phiball.refimpl import Gaussian

@@ -4,8 +4,8 @@
     V(s') = max over a of  min over gamma of  E_gamma[Q(., a)] + eta D_phi(gamma, beta(s'; rho))
 
 beta(s'; rho) is the law of the perturbed state. For the entropic divergence the minimum is
--eta log E exp(-Q/eta), the paper's update, whose sign is right (J1). The paper writes the objective as a
-supremum over the ambiguity set; what its update solves, and what is robust, is the infimum (J3).
+-eta log E exp(-Q/eta), the paper's update, whose sign is right (claim J1). The paper writes the objective as
+a supremum over the ambiguity set; what its update solves, and what is robust, is the infimum (claim J3).
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 
 class Maximum(Enum):
-    """Where the maximum over actions stands.
+    """Where the maximum over actions stands: outside or inside the soft minimum.
 
-    OUTSIDE the soft minimum, as in the paper: the agent acts without seeing the perturbation. INSIDE: it
-    sees the perturbed state first, which is never worse for it (max of a minimum <= minimum of the max).
+    - `OUTSIDE`, as in the paper: the agent acts without seeing the perturbation.
+    - `INSIDE`: it sees the perturbed state first, which is never worse for it.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood, robust_value
+    >>> Q, law = np.eye(2), Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
+    >>> [robust_value(Q, law, 1.0, ENTROPIC, maximum=maximum).round(3).tolist() for maximum in Maximum]
+    [[0.38], [1.0]]
     """
 
     OUTSIDE = "outside"
@@ -36,13 +42,14 @@ class Maximum(Enum):
 
 @dataclass(frozen=True)
 class DecisionProcess:
-    """A discounted decision problem on S states and A actions, given by its tables.
+    """A discounted decision process on S states and A actions, given by its tables.
 
-    - `transition` (S, A, S): P(s' | s, a); rows sum to one, and are rescaled to do so exactly.
+    Arguments:
+    - `transition` (S, A, S): P(s' | s, a). Rows sum to one, and are rescaled to do so exactly.
     - `reward` (S, A): r(s, a).
-    - `discount`: in [0, 1).
-    - `terminal` (S,) bool: states that end an episode; none by default. What follows them is worth
-      zero, and so is every Q there: a perturbation does not bring an ended episode back to life.
+    - `discount`: a number in [0, 1).
+    - `terminal` (S,) bool: states that end an episode; none by default. Q is zero there: a perturbation
+      does not resume an episode that has ended.
 
     >>> import numpy as np
     >>> DecisionProcess(np.ones((1, 2, 1)), np.array([[1.0, 0.0]]), 0.9).terminal
@@ -85,13 +92,13 @@ class DecisionProcess:
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """An approximate fixed point of the robust Bellman operator.
+    """An approximate fixed point of the robust Bellman operator, with a bound on its error.
 
-    - `Q` (S, A).
+    - `Q` (S, A): the table.
     - `residual`: the largest change of an entry in the last iteration.
     - `error`: a bound on the largest distance of an entry of `Q` from the fixed point,
       (discount * residual + rounding)/(1 - discount).
-    - `iterations`: how many were done.
+    - `iterations`: the number of iterations.
     """
 
     Q: Array
@@ -109,17 +116,22 @@ def robust_value(
     *,
     maximum: Maximum = Maximum.OUTSIDE,
 ) -> Array:
-    """V(s) = max over a of min over gamma of E_gamma[Q(., a)] + eta D_phi(gamma, beta(s)), for each row s.
+    r"""The robust value $V(s)$ of each row $s$ of a neighbourhood.
+
+    $$V(s) = \max_a \min_\gamma \mathbb{E}_\gamma[Q(\cdot, a)] + \eta D_\phi(\gamma, \beta(s; \rho))$$
 
     Arguments:
-    - `Q` (..., S, A).
+    - `Q` (..., S, A): the table.
     - `neighbourhood`: beta, the laws of n perturbed states, with indices below S.
     - `eta`, `divergence`: as in `worst_case`; eta is one number.
-    - `maximum`: Maximum.INSIDE takes the maximum over a before the minimum over gamma.
+    - `maximum`: a `Maximum`; INSIDE takes the maximum over a before the minimum over gamma.
 
-    Result (..., n). The soft minimum is -worst_case(-Q), exact for every divergence. It is at least
-    the smallest and at most the mean of Q over the neighbourhood; so it is no lower bound of the plain
-    max over a of Q(s, a): with Q = (1, 0, 1) around the state in the middle and eta = 1 it is 0.547 > 0 (J2).
+    Returns an array (..., n). The soft minimum is -worst_case(-Q), exact for every divergence. It is at least
+    the smallest and at most the mean of Q over the neighbourhood. So it is no lower bound of the plain max
+    over a of Q(s, a): with Q = (1, 0, 1) around the state in the middle and eta = 1 it is 0.547 > 0 (claim
+    J2).
+
+    Reference: Eq. (Q:learning) of Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC
@@ -154,15 +166,23 @@ def bellman(
     *,
     maximum: Maximum = Maximum.OUTSIDE,
 ) -> Array:
-    """Q'(s, a) = r(s, a) + discount * E V(s'): one application of the robust Bellman operator.
+    r"""Apply the robust Bellman operator once: $Q'(s, a) = r(s, a) + \beta\, \mathbb{E}[V(s') | s, a]$.
 
-    `Q` (..., S, A), `neighbourhood` with one row a state; the other arguments are those of
-    `robust_value`, which gives V. Result (..., S, A), zero at terminal states. The adversary takes the
-    infimum of the return: the supremum in the text of Section 6.2 contradicts its own update (J1, J3).
+    Arguments:
+    - `Q` (..., S, A): the table.
+    - `mdp`: a `DecisionProcess`, whose discount is $\beta$.
+    - `neighbourhood`: a `Neighbourhood` with one row per state.
+    - `eta`, `divergence`, `maximum`: as in `robust_value`, which gives $V$.
 
-    The soft minimum is monotone and moves with a constant, so the operator is a contraction with factor
-    `discount` in the largest entry, with one fixed point (J2). It is not a lower bound of the plain backup:
-    see `robust_value`. The update of the paper is this operator with P replaced by a draw of s'.
+    Returns an array (..., S, A), zero at terminal states.
+
+    The soft minimum is monotone and moves with a constant. So the operator is a contraction with factor
+    `discount` in the largest entry, with one fixed point (claim J2). It is not a lower bound of the plain
+    backup, see `robust_value`. The paper's update is this operator with P replaced by a draw of s'. The
+    adversary takes the infimum of the return: the supremum in the text of Section 6.2 contradicts its own
+    update (claims J1 and J3).
+
+    Reference: Eq. (Q:learning) of Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -198,9 +218,16 @@ def value_iteration(
 ) -> FixedPoint:
     """Find the fixed point of the robust Bellman operator to within `tol`, with a certificate.
 
-    `tol` bounds the largest error of an entry of Q. By the contraction, after Q' = T Q it is at most
-    discount/(1 - discount) times the largest entry of abs(Q' - Q); the rounding of T is added. Raises
-    RuntimeError if `iterations` are not enough, ValueError if `tol` is below the rounding.
+    Arguments:
+    - `tol`: the largest error of an entry of Q.
+    - `iterations`: the largest number of iterations.
+    - The others are those of `bellman`.
+
+    Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. By the contraction, after
+    Q' = T Q that is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); the rounding of T
+    is added. Raises RuntimeError if `iterations` are not enough, and ValueError if `tol` is below rounding.
+
+    Reference: Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC
@@ -257,9 +284,9 @@ def valid_table(Q: Array, neighbourhood: Neighbourhood) -> None:
 
 
 def valid_problem(mdp: DecisionProcess, neighbourhood: Neighbourhood) -> int:
-    """The number of states, after a check that both speak of the same."""
+    """The number of states, or an error unless both have the same."""
     if not isinstance(mdp, DecisionProcess):
-        raise TypeError(f"mdp is {mdp!r}; expected an DecisionProcess")
+        raise TypeError(f"mdp is {mdp!r}; expected a DecisionProcess")
     if not isinstance(neighbourhood, Neighbourhood):
         raise TypeError(f"neighbourhood is {neighbourhood!r}; expected a Neighbourhood")
     states = int(mdp.reward.shape[0])

@@ -15,9 +15,10 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 class Neighbourhood:
     """The law of the perturbed state, for each of n states: beta(s; rho) of Section 6.2 on a table.
 
+    Arguments:
     - `index` (n, k) int64: where the perturbation of state i may lead.
-    - `weight` (n, k): with which probability. Rows sum to one, and are rescaled to do so exactly; a
-      row shorter than k is filled up with weight zero. An index may occur twice.
+    - `weight` (n, k): with which probability. Rows sum to one, and are rescaled to do so exactly. A shorter
+      row is filled up with weight zero. An index may occur twice.
 
     Row i belongs to state i of a table, or to landing i of a batch of continuous states.
 
@@ -48,10 +49,14 @@ class Neighbourhood:
 
 @dataclass(frozen=True)
 class Grid:
-    """Boxes of one size between `low` and `high`, `bins` of them in each of d dimensions.
+    """A grid of boxes of one size, which turns continuous states into states of a table.
 
-    A state outside the range belongs to the outermost box, as with a discretiser that clips. Boxes are
-    numbered from 0 with the last dimension running fastest.
+    Arguments:
+    - `low`, `high`: the range of each of d dimensions.
+    - `bins`: the number of boxes in each.
+
+    A state outside the range belongs to the outermost box. Boxes are numbered from 0, with the last dimension
+    running fastest.
 
     >>> import numpy as np
     >>> grid = Grid(low=(0.0, -1.0), high=(1.0, 1.0), bins=(2, 4))
@@ -72,7 +77,7 @@ class Grid:
         if not 0 < len(low) == len(high) == len(self.bins):
             raise ValueError(
                 f"low, high and bins have {len(low)}, {len(high)} and {len(self.bins)} entries; expected one "
-                "each a dimension"
+                "each per dimension"
             )
         if not all(a < b for a, b in zip(low, high, strict=True)):
             raise ValueError(f"low is {self.low!r} and high {self.high!r}; expected low below high")
@@ -81,7 +86,7 @@ class Grid:
 
     @property
     def states(self) -> int:
-        """How many boxes there are."""
+        """The number of boxes."""
         return prod(self.bins)
 
     @property
@@ -106,12 +111,13 @@ class Grid:
     def perturbed(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
         """The exact law of the box of x + b, with b uniform on the linf ball of `radius`.
 
+        Arguments:
         - `x` (n, d): continuous states.
-        - `radius`: a number, or one a dimension; zero leaves that dimension alone.
+        - `radius`: a number, or one per dimension; zero leaves that dimension alone.
 
-        The probability of a box is the product over dimensions of the part of [x_j - rho_j, x_j + rho_j]
-        that lies in it, so that the expectation of Section 6.2 is a finite sum: of 2^d boxes, if rho is
-        at most half a box. Row i of the result belongs to x[i].
+        Returns a `Neighbourhood` whose row i belongs to x[i]. The probability of a box is the product over
+        dimensions of the part of [x_j - rho_j, x_j + rho_j] that lies in it. So the expectation of Section
+        6.2 is a finite sum: of 2^d boxes, if rho is at most half a box.
 
         >>> import numpy as np
         >>> law = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
@@ -124,11 +130,14 @@ class Grid:
         return self._law([self._units(x, j) for j in range(len(self.bins))], radius)
 
     def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
-        """The law of the box of c + b for the centre c of each box, in the library and dtype of `like`.
+        """The law of the box of c + b for the centre c of each box, with b uniform on the linf ball.
 
-        This is for a table whose states are the boxes; b is uniform on the linf ball of `radius`, a number
-        or one a dimension. A radius of at most half a box never leaves it: use `perturbed` where
-        the continuous state is known.
+        Arguments:
+        - `radius`: a number, or one per dimension.
+        - `like`: an array, whose library and dtype the result has.
+
+        Returns a `Neighbourhood` for a table whose states are the boxes. A radius of at most half a box never
+        leaves it: use `perturbed` if the continuous state is known.
 
         >>> import numpy as np
         >>> law = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))

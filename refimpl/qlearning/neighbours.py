@@ -1,4 +1,4 @@
-"""The value of a landing from its neighbourhood: by the whole sum, from a sample, or by random levels."""
+"""The value of a landing from its neighbourhood: by the full sum, from a sample, or by random levels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.refimpl.validation import valid_count, valid_rng
 
 
 class Neighbours(Protocol):
-    """How the value of a landing is found from the neighbourhoods of n states: result (n,)."""
+    """How the value of a landing is computed from the neighbourhoods of n states."""
 
     def __call__(
         self, Q: Array, law: Neighbourhood, eta: float, d: Divergence, maximum: Maximum, rng: Rng | None
@@ -25,7 +25,9 @@ class Neighbours(Protocol):
 
 @dataclass(frozen=True)
 class ExactNeighbours:
-    """V(s) by the finite sum over the whole neighbourhood. It needs no random numbers.
+    """Compute V(s) by the finite sum over the whole neighbourhood, without random numbers.
+
+    An instance is what `q_update` and `q_learning` take as `neighbours`.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood
@@ -44,10 +46,15 @@ class ExactNeighbours:
 
 @dataclass(frozen=True)
 class SampledNeighbours:
-    """The SG estimator: V(s) with 2^level draws in place of the neighbourhood.
+    """Estimate V(s) from 2^level draws of the neighbourhood: the SG estimator.
 
-    Its mean is above V(s) and falls to it as the level grows: the minimum over laws is taken after the
-    draw, and so is a maximum over actions that stands OUTSIDE.
+    Arguments:
+    - `level`: a whole number, zero or more.
+
+    Its mean is above V(s) and falls to it as the level grows: the minimum over laws is taken after the draw,
+    and so is a maximum over actions that stands OUTSIDE.
+
+    Reference: Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -74,15 +81,20 @@ class SampledNeighbours:
 
 @dataclass(frozen=True)
 class TelescopedNeighbours:
-    """The RT-MLMC estimator: a random level, and what it adds to the one below.
+    """Estimate V(s) at a random level, by what it adds to the level below: the RT-MLMC estimator.
 
-    Level l has probability P(l) = 2^-l/(2 - 2^-L), L = `level`. The estimate is V on 2^l draws minus the
-    average of V on their two halves, over P(l); at level 0 it is V on one draw, over P(0). Its mean is that
-    of SampledNeighbours(level), for (L+1)/(2 - 2^-L) draws on average.
+    Arguments:
+    - `level`: L, a whole number, zero or more.
 
-    V includes the maximum over actions: the maximum of unbiased estimates of each action's soft minimum
-    would be biased upwards, and at levels above 0 would compare differences and not values. One level
-    is drawn a call, for all rows.
+    Level l has probability P(l) = 2^-l/(2 - 2^-L). The estimate is V on 2^l draws minus the average of V on
+    their two halves, divided by P(l); at level 0 it is V on one draw, divided by P(0). Its mean is that of
+    SampledNeighbours(level), for (L+1)/(2 - 2^-L) draws on average.
+
+    V includes the maximum over actions. The maximum of unbiased estimates for each action would be biased
+    upwards, and at levels above 0 would compare differences and not values. One level is drawn per call, for
+    all rows.
+
+    Reference: Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng

@@ -1,4 +1,4 @@
-"""Robust tabular Q-learning: the update of Section 6.2, and runs of it on a simulated problem."""
+"""Robust tabular Q-learning: the update of Section 6.2, and runs of it on a simulated process."""
 
 from __future__ import annotations
 
@@ -47,15 +47,21 @@ def q_update(
     neighbours: Neighbours = EXACT,
     rng: Rng | None = None,
 ) -> Array:
-    """Q(s, a) <- (1 - alpha) Q(s, a) + alpha (r + discount V(s_next)), in a new table: Section 6.2's update.
+    r"""Update one entry of the table: $Q(s, a) \leftarrow (1 - \alpha) Q(s, a) + \alpha (r + \beta V(s'))$.
 
     Arguments:
-    - `Q` (S, A); `s`, `a`, `reward`, `done`: the step taken; nothing follows a step that is `done`.
-    - `s_next`: the row of `neighbourhood` that the step led to: a state of a table, or 0 for the one
-      row of `Grid.perturbed` at a continuous state.
-    - `alpha` in (0, 1]: the step size.
-    - `neighbours`: how V is found: ExactNeighbours(), SampledNeighbours(level) or
-      TelescopedNeighbours(level); the last two need `rng`.
+    - `Q` (S, A): the table, which is not modified.
+    - `s`, `a`, `reward`: the step taken; `done`: whether it ended the episode, so that V(s') = 0.
+    - `s_next`: the row of `neighbourhood` that the step led to: a state of a table, or 0 for the single row
+      of `Grid.perturbed` at a continuous state.
+    - `alpha`: the step size, in (0, 1]; `discount`: $\beta$, in [0, 1).
+    - `neighbourhood`, `eta`, `divergence`, `maximum`: as in `robust_value`, which gives V.
+    - `neighbours`: how V is computed: `ExactNeighbours()`, `SampledNeighbours(level)` or
+      `TelescopedNeighbours(level)`. The last two need `rng`.
+
+    Returns a new table (S, A).
+
+    Reference: Eq. (Q:learning) of Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC, Grid
@@ -98,10 +104,12 @@ def _moved(Q: Array, s: int, a: int, alpha: float, target: float) -> Array:
 
 @dataclass(frozen=True)
 class QLearning:
-    """What a run of Q-learning leaves behind.
+    """The result of a run of Q-learning.
 
-    - `Q` (S, A), and `visits` (S, A) int64: how often each pair was updated.
-    - `rewards` (steps,), and `ended` (steps,) bool: whether the step ended its episode.
+    - `Q` (S, A): the table.
+    - `visits` (S, A) int64: how often each pair was updated.
+    - `rewards` (steps,): the reward of each step.
+    - `ended` (steps,) bool: whether the step ended its episode.
     """
 
     Q: Array
@@ -112,7 +120,7 @@ class QLearning:
 
 
 def _polynomial(n: Array) -> Array:
-    """Decreases as the theory asks, and forgets the first, wrong targets faster than 1/(1 + n)."""
+    """A step size that decreases as the theory asks, and forgets the first targets faster than 1/(1 + n)."""
     return (1 + n) ** -0.8
 
 
@@ -134,21 +142,26 @@ def q_learning(
     """Learn the fixed point of the robust Bellman operator from one simulated path, by `q_update`.
 
     Arguments:
-    - `mdp`, `neighbourhood` (one row a state), `eta`, `divergence`, `maximum`: as in `bellman`.
-    - `steps`: how many transitions are simulated. An episode ends at a terminal state, and the next begins.
-    - `epsilon`: how often an action is drawn at random and not the first best one: a number, or a
-      function of the numbers of the steps, (steps,) -> (steps,), with values in [0, 1].
-    - `step_size`: alpha as a function of the number n of earlier visits of the pair (s, a), of an array
-      too, with values in (0, 1]; (1 + n)^-0.8 by default.
-    - `start` (S,): the law of an episode's first state; uniform on those that are not terminal by default.
+    - `mdp`, `neighbourhood`, `eta`, `divergence`, `maximum`: as in `bellman`.
+    - `steps`: the number of simulated transitions. An episode ends at a terminal state, and the next begins.
+    - `rng`: from `phiball.backends.rng`.
+    - `epsilon`: the probability of a random action in place of the first best one: a number, or a function
+      of the numbers of the steps, (steps,) -> (steps,), with values in [0, 1].
+    - `step_size`: alpha, a function of the number n of earlier visits of the pair (s, a), an array, with
+      values in (0, 1]; (1 + n)^-0.8 by default.
+    - `start` (S,): the law of the first state of an episode; by default uniform on those not terminal.
     - `Q0` (S, A): where to begin; zero by default. It is set to zero at terminal states.
     - `neighbours`: as in `q_update`.
 
-    If every pair is visited for ever, and over its visits alpha has an infinite sum and alpha^2 a finite one,
-    Q converges to the fixed point that `value_iteration` finds (J2), with exact neighbours; sampled ones
-    have the fixed point of their own mean. With the numba backend, in float64, the entropic run with exact
-    neighbours is compiled; it gives the same path from the same `rng`. The rest is array code, a
-    thousand times slower.
+    Returns `Q` and `visits` (S, A), `rewards` and `ended` (steps,).
+
+    Suppose that every pair is visited for ever, and that over its visits alpha has an infinite sum and
+    alpha^2 a finite one. With exact neighbours, Q then converges to the fixed point that `value_iteration`
+    finds (claim J2); with sampled ones, to the fixed point of their own mean. With the numba backend, in
+    float64, the entropic run with exact neighbours is compiled, and gives the same path from the same `rng`.
+    The rest is array code, a thousand times slower.
+
+    Reference: Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng

@@ -1,4 +1,4 @@
-"""The hard-constrained risk: a budget for the divergence in place of a price."""
+"""The constrained risk: a budget for the divergence in place of a price."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _STEPS = 300  # far above the 30 or so that are needed; bounds the loop on NaN
 
 @dataclass(frozen=True)
 class ConstrainedRisk:
-    """The solution of a risk problem with a bound on the divergence, on a sample.
+    """The risk with a budget for the divergence, on a sample.
 
-    - `value` (): eta radius + R_eta at the `eta` below, an upper bound on the optimal value of the sample.
-    - `eta` (N,): the multiplier of each data point's constraint, or of the common one, N times.
+    - `value` (): eta radius + R_eta at `eta`, an upper bound on the optimal value of the sample.
+    - `eta` (N,): the multiplier of each data point's constraint; that of a common constraint is repeated.
     - `gap` (): `value` minus the expected loss of a law that satisfies the constraint. The optimal value
       of the sample lies between the two.
     - `stderr` (): the standard error of `value` over the draws, for these data points, as in `Estimate`.
@@ -48,18 +48,27 @@ def constrained_risk(
     per_point: bool = False,
     chunk: int = CHUNK,
 ) -> ConstrainedRisk:
-    """Solve max over gamma of E_z E_gamma_z[f] subject to E_z E_nu_z[phi(dgamma_z/dnu_z)] <= radius.
+    r"""Estimate the largest risk within a budget for the divergence.
 
-    By duality it is the minimum over eta > 0 of eta radius + R_eta, R_eta being the robust risk; it is
-    convex in eta, with derivative radius minus the divergence of the worst case. With `per_point` each
-    data point has the constraint, and a multiplier, of its own: E_nu_z[phi(dgamma_z/dnu_z)] <= radius for
-    every z, the form of the paper's remark on Bayesian DRO. For one data point the two are the same.
+    $$\max_\gamma \mathbb{E}_z \mathbb{E}_{\gamma_z}[f] \quad \text{subject to} \quad
+    \mathbb{E}_z \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma_z}{d\nu_z}\Big)\Big] \le r$$
 
-    `radius` is a number that is not negative: 0 gives the mean, and a large one the maximum, the
-    divergence permitting (eta runs to the ends of what is worth telling apart, about 1/eps times the
-    range of the losses, and eps times). `samples` is at least 2. The other arguments are those of
-    `robust_risk`; all N * samples losses are held. The value is low on average, as there, and carries
-    a torch gradient of the losses by Danskin's theorem.
+    Arguments:
+    - `radius`: r, a number that is not negative. 0 gives the mean, and a large one the maximum if the
+      divergence allows it.
+    - `samples`: the number of points drawn around each z, at least 2.
+    - `per_point`: True gives each data point the constraint, and a multiplier, of its own. This is the form
+      of the paper's remark on Bayesian DRO. For one data point the two are the same.
+    - The others are those of `robust_risk`. All N * samples losses are held in memory.
+
+    Returns `value`, `eta` (N,), `gap` and `stderr`. The value is low on average, as that of `robust_risk`,
+    and carries a torch gradient of the losses by Danskin's theorem.
+
+    By duality the value is the minimum over eta > 0 of eta r + R_eta, where R_eta is the robust risk. This is
+    convex in eta, with derivative r minus the divergence of the worst case. eta is searched from eps to 1/eps
+    times the range of the losses.
+
+    Reference: the remark on Bayesian DRO in Section 2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -69,7 +78,7 @@ def constrained_risk(
     ...     return constrained_risk(
     ...         lambda x, i: x[:, 0], z, ball, QUADRATIC, radius=radius, samples=4000, rng=rng(0)
     ...     )
-    >>> print(round(float(risk(0.02).value), 2), bool(risk(0.02).gap < 1e-12))  # sqrt(2 radius Var f)
+    >>> print(round(float(risk(0.02).value), 2), bool(risk(0.02).gap < 1e-12))  # sqrt(2 r Var f)
     0.12 True
     """
     z = valid_data(z)

@@ -29,11 +29,11 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 @dataclass(frozen=True)
 class Density:
-    """The worst-case distribution: a density, and atoms where it has them.
+    """The worst-case distribution: its density, and its atoms if there are any.
 
-    - `density` (K,): at each of the points that were asked for.
+    - `density` (K,): the density at each of the requested points.
     - `atoms` (N,) + event: the sampled maximiser of the loss around each data point.
-    - `masses` (N,): the mass of the atom there. Zeros, except where phi has a finite recession.
+    - `masses` (N,): the mass of the atom there; zero unless phi has a finite recession.
 
     The density integrates to one minus the sum of the masses.
     """
@@ -56,19 +56,27 @@ def worst_case_density(
     rng: Rng,
     chunk: int = CHUNK,
 ) -> Density:
-    """Evaluate the density E_z [ 1{x in B_rho(z)} zeta_z(x) ] / vol of Theorem 1 (II) at the points `at`.
+    r"""Evaluate the density of the worst-case distribution at given points.
 
-    zeta_z = phi*'((f - mu_z)/eta), with mu_z from `samples` points of the ball around z. `at` is an array
-    (K,) + event; loss(x, i) is called for the points of `at` in the ball around each z. The other arguments
-    are those of `robust_risk`; the ball has no clip, as its law would have no density.
+    $$\frac{\mathbb{E}_z[\zeta_z(x)\, 1\{x \in B_\rho(z)\}]}{\mathrm{vol}(B_\rho)}, \qquad
+    \zeta_z = (\phi^*)'\Big(\frac{f - \mu_z}{\eta}\Big)$$
 
-    Corrections to the paper: for the indicator, points whose loss is exactly the quantile take the
-    fraction that is left for them (E1). For a phi of finite recession (the absolute value, the hinge,
-    Cressie-Read with k < 1) a part of the mass may sit at the maximiser of f, which the densities of
-    Examples 4 and 5 lack (E4c): 1 - E[phi*'(recession + (f - max f)/eta)] where that is positive. That is
-    nu(f <= max f - c), with c = 2 eta for the absolute value and eta for the hinge. It is returned apart,
-    and with such a phi no zeta exceeds the largest one among the sampled points. With a kinked phi, losses
-    below all sampled ones have the zeta of the lowest.
+    Arguments:
+    - `at` (K,) + event: the points. loss(x, i) is called for those in the ball around each z.
+    - `samples`: the number of points of each ball from which mu_z is computed.
+    - The others are those of `robust_risk`. The ball has no clip, as its law would have no density.
+
+    Returns `density` (K,), and the `atoms` with their `masses`.
+
+    Corrections to the paper. For the indicator, points whose loss is exactly the quantile take the fraction
+    that is left for them (claim E1). For a phi of finite recession (the absolute value, the hinge,
+    Cressie-Read with k < 1) a part of the mass may sit at the maximiser of f, which the densities of Examples
+    4 and 5 lack (claim E4c): 1 - E[phi*'(recession + (f - max f)/eta)], where that is positive. It is
+    nu(f <= max f - 2 eta) for the absolute value, and nu(f <= max f - eta) for the hinge. With such a phi no
+    zeta exceeds the largest one among the sampled points. With a kinked phi, losses below all sampled ones
+    have the zeta of the lowest.
+
+    Reference: Theorem 1 (II), Eq. (condition:zeta:mu).
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -216,13 +224,20 @@ def worst_case_sample(
 ) -> Draws:
     """Draw `n` independent points from the worst-case distribution, by resampling.
 
-    For each draw a data point is picked uniformly, `samples` fresh points are drawn from its ball, the inner
-    problem on them is solved, and one of them is picked with the worst-case probabilities: n * samples
-    losses. The draws are independent and identically distributed. Their law is the mean of the worst case
-    over samples, which differs from the worst-case distribution by O(1/samples) for a smooth phi. An atom at
-    the maximiser of the loss shows as draws near it: each is the largest of its samples. (Rejection would
-    be exact, but needs mu and a bound on the loss.) The other arguments are those of `robust_risk`; the
-    points of one draw are held at a time.
+    Arguments:
+    - `n`: the number of draws.
+    - `samples`: the number of candidates per draw.
+    - The others are those of `robust_risk`. The candidates of one draw are held in memory at a time.
+
+    Returns `points` (n,) + event, and `index` (n,), the data point that each was moved from.
+
+    For each draw a data point is picked uniformly, `samples` points are drawn from its ball, the inner
+    problem on them is solved, and one of them is picked with the worst-case probabilities. This takes
+    n * samples losses. The draws are independent and identically distributed. Their law differs from the
+    worst-case distribution by O(1/samples) for a smooth phi. An atom at the maximiser of the loss shows as
+    draws near it. (Rejection would be exact, but needs mu and a bound on the loss.)
+
+    Reference: Theorem 1 (II).
 
     >>> import numpy as np
     >>> from phiball.backends import rng

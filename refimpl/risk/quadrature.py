@@ -1,4 +1,4 @@
-"""Quadrature over balls in one and two dimensions: the robust risk without random numbers."""
+"""Quadrature over balls of one and two dimensions: the robust risk without random numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.refimpl.sampling.streaming import CHUNK, each_eta, evaluated, indic
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import valid_array, valid_count
 
-_DEGREE = 16  # intervals a panel; even, and so is half of it
+_DEGREE = 16  # intervals per panel; even, and so is half of it
 Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse rule
 
 
@@ -22,10 +22,10 @@ Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse ru
 class Quadrature:
     """Nodes and weights for the uniform law of a ball around each z.
 
-    - `points` batch + (K,) + event: the nodes.
-    - `weights` (K,): positive, summing to one.
+    - `points`, batch + (K,) + event: the nodes.
+    - `weights` (K,): positive, with sum one.
     - `coarse` (K,): the weights of the rule on every second node in each direction, and zero on the others.
-      What changes between the two is an estimate of the error of the coarse one.
+      The difference between the two results estimates the error of the coarse rule.
     """
 
     points: Array
@@ -35,21 +35,24 @@ class Quadrature:
 
 
 def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) -> Quadrature:
-    """Integrate over the ball around each z in one or two dimensions: sum of weights * f(points).
+    """Make nodes and weights for integrals over the ball around each z, in one or two dimensions.
 
-    - `ball`: any norm. With `clip`, nodes outside the box are moved to its border, as samples are.
-    - `z` batch + event: points of one or two coordinates; `event_ndim` trailing axes are one point.
-    - `panels`: in how many pieces a line, a radius and an eighth of a turn are cut. 16 panels + 1 nodes
-      on a line, 2048 panels^2 in the plane.
+    Arguments:
+    - `ball`: a `Ball` of any norm. With `clip`, nodes outside the box are moved to its border, like samples.
+    - `z`, batch + event: points of one or two coordinates; `event_ndim` trailing axes are one point.
+    - `panels`: the number of pieces into which a line, a radius and an eighth of a turn are cut. There are
+      16 panels + 1 nodes on a line, and 2048 panels^2 in the plane.
 
-    It is the Clenshaw-Curtis rule on 17 nodes a panel: on a line, and in the plane in polar coordinates, on
-    each radius up to the border of the ball and in angle. The ends of lines and radii are nodes, and so are
-    the corners of the balls of norms 1 and inf. One panel gives about 12 digits where f is smooth; more
-    are for kinks, where the error falls with about their square.
+    Returns `points`, batch + (K,) + event, and `weights` (K,): the mean of f over the ball is the sum of
+    weights * f(points). `coarse` (K,) are the weights of a coarser rule, for an estimate of the error.
+
+    It is the Clenshaw-Curtis rule on 17 nodes per panel. In the plane it is applied in polar coordinates, on
+    each radius up to the border of the ball, and in angle. The ends of lines and radii are nodes, and so are
+    the corners of the balls of norms 1 and inf. One panel gives about 12 digits where f is smooth. More
+    panels are for kinks, where the error falls with about their square.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import quadrature
-    >>> from phiball.refimpl import Ball
+    >>> from phiball.refimpl import Ball, quadrature
     >>> rule = quadrature(Ball(2, 1.0), np.zeros(2))
     >>> print(round(float(np.sum(rule.weights * rule.points[:, 0] ** 2)), 12))  # radius^2/(d + 2)
     0.25
@@ -140,8 +143,8 @@ class Integral:
 
     - `value` (): the mean of `values`.
     - `values` (N,): the value of the inner problem at each data point.
-    - `error` (): the mean over data points of how much the value changes from the coarse rule to the fine
-      one. It is an estimate, not a bound: a peak that no node sees is not in it.
+    - `error` (): the mean over data points of the change of the value from the coarse rule to the fine one.
+      It is an estimate, not a bound: it misses a peak between the nodes.
     """
 
     value: Array
@@ -160,11 +163,16 @@ def integrated_risk(
     panels: int = 4,
     chunk: int = CHUNK,
 ) -> Integral:
-    """Compute E_z [ inf over mu of mu + eta E_nu_z[phi*((f - mu)/eta)] ] by quadrature, without sampling.
+    """Compute the robust risk by quadrature, without sampling, for data of one or two coordinates.
 
-    For data of one or two coordinates. `panels` refines the rule (see `quadrature`). The other arguments are
-    those of `robust_risk`; the nodes of one data point are held at a time, or one chunk.
-    With torch losses that require a gradient, `value` and `values` carry it.
+    Arguments:
+    - `panels`: refines the rule, see `quadrature`.
+    - The others are those of `robust_risk`. The nodes of one data point, or one chunk, are held at a time.
+
+    Returns `value`, `values` (N,) and `error`. With torch losses that require a gradient, `value` and
+    `values` carry it.
+
+    Reference: Eq. (CSO:formula) of Section 1.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC, Ball, integrated_risk

@@ -38,17 +38,17 @@ _HEAVY = 0.05  # of a worst case on one sampled point: the normal law of the err
 class Estimate:
     """An estimate of the robust risk from a sample of each ball, and what is known of its error.
 
-    - `value` (): the mean of `values`. It is low on average, whatever phi, eta and the sample size are:
-      E[value] increases with the sample size, to the risk.
+    - `value` (): the mean of `values`. It is low on average, whatever phi, eta and the sample size are: its
+      expectation increases to the risk with the sample size.
     - `values` (N,): the value of the inner problem at each data point.
-    - `bias` (): an estimate of how much `value` is low on average. `value + bias` is the corrected estimate.
+    - `bias` (): an estimate of how far `value` is low on average. `value + bias` is the corrected estimate.
     - `stderr` (): the standard error of `value` over the draws, for these data points.
-    - `population_stderr` (): the standard error over draws and data, where the data points are themselves
-      a sample of independent points; infinite for a single one.
-    - `lower_bound`: True where a normal error is not to be trusted, because single sampled points carry
-      more than a twentieth of their worst cases: a small eta, a phi that moves mass to the maximum, or few
-      samples. Then `value` is low on average, as always, but `bias` and `stderr` do not say by how much.
-      With self-normalised weights it is always True, and `value` may be too high as well.
+    - `population_stderr` (): the standard error over draws and data, where the data points are themselves a
+      sample of independent points; infinite for a single one.
+    - `lower_bound`: True if `bias` and `stderr` are not to be trusted, because single sampled points carry
+      more than a twentieth of their worst cases. This happens for a small eta, for a phi that moves mass to
+      the maximum, and for few samples. `value` is then low by an unknown amount. With self-normalised
+      weights it is always True, and `value` may be too high as well.
     """
 
     value: Array
@@ -73,31 +73,36 @@ def robust_risk(
     proposal: Proposal | None = None,
     input_gradient: Gradient | None = None,
 ) -> Estimate:
-    """Estimate E_z [ inf over mu of mu + eta E_nu_z[phi*((f - mu)/eta)] ] from a sample of each nu_z.
+    r"""Estimate the robust risk of a data set, from a sample of the ball around each data point.
+
+    $$\mathbb{E}_z \Big[ \inf_\mu \mu + \eta\, \mathbb{E}_{\nu_z} [\phi^*((f - \mu)/\eta)] \Big]$$
 
     Arguments:
-    - `loss`: loss(x, i), the losses of points x (k,) + event that come from the data points i (k,).
+    - `loss`: a function loss(x, i) of points x (k,) + event that come from the data points i (k,), which
+      returns losses (k,).
     - `z` (N,) + event: the data points.
-    - `ball`: a Ball, or another law with its `sample`; a Gaussian gives the dual of Sinkhorn DRO. The points
-      are taken to be independent: antithetic or quasi-random ones would be better than `stderr` says.
-    - `eta`: a positive number, or one for each data point.
-    - `divergence`: phi, for example ENTROPIC.
-    - `samples`: the points drawn around each z, at least 2. Each is evaluated once.
-    - `rng`: from phiball.backends.rng(seed).
-    - `chunk`: the loss is called with at most so many points. What is drawn does not depend on it, as points
-      are drawn in tiles of 1024 in a fixed order. Beyond one chunk (or tile), only losses are held.
-    - `proposal`: None draws from the ball itself. Tilted() draws towards larger losses and weighs the points
-      right: for ENTROPIC it cuts the bias and the noise where the loss is close to linear in the ball, most
-      in high dimension and for a small eta. Uniform(antithetic=True) and Uniform(qmc=True) make `stderr` too
-      large.
-    - `input_gradient`: gradient(x, i) of the losses in x, for Tilted(); None derives it from torch losses.
+    - `ball`: a `Ball`, or another law with its `sample`; a `Gaussian` gives the dual of Sinkhorn DRO.
+    - `eta`: a positive number, or an array (N,).
+    - `divergence`: phi, for example `ENTROPIC`.
+    - `samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
+    - `rng`: from `phiball.backends.rng`.
+    - `chunk`: the largest number of points per call of the loss. What is drawn does not depend on it.
+    - `proposal`: None draws from the ball itself. `Tilted()` draws towards larger losses and corrects with
+      weights: for `ENTROPIC` it cuts bias and noise where the loss is close to linear in the ball, most of
+      all in high dimension and for a small eta. With `Uniform(antithetic=True)` and `Uniform(qmc=True)`,
+      `stderr` comes out too large, as it takes the points to be independent.
+    - `input_gradient`: for `Tilted()`, a function gradient(x, i) of the gradients of the losses in x; None
+      derives it from torch losses.
 
-    The inner problem on the sample is solved exactly (`worst_case`). For a smooth phi* its value has the
-    influence function eta phi*((f - mu)/eta) at the optimal mu, whose spread gives `stderr`. It is low
-    by G/(n+1) at most if f has a G-Lipschitz inverse distribution function (D12), and by O(1/n) for a smooth
-    phi; `bias` is the value on n points minus that on their two halves, which is not negative.
+    Returns an estimate with `value`, `bias`, `stderr` and more. With torch losses that require a gradient,
+    `value` and `values` carry it, by Danskin's theorem.
 
-    With torch losses that require a gradient, `value` and `values` carry it, by Danskin's theorem.
+    The inner problem on the sample is solved exactly, by `worst_case`. For a smooth phi* its value has the
+    influence function eta phi*((f - mu)/eta) at the optimal mu, whose spread gives `stderr`. The value on n
+    points is low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12), and
+    by O(1/n) for a smooth phi. `bias` is the value on n points minus the mean value on their two halves.
+
+    Reference: Eq. (dual:WDRO:phi:reg) and Theorem 1 of Section 2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -178,7 +183,7 @@ def _row_statistics(
 def influence_variance(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:
     """The variance of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis, for a centred phi.
 
-    p holds weights of independent points, made to sum to one; None is 1/n.
+    p holds the weights of independent points, with sum one; None means 1/n.
     """
     xp = array_namespace(f)
     n = f.shape[-1]
@@ -192,11 +197,11 @@ def influence_variance(f: Array, mu: Array, eta: Array, c: Divergence, p: Array 
 
 @dataclass(frozen=True)
 class AdversarialRisk:
-    """The largest losses that were found around each data point: a lower bound on the adversarial risk.
+    """The largest losses found around each data point: a lower bound on the adversarial risk.
 
     - `value` (): the mean of `values`.
     - `values` (N,): the larger of `sampled` and `attacked`.
-    - `points` (N,) + event: where it was found.
+    - `points` (N,) + event: where that loss is attained.
     - `sampled` (N,): the largest loss among the sampled points.
     - `attacked` (N,): the loss at the attack's point; minus infinity without an attack.
     """
@@ -219,13 +224,19 @@ def adversarial_risk(
     attack: Callable[[Array], Array] | None = None,
     chunk: int = CHUNK,
 ) -> AdversarialRisk:
-    """Search for E_z [ ess sup of f over the ball around z ], the unregularised risk of Eq. (formula:adv).
+    r"""Bound the unregularised risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$ from below, by search.
 
-    `samples` points of each ball are tried, at least 1, and the point that `attack(z)` gives for each z, an
-    array of the shape of z inside the balls. The better one counts. Both are lower bounds; neither sampling
-    nor a local search proves that there is no larger loss. The other arguments are those of
-    `robust_risk`; here the points of one data point are held at a time. `values` carry a torch gradient
-    of the losses.
+    Arguments:
+    - `samples`: the number of random points tried in each ball, at least 1.
+    - `attack`: a function attack(z) that returns points of the shape of z inside the balls, which are tried
+      too; None for none.
+    - The others are those of `robust_risk`. The points of one data point are held in memory at a time.
+
+    Returns the larger loss for each data point, the points where it is attained, and their mean. It is a
+    lower bound: neither sampling nor a local search proves that there is no larger loss. `values` carry the
+    torch gradient of the losses.
+
+    Reference: Eq. (formula:adv) of Section 1.
 
     >>> import numpy as np
     >>> from phiball.backends import rng

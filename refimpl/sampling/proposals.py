@@ -25,12 +25,22 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 @dataclass(frozen=True)
 class Uniform:
-    """Perturbations drawn from the reference law itself, as in the paper.
+    """Draw perturbations from the reference law itself, as in the paper.
 
-    - `antithetic`, `qmc`: pairs z + b, z - b, and scrambled Sobol points (see `Ball.sample`). They lower the
-      variance of the estimate and change the objective F^L a little, because the 2^L points of a data point
-      then depend on each other; its limit F is the same. Each half of a level has the law of the level
-      below, so that RT-MLMC still has the expectation of SG.
+    Arguments:
+    - `antithetic`: True draws pairs z + b, z - b.
+    - `qmc`: True draws scrambled Sobol points; see `Ball.sample` for both.
+
+    Both lower the variance of the estimate. They change the objective F^L a little, because the 2^L points of
+    a data point then depend on each other; its limit F is the same. Each half of a level has the law of the
+    level below, so that RT-MLMC still has the expectation of SG.
+
+    >>> import numpy as np
+    >>> from phiball.backends import rng
+    >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Uniform
+    >>> objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, SG(4), Uniform(antithetic=True))
+    >>> objective(lambda x, i: x[:, 0], np.zeros((5, 3)), rng=rng(0)).shape
+    ()
     """
 
     antithetic: bool = False
@@ -62,30 +72,33 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Tilted:
-    """Perturbations drawn from the worst-case law of the linearised loss, with exact importance weights.
+    r"""Draw perturbations from the worst-case law of the linearised loss, with exact importance weights.
 
-    With g the gradient of the loss in the data point, points z + b have the density proportional to
-    exp(g.b/eta) on the ball. That is the worst case of the loss g.b for the entropic divergence, so that
+    With $g$ the gradient of the loss at the data point, points $z + b$ have the density $q$ proportional to
+    $e^{g^\top b/\eta}$ on the ball. That is the worst case of the loss $g^\top b$ for the entropic
+    divergence, so that
 
-        E_nu exp(f/eta) = E_nu exp(g.b/eta) E_q exp((f(z + b) - g.b)/eta)
+    $$\mathbb{E}_\nu e^{f/\eta}
+    = \mathbb{E}_\nu e^{g^\top b/\eta}\; \mathbb{E}_q e^{(f(z + b) - g^\top b)/\eta}$$
 
-    leaves only the curvature of f to chance. eta to 0 gives the point of the fast gradient method, eta to
-    infinity the paper's uniform sampling. It costs one gradient in the input more. This is not in the paper.
+    leaves only the curvature of $f$ to chance. A small eta gives the point of the fast gradient method, a
+    large one the paper's uniform sampling. It takes one more gradient in the input. This is not in the paper.
+
+    Arguments:
+    - `kappa`: None keeps eta. A number makes the tilt independent of scale, eta_z = rho |g|_* / (kappa d) for
+      each data point, d its dimension (and eta where g is 0). That is another objective: the adversary of a
+      data point with large gradients pays more. Start at 1; 0.1 hardly tilts.
+    - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before. Each takes
+      one evaluation per data point; the weights stay exact. It helps where the loss rises up to the border of
+      the ball, and harms where it has its maximum inside, which the second tilt overshoots.
+    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`. Other
+      divergences raise ValueError, because importance weights ruin them in high dimension. True normalises
+      the weights of the points of each data point instead, for any divergence. That is biased, in either
+      direction, and strongly so where a few points carry all the weight.
 
     The estimate of the entropic risk from n points is low on average, as with uniform points, and less so
-    the more points there are. With one point (SG(0)) it is E_q f - eta KL(q | nu) in the mean. In training
-    the points and their weights are taken as fixed: the gradient is sum_i w_i grad f(z'_i).
-
-    - `kappa`: None keeps eta. A number makes the tilt free of scale, eta_z = rho |g|_* / (kappa d) for each
-      data point, d its dimension (and eta where g is 0). That is another objective: the adversary of a
-      data point with large gradients pays more. Start at 1; 0.1 hardly tilts.
-    - `retilt`: how many times the gradient is taken anew at a point drawn from the tilt before, one
-      evaluation a data point each; the weights stay exact. It helps where the loss rises up to the border of
-      the ball, and harms where it has its maximum inside, which the second tilt overshoots.
-    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for ENTROPIC; other
-      divergences raise, because importance weights ruin them in high dimension. True normalises the weights
-      of the points of each data point instead, for any divergence: that is biased, also in the sign of
-      its error, by much where a few points carry all the weight.
+    the more points there are. With one point, SG(0), its mean is E_q f - eta KL(q | nu). In training the
+    points and their weights are taken as fixed: the gradient is sum_i w_i grad f(z'_i).
 
     >>> import numpy as np
     >>> from phiball.backends import rng

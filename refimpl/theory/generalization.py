@@ -6,15 +6,15 @@ With probability 1 - delta over n independent data points, for all parameters at
              + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
 
 for losses in [0, 1]. N(eps) is the covering number of the losses of perturbed points, in the largest
-difference over the data and the ball. That of the robust losses is not larger, for every phi (I1), as the map
-from one to the other is monotone and commutes with constants; the paper asks for a strictly convex phi,
-needlessly.
+difference over the data and the ball. That of the robust losses is not larger, for every phi (claim I1), as
+the map from one to the other is monotone and commutes with constants. The paper needlessly asks for a
+strictly convex phi.
 
-The constants are large. A bound of 1 or more says nothing of losses in [0, 1] (`vacuous`): for a class of 33
-classifiers that is so below 2,500 data points.
+The constants are large. A bound of 1 or more says nothing about losses in [0, 1] (`vacuous`). For a class of
+33 classifiers that is so below 2,500 data points.
 
 Only x is perturbed, by a ball of the norm inf, never the label. The paper offers the cross-entropy as a loss
-in [0, 1], which it is not; `ramp_loss` is.
+in [0, 1], which it is not; `ramp_loss` is one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _NEGLIGIBLE = 60.0  # exp(-60) of an integral over [0, 1] is left out
 
 @dataclass(frozen=True)
 class CoveringBound:
-    """The three terms of the bound on R_adv minus its value on the sample, and the alpha that is best.
+    """The three terms of the bound on R_adv minus its value on the sample, and the best alpha.
 
-    - `alpha`: where the infimum is attained; 0 where it is the limit alpha -> 0.
+    - `alpha`: where the infimum is attained; 0 if it is the limit alpha -> 0.
     - `approximation`: 8 alpha.
     - `complexity`: (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps.
     - `confidence`: 3 sqrt(log(2/delta)/n).
@@ -66,7 +66,7 @@ class CoveringBound:
 class Certificate:
     """A bound on the population risk R_adv: `value` = `risk` + `bound.total`, at confidence 1 - delta.
 
-    `risk` is that of the sample. The bound takes it as exact: an estimate of it adds its own error.
+    `risk` is that of the sample. The bound takes it as exact; the error of an estimate comes on top.
     """
 
     risk: float
@@ -81,17 +81,22 @@ class Certificate:
 
 
 def covering_bound(n: int, delta: float, log_covering: Callable[[float], float]) -> CoveringBound:
-    """Bound R_adv minus its value on n points, for a class of losses in [0, 1] with given covering numbers.
+    r"""Bound the risk minus its value on n points, from the covering numbers of a class of losses in [0, 1].
+
+    $$3 \sqrt{\frac{\log(2/\delta)}{n}} + \inf_\alpha \Big( 8 \alpha
+    + \frac{24}{\sqrt{n}} \int_\alpha^1 \sqrt{\log N(\epsilon)}\, d\epsilon \Big)$$
 
     Arguments:
     - `n`: the number of independent data points.
     - `delta`: the probability with which the bound may fail, in (0, 1).
-    - `log_covering`: eps -> log N(eps) for 0 < eps <= 1, not negative and not increasing; for example
-      `lambda eps: log(33)` for a class of 33, or `linear_covering`.
+    - `log_covering`: a function eps -> log N(eps) for 0 < eps <= 1, not negative and not increasing; for
+      example `lambda eps: log(33)` for a class of 33, or `linear_covering`.
 
-    This is the paper's Proposition (cover). The bracket is convex in alpha, with its minimum where
-    log N(alpha) falls to n/9; alpha is at most 1, where the bound is 8. The result is vacuous if its total is
-    1 or more, which is the rule for small n.
+    Returns the terms of the bound, and their `total`. It is vacuous if the total is 1 or more, which is the
+    rule for small n. The bracket is convex in alpha, with its minimum where log N(alpha) falls to n/9; alpha
+    is at most 1, where the bound is 8.
+
+    Reference: Proposition (cover) of Section 5.
 
     >>> from math import log
     >>> from phiball.refimpl import covering_bound
@@ -122,11 +127,18 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
 def linear_covering(
     eps: float, *, K: int, d: int, Lambda: float, Psi: float, rho: float, varrho: float
 ) -> float:
-    """Bound log N(eps) for the ramp loss of linear classifiers x -> Wx with |W|_F <= Lambda and |x|_2 <= Psi.
+    r"""Bound the log covering number of the ramp loss of linear classifiers $x \mapsto Wx$.
 
-    K classes, d features, linf perturbations of radius `rho`, ramp loss of margin `varrho`:
-    log N <= K d log(1 + 4 Lambda (Psi + sqrt(d) rho)/(varrho eps)), by covering the ball of all W. It has no
-    hidden constant, unlike the paper's form (see `linear_capacity`), and grows with log(1/eps) alone (I5).
+    $$\log N \le K d \log\Big(1 + \frac{4 \Lambda (\Psi + \sqrt{d}\, \rho)}{\varrho\, \epsilon}\Big)$$
+
+    Arguments:
+    - `eps`: the radius of the cover, a positive number.
+    - `K`, `d`: the numbers of classes and of features.
+    - `Lambda`, `Psi`: bounds on the Frobenius norm of W and on the Euclidean norm of x.
+    - `rho`: the radius of the linf perturbations; `varrho`: the margin of the ramp loss.
+
+    Returns a float. It comes from a cover of the ball of all W, has no hidden constant, unlike the paper's
+    form (see `linear_capacity`), and grows with log(1/eps) alone (claim I5).
 
     >>> from functools import partial
     >>> from phiball.refimpl import covering_bound, linear_covering
@@ -141,11 +153,16 @@ def linear_covering(
 
 
 def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    """A = Lambda sqrt(d) (Psi + sqrt(d) rho)/varrho, the capacity of the paper's linear class.
+    r"""The capacity of the paper's linear class, $A = \Lambda \sqrt{d}\, (\Psi + \sqrt{d}\, \rho) / \varrho$.
 
-    The paper has log N(eps) = O~(A^2/eps^2) for the ramp loss of margin `varrho` and linear classifiers with
-    |W|_2,2 <= Lambda, |x|_2 <= Psi and linf perturbations of radius `rho`; see `excess_order`. The paper's
-    bound on |W|_1,inf is not used.
+    Arguments:
+    - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
+    - `Lambda`: a bound on |W|_2,2.
+
+    Returns a float, for `excess_order`. The paper has log N(eps) = O~(A^2/eps^2) for the ramp loss of linear
+    classifiers. Its bound on |W|_1,inf is not used.
+
+    Reference: the linear class of Section 5.
 
     >>> from phiball.refimpl import linear_capacity
     >>> linear_capacity(d=4, Lambda=2.0, Psi=1.0, rho=0.25, varrho=0.5)
@@ -157,11 +174,19 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
 def network_capacity(
     *, d: int, s: Sequence[float], a: Sequence[float], Psi: float, rho: float, varrho: float
 ) -> float:
-    """A = L sqrt(d) (Psi + sqrt(d) rho)/varrho prod(s) sqrt(sum a^2/s^2): the capacity of a network class.
+    r"""The capacity of a class of networks with L layers and 1-Lipschitz activations.
 
-    L = len(s) layers with 1-Lipschitz activations; `s` bounds the spectral norms of the weights (of the
-    last layer: the largest norm of a row) and `a` their Frobenius norms. As for `linear_capacity`,
-    log N(eps) = O~(A^2/eps^2); the paper prints 1/eps, a slip (I6): its bound has been computed with 1/eps^2.
+    $$A = L \sqrt{d}\, \frac{\Psi + \sqrt{d}\, \rho}{\varrho} \prod_l s_l\, \sqrt{\sum_l a_l^2 / s_l^2}$$
+
+    Arguments:
+    - `s`: bounds on the spectral norms of the L weights (for the last layer: the largest norm of a row).
+    - `a`: bounds on their Frobenius norms.
+    - `d`, `Psi`, `rho`, `varrho`: as in `linear_covering`.
+
+    Returns a float, for `excess_order`. As for `linear_capacity`, log N(eps) = O~(A^2/eps^2). The paper
+    prints 1/eps, a slip (claim I6): its bound has been computed with 1/eps^2.
+
+    Reference: the network class of Section 5.
 
     >>> from phiball.refimpl import network_capacity
     >>> network_capacity(d=1, s=[1.0, 2.0, 1.0], a=[1.0, 4.0, 2.0], Psi=0.5, rho=0.5, varrho=1.0)
@@ -177,12 +202,18 @@ def network_capacity(
 
 
 def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0) -> float:
-    """The order of R_adv minus its value on n points: 3 sqrt(log(2/delta)/n) + 8/n + constant A/sqrt(n).
+    r"""The order of the risk minus its value on n points, $3 \sqrt{\log(2/\delta)/n} + 8/n + c A/\sqrt{n}$.
 
-    This is the form of the paper's two examples, with A = `capacity` from `linear_capacity` or
-    `network_capacity`. It is an order of magnitude and not a bound: the paper hides in O~ a `constant` that
-    it does not give, and logarithms of n and of all parameters. (log N = A^2/eps^2 alone, with alpha = 1/n,
-    makes it 24 log n.) For a bound use `covering_bound` with a covering number that is explicit.
+    Arguments:
+    - `n`: the number of data points; `delta`: the probability of failure, in (0, 1).
+    - `capacity`: A, from `linear_capacity` or `network_capacity`.
+    - `constant`: c, which the paper does not give.
+
+    Returns a float. It is an order of magnitude and not a bound: the paper hides in O~ the constant and
+    logarithms of n and of all parameters. (log N = A^2/eps^2 alone, with alpha = 1/n, makes c = 24 log n.)
+    For a bound use `covering_bound` with an explicit covering number.
+
+    Reference: the two examples of Section 5.
 
     >>> from phiball.refimpl import excess_order
     >>> round(excess_order(10_000, 0.1, 2.0), 4)
@@ -197,11 +228,16 @@ def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0
 def regularized_adversarial_risk(
     loss: Loss, x: Array, ball: Law, eta: float | Array, divergence: Divergence, *, samples: int, rng: Rng
 ) -> Estimate:
-    """Estimate R_adv on the sample x for a loss in [0, 1], as the bounds of this file need it.
+    """Estimate the robust risk of a sample for a loss in [0, 1], as the generalisation bounds need it.
 
-    The arguments and the result are those of `robust_risk`: x is perturbed, and the label, which `loss(x, i)`
-    knows by the index i, is not. A loss that leaves [0, 1] raises ValueError; the cross-entropy does, being
-    unbounded. The estimate is low on average: see its `bias`.
+    Arguments:
+    - `x` (N,) + event: the data points, which are perturbed. The label is not; the loss finds it by i.
+    - The others are those of `robust_risk`.
+
+    Returns the estimate of `robust_risk`, which is low on average (see its `bias`). Raises ValueError if a
+    loss leaves [0, 1], as the cross-entropy does.
+
+    Reference: Eq. (R:adv:theta) of Section 5.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -232,11 +268,17 @@ def regularized_adversarial_risk(
 
 
 def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certificate:
-    """Bound the population risk R_adv by that of the sample plus what `covering_bound` gives.
+    """Bound the risk of the population, by that of the sample and a `covering_bound`.
 
-    `risk` is a number in [0, 1], for example `value + bias` of `regularized_adversarial_risk`. It is taken as
-    exact: what its sampling error may hide is not in the bound. A value of 1 or more is vacuous: it holds for
-    every classifier.
+    Arguments:
+    - `risk`: the risk of the sample, a number in [0, 1], for example `value + bias` of
+      `regularized_adversarial_risk`. It is taken as exact: its sampling error is not in the bound.
+    - `bound`: from `covering_bound`.
+
+    Returns `risk`, `bound`, and their sum as `value`. A value of 1 or more is vacuous: it holds for every
+    classifier.
+
+    Reference: Proposition (cover) of Section 5.
 
     >>> from math import log
     >>> from phiball.refimpl import covering_bound, generalization_bound

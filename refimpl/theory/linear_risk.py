@@ -65,7 +65,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
 
 
 class _Law:
-    """The law of x, and what is integrated against it, for one t a row."""
+    """The law of x, and what is integrated against it, with one t per row."""
 
     def __init__(self, t: Array, d: int, c: Divergence) -> None:
         xp = array_namespace(t)

@@ -9,16 +9,18 @@ from phiball.refimpl.validation import check_same_array_type, valid_array, valid
 
 
 def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
-    """The loss 1 - M/varrho clipped to [0, 1], of the margin M = t_y - max over y' != y of t_y'.
+    r"""The ramp loss: $1 - M/\varrho$ clipped to [0, 1], of the margin $M = t_y - \max_{y' \ne y} t_{y'}$.
 
     Arguments:
     - `logits` (..., K): t, for K >= 2 classes.
     - `labels` (...): y, whole numbers from 0 to K - 1 (the paper counts from 1).
     - `varrho`: the margin, a positive number.
 
-    The result (...) lies in [0, 1], and is 2/varrho-Lipschitz in the largest change of a logit (Eq. (rmap)).
-    With torch it is differentiable almost everywhere; where M < 0, at a misclassified point, and where
-    M > varrho its gradient is 0.
+    Returns losses (...) in [0, 1], which are 2/varrho-Lipschitz in the largest change of a logit. With torch
+    they are differentiable almost everywhere. The gradient is 0 where M < 0, at a misclassified point, and
+    where M > varrho.
+
+    Reference: Eq. (rmap) of Section 5.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ramp_loss

@@ -2,24 +2,24 @@
 
     E_z [ R(f; z) - f(z) ]  ~  E_z [ inf over mu of  mu + eta E_b phi*((g.b - mu)/eta) ],      g = grad f(z),
 
-b uniform on the ball of radius rho around 0. Every function here takes the gradients g of shape (N,) + event
-and returns one value for each data point; the paper's regulariser is their mean. With torch, gradients made
-by `phiball.backends.input_gradient(loss, x, i, create_graph=True)` let a model be trained with it:
+where b is uniform on the ball of radius rho around 0. Every function here takes the gradients g (N,) + event
+and returns one value per data point; the paper's regulariser is their mean. With torch, gradients from
+`phiball.backends.input_gradient(loss, x, i, create_graph=True)` let a model be trained with it:
 
     (loss(x, i) + surrogate(g, ball, eta, ENTROPIC)).mean().backward()
 
-Against the paper's Theorem 3, which says when the three limits r1, r2, r3 apply (rho, eta -> 0):
+The paper's Theorem 3 says when the three limits r1, r2 and r3 apply (rho, eta -> 0). What is true of it:
 
-- |R - f - surrogate| <= S rho^2/2 where the gradient of f is S-Lipschitz; the paper has twice that (H1).
+- |R - f - surrogate| <= S rho^2/2 if the gradient of f is S-Lipschitz; the paper has twice that (claim H1).
 - rho/eta -> C: r1, up to O(rho^2) + rho O(|rho/eta - C|).
 - rho/eta -> infinity: r2, if (0, inf) lies in the domain of phi. The paper's Assumption 1 (I) is not enough:
-  phi = |x - 1| on [1/2, inf), infinite below, gives half of r2 (H4). The error is rho log(C)/C for the
-  entropic phi, rho/sqrt(C) for the quadratic one in one dimension.
-- rho/eta -> 0: the paper's |R - f - r3| = o(rho) says nothing, as both are o(rho). What holds is
-  R - f = r3 + (rho^2/2) E_b[b'Hb] + O(rho^4/eta^3) + o(rho^2), with H the Hessian and b in the unit ball:
-  an error of o(rho^2/eta), so that (R - f)/r3 -> 1 where g is not 0 (H5).
+  phi = |x - 1| on [1/2, inf), infinite below, gives half of r2 (claim H4). The error is rho log(C)/C for the
+  entropic phi, and rho/sqrt(C) for the quadratic one in one dimension.
+- rho/eta -> 0: the paper's |R - f - r3| = o(rho) says nothing, as both are o(rho). True is
+  R - f = r3 + (rho^2/2) E_b[b'Hb] + O(rho^4/eta^3) + o(rho^2), with H the Hessian and b in the unit ball. The
+  error is o(rho^2/eta), so that (R - f)/r3 -> 1 where g is not 0 (claim H5).
 
-0 <= surrogate <= r2 always (H10), but R - f itself may be negative: f = -|z|^2 at 0.
+0 <= surrogate <= r2 always (claim H10), but R - f itself may be negative: f = -|z|^2 at 0.
 """
 
 from __future__ import annotations
@@ -38,24 +38,29 @@ from phiball.refimpl.validation import broadcasts, valid_array, valid_count, val
 
 
 def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Array:
-    """The risk of the linearised loss above f(z): inf over mu of mu + eta E_b phi*((g.b - mu)/eta), exactly.
+    r"""The increase of the risk of the linearised loss over $f(z)$, computed exactly.
+
+    $$\inf_\mu \mu + \eta\, \mathbb{E}_b\Big[\phi^*\Big(\frac{g^\top b - \mu}{\eta}\Big)\Big],
+    \qquad b \text{ uniform on the ball}$$
 
     Arguments:
     - `g` (N,) + event: the gradient of the loss at each data point.
-    - `ball`: a Ball without clip; b is uniform on it.
+    - `ball`: a `Ball` without clip.
     - `eta`: a positive number, or an array that broadcasts to (N,).
-    - `divergence`: phi, for example ENTROPIC.
+    - `divergence`: phi, for example `ENTROPIC`.
 
-    The result has shape (N,): Eq. (surrogate) before the expectation over z. It is known exactly for
-
-    - ENTROPIC and norm 1, 2 or inf: eta log E exp(g.b/eta), differentiable twice with torch;
+    Returns an array (N,), one value per data point. The exact value is known for
+    - `ENTROPIC` and norm 1, 2 or inf: eta log E exp(g.b/eta), which torch can differentiate twice;
     - every phi and norm 2, or one coordinate (d = 1) and any norm: a problem in one variable, solved in
-      double precision to about 1e-12 of rho ||g||_*; differentiable once, with gradient E_worst[b]
-      (ValueError for a phi* of your own that grows exponentially, if d and rho/eta are large);
-    - QUADRATIC and any norm, as long as rho ||g||_* <= eta for all gradients: it is `r3` then (H7).
+      double precision to about 1e-12 of rho ||g||_*. It can be differentiated once, with gradient E_worst[b].
+      (A phi* of your own that grows exponentially raises ValueError if d and rho/eta are large.)
+    - `QUADRATIC` and any norm, if rho ||g||_* <= eta for all gradients: there it is `r3` (claim H7).
 
-    Elsewhere ValueError points to `surrogate_estimate`, which samples the ball. Against a training step of a
-    small network, ENTROPIC in norms 2 and inf costs little, in norm 1 and for the other phi many times more.
+    Elsewhere ValueError is raised; `surrogate_estimate` samples the ball instead. Compared with a training
+    step of a small network, `ENTROPIC` costs little in norms 2 and inf; norm 1 and the other phi cost many
+    times more.
+
+    Reference: Eq. (surrogate) of Section 4, before the expectation over z.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, surrogate
@@ -89,12 +94,19 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
 def surrogate_estimate(
     g: Array, ball: Law, eta: float | Array, divergence: Divergence, *, samples: int, rng: Rng
 ) -> Array:
-    """`surrogate` with the ball replaced by `samples` points drawn from it, for every ball and divergence.
+    """Estimate the `surrogate` from `samples` points of the ball, for every ball and divergence.
 
-    `ball` may be any law with a `sample`, for example a Gaussian. `rng` is made by phiball.backends.rng; the
-    other arguments are those of `surrogate`. The result (N,) is low on average, as every sample misses the
-    ball's far ends: by O(1/samples) for a smooth phi, and hopelessly in high dimension with a small eta. With
-    torch it is differentiable once.
+    Arguments:
+    - `ball`: any law with a `sample`, for example a `Ball` or a `Gaussian`.
+    - `samples`: the number of points drawn.
+    - `rng`: from `phiball.backends.rng`.
+    - The others are those of `surrogate`.
+
+    Returns an array (N,). It is low on average, as every sample misses the far ends of the ball: by
+    O(1/samples) for a smooth phi, and by far too much in high dimension with a small eta. torch can
+    differentiate it once.
+
+    Reference: Eq. (surrogate) of Section 4.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
@@ -116,12 +128,20 @@ def surrogate_estimate(
 
 
 def r1(g: Array, ball: Ball, C: float, divergence: Divergence) -> Array:
-    """The limit of the regulariser for rho/eta -> C: rho S_{1/C}(g.b), b uniform on the unit ball.
+    r"""The limit of the regulariser for $\rho/\eta \to C$: $\rho$ times a certainty equivalent of $g^\top b$.
 
-    S is the optimised certainty equivalent, S_{1/C}(X) = inf over mu of mu + E[phi*(C (X - mu))]/C. `C` is a
-    positive number; the others are the arguments of `surrogate`, and the result (N,) is its value at
-    eta = rho/C: Eq. (R:1) before the expectation. It rises with C; r1/r2 -> 1 as C -> infinity, and r1/r3
-    -> 1 as C -> 0, where both tend to 0 and r3 is taken at eta = rho/C (H9).
+    $$\rho\, S_{1/C}(g^\top b), \qquad
+    S_{1/C}(X) = \inf_\mu \mu + \frac{1}{C} \mathbb{E}[\phi^*(C (X - \mu))],
+    \qquad b \text{ uniform on the unit ball}$$
+
+    Arguments:
+    - `C`: a positive number.
+    - The others are those of `surrogate`.
+
+    Returns an array (N,), which is the `surrogate` at eta = rho/C. It rises with C. r1/r2 -> 1 as
+    C -> infinity, and r1/r3 -> 1 as C -> 0, with r3 at eta = rho/C (claim H9).
+
+    Reference: Eq. (R:1) of Section 4, before the expectation.
 
     >>> import numpy as np
     >>> from phiball.refimpl import ENTROPIC, Ball, r1
@@ -134,10 +154,16 @@ def r1(g: Array, ball: Ball, C: float, divergence: Divergence) -> Array:
 
 
 def r2(g: Array, ball: Ball) -> Array:
-    """The limit of the regulariser for rho/eta -> infinity: rho ||g||_*, the variation.
+    r"""The limit of the regulariser for $\rho/\eta \to \infty$: the variation $\rho \Vert g \Vert_*$.
 
-    Eq. (R:2) before the expectation: shape (N,). It is the largest increase of the linearised loss in the
-    ball. The limit holds if (0, inf) lies in the domain of phi, which rules out `indicator` (H4).
+    Arguments:
+    - `g` (N,) + event: the gradient of the loss at each data point.
+    - `ball`: a `Ball` without clip.
+
+    Returns an array (N,), the largest increase of the linearised loss in each ball. The limit holds if
+    (0, inf) lies in the domain of phi, which rules out `indicator` (claim H4).
+
+    Reference: Eq. (R:2) of Section 4, before the expectation.
 
     >>> import numpy as np
     >>> from phiball.refimpl import Ball, r2
@@ -150,13 +176,18 @@ def r2(g: Array, ball: Ball) -> Array:
 
 
 def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Array:
-    """The limit of the regulariser for rho/eta -> 0: Var_b[g.b]/(2 eta phi''(1)), the variance.
+    r"""The limit of the regulariser for $\rho/\eta \to 0$: the variance of $g^\top b$, scaled.
 
-    Eq. (R:3) before the expectation, with b uniform on the ball of radius rho, which holds the paper's
-    factor rho^2. The arguments are those of `surrogate`, the result has shape (N,). phi must have a second
-    derivative phi''(1) > 0 (`curvature1`). For the quadratic phi it is the surrogate exactly, if and only
-    if rho ||g||_* <= eta (H7); for the entropic one in linf the surrogate is lower by
-    (rho^4/eta^3) sum g_j^4/180 and smaller terms (H8).
+    $$\frac{\operatorname{Var}_b[g^\top b]}{2 \eta\, \phi''(1)}, \qquad b \text{ uniform on the ball}$$
+
+    Arguments:
+    - Those of `surrogate`. phi must have a second derivative phi''(1) > 0, its `curvature1`.
+
+    Returns an array (N,). b lies in the ball of radius rho, which accounts for the paper's factor rho^2. For
+    the quadratic phi it equals the surrogate if and only if rho ||g||_* <= eta (claim H7). For the entropic
+    one in linf the surrogate is lower by (rho^4/eta^3) sum g_j^4/180 and smaller terms (claim H8).
+
+    Reference: Eq. (R:3) of Section 4, before the expectation.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC, Ball, r3

@@ -1,7 +1,7 @@
-"""The hyper-parameters of the paper's two tables, with the bounds that are proven for them.
+"""The hyper-parameters of the paper's two tables, with proven bounds.
 
-Everywhere L_f is a Lipschitz constant of the loss in theta, B a bound of its values, which lie in [0, B], and
-the inner problems are solved exactly, so that E V = grad F^L.
+Everywhere L_f is a Lipschitz constant of the loss in theta, and its values lie in [0, B]. The inner problems
+are solved exactly, so that E V = grad F^L.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from phiball.refimpl.validation import valid_count, valid_number
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run projected SGD: the estimator with its level, the batch, T, the step, and what follows.
+    """How to run projected SGD, and what it guarantees.
 
-    - `estimator`, and `batch`, the data points drawn for each gradient, independently;
-    - `steps`, T, and `step_size`, as `projected_sgd` takes them;
+    - `estimator`: SG or RTMLMC, with its level.
+    - `batch`: the number of data points drawn for each gradient, independently.
+    - `steps`, `step_size`: as `projected_sgd` takes them.
     - `bound`: on the mean gap E F(theta) - F* (convex), or on E|gradient mapping|^2 (nonconvex).
     """
 
@@ -33,24 +34,28 @@ class Plan:
 
     @property
     def evaluations(self) -> float:
-        """Perturbed points of the whole run, which takes T - 1 gradients, in the mean."""
+        """The mean number of perturbed points of the whole run, which takes T - 1 gradients."""
         return self.estimator.evaluations * self.batch * (self.steps - 1)
 
 
 def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -> float:
-    """A bound on the second moment E|V|^2 of an estimator, for one data point.
+    r"""A bound on the second moment $\mathbb{E}|V|^2$ of an estimator, for one data point.
 
-    It is L_f^2 for SG, and for RT-MLMC
+    It is $L_f^2$ for SG, and for RT-MLMC
 
-        (2 - 2^-L) L_f^2 [1 + sum_(l=1)^L 2^l min(1, C/(2^l - 1))].
+    $$(2 - 2^{-L}) L_f^2 \Big[ 1 + \sum_{l=1}^L 2^l \min\Big(1, \frac{C}{2^l - 1}\Big) \Big]$$
 
-    The difference of level l has weights of one sign on each half of its n = 2^l points, so that
-    E|G^l|^2 <= L_f^2 E chi^2/(n - 1), and chi^2 is never above n - 1. The paper's 6 (L+1) L_f^2 C lacks level
-    0, whose gradient does not shrink with C: for a loss that ignores the perturbation C = 0, and
+    Arguments:
+    - `estimator`: an `SG` or `RTMLMC`, of level L.
+    - `lipschitz`: L_f.
+    - `chi_square`: C, a bound on m sum (gamma_i - 1/m)^2, which may be infinite; see `chi_square_bound`.
+
+    Returns a float. The difference of level l has weights of one sign on each half of its n = 2^l points, so
+    that E|G^l|^2 <= L_f^2 E chi^2/(n - 1), and chi^2 is never above n - 1. The paper's 6 (L+1) L_f^2 C lacks
+    level 0, whose gradient does not shrink with C: for a loss that ignores the perturbation, C = 0 and
     E|V|^2 = (2 - 2^-L) L_f^2.
 
-    `lipschitz` is L_f; `chi_square` is C, a bound on m sum (gamma_i - 1/m)^2, which may be infinite; see
-    `chi_square_bound`.
+    Reference: Proposition 3 of Section 3, corrected.
 
     >>> from phiball.refimpl import RTMLMC, SG, second_moment
     >>> second_moment(SG(7), 2.0, 1.0), second_moment(RTMLMC(1), 1.0, 1.0)
@@ -69,12 +74,20 @@ def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -
 
 
 def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
-    """C with m sum (gamma_i - 1/m)^2 <= C for the solution of every inner problem with losses in [0, B].
+    r"""The $C$ with $m \sum_i (\gamma_i - 1/m)^2 \le C$ for every inner problem with losses in $[0, B]$.
 
-    Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, and B/eta - 1 above. Both are the
-    largest (b - 1)(1 - a) for ratios m gamma_i in [a, b], which two losses 0 and B attain. Without a bound B
-    there is no C, for these or any other phi that is finite on (0, inf), against what the paper says: one
-    large loss takes all the weight. The indicator has 1/alpha - 1, whatever the losses are.
+    Arguments:
+    - `divergence`: `ENTROPIC`, `QUADRATIC` or `indicator(alpha)`; others raise ValueError.
+    - `bound`: B, a number that is not negative.
+    - `eta`: a positive number.
+
+    Returns a float. Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, and B/eta - 1
+    above. Both are the largest (b - 1)(1 - a) for ratios m gamma_i in [a, b], which two losses 0 and B
+    attain. The indicator has 1/alpha - 1, whatever the losses are. Contrary to the paper, there is no C
+    without a bound B, for these or any other phi that is finite on (0, inf): one large loss takes all the
+    weight.
+
+    Reference: Assumption 3 of Section 3, corrected.
 
     >>> from phiball.refimpl import ENTROPIC, QUADRATIC, chi_square_bound
     >>> chi_square_bound(QUADRATIC, 1.0, 0.1), round(chi_square_bound(ENTROPIC, 1.0, 0.5), 6)
@@ -95,12 +108,19 @@ def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
 
 
 def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
-    """A bound on |grad F^L - grad F| for the entropic divergence: L_f r (r - 1)/2^L with r = e^(B/(2 eta)).
+    r"""A bound on the bias of level L for `ENTROPIC`: $|\nabla F^L - \nabla F| \le L_f r (r - 1)/2^L$.
 
-    With X = e^(f/eta) in [1, r^2], g = grad f and m = grad F, the mean U of X_i (g_i - m) over the 2^L points
+    Arguments:
+    - `level`: L.
+    - `lipschitz`: L_f; `bound`: B; `eta`: a positive number. Here $r = e^{B/(2 \eta)}$.
+
+    Returns a float. The proof: with X = e^(f/eta) in [1, r^2], g = grad f and m = grad F, the mean U of
+    X_i (g_i - m) over the 2^L points
     has expectation 0, and grad F^L - m = E[U/mean X] = E[U (1/mean X - 1/E X)]. Cauchy and Schwarz, with
     E|X (g - m)|^2 <= r^2 L_f^2 E X and Var X <= (r^2 - E X)(E X - 1), give the bound. (The paper's
     L_f e^(2B/eta) 2^(-L/2) is true, and needs levels twice as high.)
+
+    Reference: a lemma of Theorem 2 of Section 3, sharper.
 
     >>> from phiball.refimpl import gradient_bias
     >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point law in (0, 1): 0.0492
@@ -121,27 +141,33 @@ def convex_plan(
     chi_square: float = inf,
     estimator: type[SG] | type[RTMLMC] = RTMLMC,
 ) -> Plan:
-    """Plan SGD for a convex loss (Table 1 and Theorem 1, corrected), to a mean gap of at most `delta`.
+    r"""Plan SGD for a convex loss, to a mean gap of at most `delta`.
 
-    - `lipschitz`: L_f, of the loss in theta; `diameter`: D, at least |theta_1 - theta*|;
+    Arguments:
+    - `delta`: the largest mean gap E F(theta) - F*.
+    - `lipschitz`: L_f, of the loss in theta.
+    - `diameter`: D, at least |theta_1 - theta*|.
     - `idf`: G, a Lipschitz constant of the inverse distribution function of the loss in every ball. It is
-      infinite for a linear loss on a ball with two or more active coordinates: there the bias falls slower;
-    - `chi_square`: C, a bound on the chi-square divergence of the weights (see `chi_square_bound`). SG does
-      not need it; without it RT-MLMC has nothing over SG;
-    - `estimator`: RTMLMC or SG, the class.
+      infinite for a linear loss on a ball with two or more active coordinates: there the bias falls slower.
+    - `chi_square`: C, a bound on the chi-square divergence of the weights, see `chi_square_bound`. SG does
+      not need it; without it RT-MLMC has no advantage over SG.
+    - `estimator`: the class `RTMLMC` or `SG`.
 
-    F^L <= F <= F^L + G/(2^L + 1), hence, with M^2 from `second_moment`,
+    Returns the estimator with its level, the batch, the steps, the step size, and the bound. With M^2 from
+    `second_moment`, the average of the iterates has
 
-        E F(theta) - F* <= G/(2^L + 1) + D M/sqrt T,   L = ceil(log2(4G/delta)), T from what L leaves of delta
+    $$\mathbb{E} F(\theta) - F^* \le \frac{G}{2^L + 1} + \frac{D M}{\sqrt{T}}, \qquad
+    L = \lceil \log_2(4 G/\delta) \rceil$$
 
-    for the average of the iterates. The paper's table has log(8G/delta) without base or rounding, and needs M
-    and D as its proof does not have them (see `projected_sgd`). Evaluations: O(delta^-3) for SG, and
-    O(delta^-2 log^2(1/delta)) for RT-MLMC with a finite C.
+    because F^L <= F <= F^L + G/(2^L + 1); T comes from what L leaves of delta. The paper's table has
+    log(8G/delta) without base or rounding, and needs M and D in a form that its proof does not have (see
+    `projected_sgd`). Evaluations: O(delta^-3) for SG, O(delta^-2 log^2(1/delta)) for RT-MLMC with a finite C.
+
+    Reference: Table 1 and Theorem 1 of Section 3, corrected.
 
     >>> from phiball.refimpl import RTMLMC, convex_plan
-    >>> plan = convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, chi_square=0.25, estimator=RTMLMC)
-    >>> plan.estimator, plan.batch, plan.steps, plan.bound <= 0.1
-    (RTMLMC(level=7, allocation='random'), 1, 879, True)
+    >>> convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, chi_square=0.25, estimator=RTMLMC)
+    Plan(estimator=RTMLMC(level=7, allocation='random'), batch=1, steps=879, step_size=0.01346, bound=0.09999)
     """
     delta, diameter = _constant("delta", delta), _constant("diameter", diameter)
     idf = _constant("idf", idf, zero=True)
@@ -164,28 +190,36 @@ def nonconvex_plan(
     constrained: bool,
     estimator: type[SG] | type[RTMLMC] = RTMLMC,
 ) -> Plan:
-    """Plan SGD for a smooth loss with values in [0, B] and the entropic divergence (Table 2 and Theorem 2).
+    r"""Plan SGD for a smooth loss and the entropic divergence, to a mean squared gradient of `epsilon`^2.
 
-    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 at an iterate picked at random (`average=False`);
-    - `lipschitz`: L_f, and `smoothness`: S_f, a Lipschitz constant of the gradient of the loss in theta;
-    - `bound`: B; `eta`: the weight of the divergence; `constrained`: whether Theta is less than R^d;
-    - `estimator`: RTMLMC or SG, the class.
+    Arguments:
+    - `epsilon`: E|gradient mapping|^2 <= epsilon^2 at an iterate picked at random (average=False).
+    - `lipschitz`: L_f; `smoothness`: S_f, a Lipschitz constant of the gradient of the loss in theta.
+    - `bound`: B, the losses lie in [0, B]; `eta`: the weight of the divergence.
+    - `constrained`: whether Theta is less than R^d.
+    - `estimator`: the class `RTMLMC` or `SG`.
 
-    F and F^L are S-smooth with S = S_f + L_f^2/eta (the paper's constant grows like e^(2B/eta), and has S_f^2
-    for S_f), and fall by at most B. With M^2 from `second_moment` and beta from `gradient_bias`:
+    Returns the estimator with its level, the batch, the steps, the step size, and the bound.
 
-    - unconstrained, for V with E V = grad F + b, |b| <= beta, each step has
-      E F(theta_(t+1)) <= F(theta_t) - step <grad F, grad F + b> + S step^2 M^2/2, hence
+    F and F^L are S-smooth with S = S_f + L_f^2/eta, and fall by at most B. (The paper's constant grows like
+    e^(2B/eta), and has S_f^2 for S_f.) With M^2 from `second_moment` and beta from `gradient_bias`:
 
-        E|grad F|^2 <= beta^2 + 2B/(step T) + S step M^2,   step = sqrt(2B/(S T M^2)), batch = 1;
+    Unconstrained, for V with E V = grad F + b, |b| <= beta, each step has
+    E F(theta_(t+1)) <= F(theta_t) - step <grad F, grad F + b> + S step^2 M^2/2, so that
 
-    - constrained, by the paper's Lemma for F^L (Ghadimi, Lan and Zhang, Corollary 3), and because a gradient
-      mapping moves by no more than its gradient,
+    $$\mathbb{E}|\nabla F|^2 \le \beta^2 + \frac{2B}{\tau T} + S \tau M^2, \qquad
+    \tau = \sqrt{\frac{2B}{S T M^2}}, \quad \text{batch} = 1$$
 
-        E|mapping|^2 <= 2 beta^2 + 2 (8 S B/T + 6 M^2/batch),   step = 1/(2S).
+    Constrained, by the paper's lemma for F^L (Ghadimi, Lan and Zhang, Corollary 3), and because a gradient
+    mapping moves by no more than its gradient,
+
+    $$\mathbb{E}|\text{mapping}|^2 \le 2 \beta^2 + 2 \Big( \frac{8 S B}{T} + \frac{6 M^2}{\text{batch}} \Big),
+    \qquad \tau = \frac{1}{2S}$$
 
     beta takes at most a quarter of epsilon^2. Evaluations: O(epsilon^-4 log^2(1/epsilon)) for RT-MLMC, as in
-    the paper, and O(epsilon^-5) for SG, of which it says nothing. The constants grow like e^(B/eta).
+    the paper, and O(epsilon^-5) for SG, which it leaves open. The constants grow like e^(B/eta).
+
+    Reference: Table 2 and Theorem 2 of Section 3, corrected.
 
     >>> from phiball.refimpl import nonconvex_plan
     >>> plan = nonconvex_plan(0.3, lipschitz=1, smoothness=1, bound=1, eta=1, constrained=False)
@@ -243,7 +277,7 @@ def _level(ratio: float, name: str, value: float) -> int:
         if 2**level >= ratio:
             return level
     raise ValueError(
-        f"{name} is {value!r}, which needs 2^L = {ratio:.2g} points a data point; expected at least "
+        f"{name} is {value!r}, which needs 2^L = {ratio:.2g} points per data point; expected at least "
         f"{value * ratio / 2**30:.2g}, where it is 2^30"
     )
 

@@ -45,10 +45,12 @@ _BLOCK = 256
 class SignedPoints:
     """An estimate of the risk of a batch, as weights on perturbed points.
 
-    - `points` (M,) + event, and `index` (M,), the data point that each comes from;
-    - `losses` (M,) at the points, and `weights` (M,): the gradient is sum_i weights_i grad f(points_i);
-    - `log_weights` (M,): the log of the reference density over that which the points were drawn from;
-    - `value`: the estimate of the risk, which has the same expectation as F^L.
+    - `points` (M,) + event: the perturbed points.
+    - `index` (M,): the data point that each comes from.
+    - `losses` (M,): the losses at the points.
+    - `weights` (M,): signed weights; the gradient is sum_i weights_i grad f(points_i).
+    - `log_weights` (M,): the log of the reference density over the density that the points were drawn from.
+    - `value` (): the estimate of the risk, which has the expectation of F^L.
     """
 
     points: Array
@@ -87,33 +89,40 @@ class _Piece:
 
 @dataclass(frozen=True)
 class RegularizedLoss:
-    """The regularised adversarial risk of a batch: what a model is trained with.
+    r"""The regularised adversarial risk of a batch: the loss that a model is trained with.
 
-    - `ball`: the reference law, for example Ball(2, 0.45);
-    - `eta`: the weight of the divergence; `divergence`: phi, for example ENTROPIC;
-    - `estimator`: RTMLMC(level) or SG(level);
-    - `proposal`: how perturbations are drawn, Uniform() or Tilted().
+    $$F(\theta) = \mathbb{E}_z \Big[ \inf_\mu \mu
+    + \eta\, \mathbb{E}_{\nu_z} [\phi^*((f_\theta - \mu)/\eta)] \Big]$$
 
-    It is called as `objective(loss, x, rng=rng)`, where x has shape (N,) + event and loss(x', i) gives the
-    losses (M,) of perturbed points x' (M,) + event; i (M,) says which data point each comes from, so that
-    labels are y[i]. The result is a scalar, whose value estimates the risk and whose gradient is the
+    Arguments:
+    - `ball`: the reference law, for example `Ball(2, 0.45)`.
+    - `eta`: the weight of the divergence, a positive number.
+    - `divergence`: phi, for example `ENTROPIC`.
+    - `estimator`: `RTMLMC(level)` or `SG(level)`.
+    - `proposal`: how perturbations are drawn, `Uniform()` or `Tilted()`.
+
+    It is called as objective(loss, x, rng=rng), with data x (N,) + event. The function loss(x', i) returns
+    the losses (M,) of perturbed points x' (M,) + event; i (M,) is the data point that each comes from, so
+    that its label is y[i]. The result is a scalar whose value estimates the risk, and whose gradient is the
     estimator:
 
         objective = RegularizedLoss(Ball(2, 0.45), eta=0.9, divergence=ENTROPIC, estimator=RTMLMC(7))
         loss = objective(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x, rng=rng)
         loss.backward()
 
-    Nothing else changes: the model's mode, its parameters and the data are left alone, nothing is clamped.
-    Without torch, `gradient` does the same from a gradient function. A Tilted proposal calls loss once more,
-    at the data points, and differentiates it in them; `input_gradient(x', i)` gives those gradients where the
-    library of x cannot, one for each x' and of its shape.
+    The mode and the parameters of the model and the data stay as they are, and nothing is clamped. Without
+    torch, `gradient` does the same from a gradient function. A `Tilted` proposal calls the loss once more, at
+    the data points, and differentiates it there. If the library of x cannot do so, pass a function
+    `input_gradient(x', i)` that returns one gradient for each x', of its shape.
+
+    Reference: Eq. (SG:estimator) and (RTMLMC:estimator) of Section 3.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
     >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss
     >>> objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence=ENTROPIC, estimator=SG(10))
     >>> z = np.zeros((50, 3))
-    >>> value = objective(lambda x, i: x[:, 0], z, rng=rng(0))  # E exp(b_1) has log 0.0986 on this ball
+    >>> value = objective(lambda x, i: x[:, 0], z, rng=rng(0))  # log E exp(b_1) is 0.0986 on this ball
     >>> print(round(float(value), 2))
     0.1
     """
@@ -139,7 +148,14 @@ class RegularizedLoss:
         self.proposal.valid_for(self.ball, self.divergence)
 
     def __call__(self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None) -> Array:
-        """Estimate the risk of the batch x: a scalar that carries the estimator as its gradient."""
+        """Estimate the risk of the batch x, as a scalar whose gradient is the estimator.
+
+        Arguments:
+        - `loss`: a function loss(x', i) of perturbed points (M,) + event that returns losses (M,).
+        - `x` (N,) + event: the data points.
+        - `rng`: from `phiball.backends.rng`.
+        - `input_gradient`: for `Tilted`, the gradients of the losses in x'; None derives them with torch.
+        """
         n = _batch(x, rng)
         xp = array_namespace(x)
         pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
@@ -151,7 +167,10 @@ class RegularizedLoss:
     def points(
         self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None
     ) -> SignedPoints:
-        """The same estimate, laid open: the perturbed points with their losses and signed weights."""
+        """The perturbed points behind the estimate, with their losses and signed weights.
+
+        The arguments are those of the plain call, objective(loss, x, rng=rng).
+        """
         n = _batch(x, rng)
         xp = array_namespace(x)
         pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
@@ -171,11 +190,19 @@ class RegularizedLoss:
         rng: Rng,
         input_gradient: Callable[[Array, Array, Array], Array] | None = None,
     ) -> Array:
-        """V(theta), the estimator of the gradient, from functions instead of automatic differentiation.
+        """Estimate the gradient in theta from functions, without automatic differentiation.
 
-        loss(theta, x', i) gives (M,) losses and gradient(theta, x', i) their gradients in theta, (M,) +
-        theta.shape; a Tilted proposal needs input_gradient(theta, x', i) too, those in x', of its shape. Data
-        points are taken in blocks, so that only the gradients of one are in memory.
+        Arguments:
+        - `theta`: the parameters, an array of any shape.
+        - `loss`: a function loss(theta, x', i) that returns losses (M,).
+        - `gradient`: a function gradient(theta, x', i) that returns their gradients in theta, of shape
+          (M,) + theta.shape.
+        - `x` (N,) + event: the data points; `rng`: from `phiball.backends.rng`.
+        - `input_gradient`: for `Tilted`, a function input_gradient(theta, x', i) that returns the gradients
+          in x', of its shape.
+
+        Returns an array of the shape of theta. The gradients of one block of data points are in memory at a
+        time.
         """
         n = _batch(x, rng)
         valid_array("theta", theta)
@@ -210,13 +237,17 @@ class RegularizedLoss:
         scale: float | Array = 1.0,
         input_gradient: Gradient | None = None,
     ) -> Array:
-        """Accumulate the gradient of objective(loss, x, rng=rng) in memory for `chunk` perturbed points.
+        """Accumulate the gradient of objective(loss, x, rng=rng), with at most `chunk` points in memory.
 
-        Data points are taken whole, as many as fit in a chunk, each chunk with one forward and one backward
-        pass (so dropout and batch statistics see one pass). A data point with more than `chunk` perturbed
-        points of its own is evaluated twice: without a graph to solve its inner problem, and with one,
-        piece by piece. `scale` multiplies the gradient, for accumulation over batches or a gradient
-        scaler. Returns the value, which carries no gradient. The draws are those of the plain call.
+        Arguments:
+        - `chunk`: the largest number of perturbed points per forward and backward pass.
+        - `scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
+        - The others are those of the plain call, whose draws it repeats.
+
+        Returns the value, without gradient. Data points are taken whole, as many as fit in a chunk, and each
+        chunk takes one forward and one backward pass, so that dropout and batch statistics see one pass. A
+        data point with more than `chunk` perturbed points of its own is evaluated twice: without a graph to
+        solve its inner problem, and with one, piece by piece.
         """
         chunk = valid_count("chunk", chunk)
         if not is_array_api_obj(scale):

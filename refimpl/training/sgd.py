@@ -1,4 +1,4 @@
-"""Projected stochastic gradient descent (Algorithm 1), its mirror form, and what it stops at."""
+"""Projected stochastic gradient descent (Algorithm 1), mirror descent, projections and stationarity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ Step = Callable[[Array, Array, float], Array]
 
 @dataclass(frozen=True)
 class Iterates:
-    """Where a run of descent ended: `theta`, its answer, and `last`, the iterate to go on from."""
+    """The end of a run of descent.
+
+    - `theta`: the answer, the average of the iterates or one of them.
+    - `last`: the last iterate, to go on from.
+    """
 
     theta: Array
     last: Array
@@ -48,22 +52,29 @@ def projected_sgd(
     average: bool = True,
     rng: Rng | None = None,
 ) -> Iterates:
-    """Minimise F over Theta by theta_(t+1) = Proj(theta_t - step V(theta_t)), from noisy gradients V.
+    r"""Minimise a function by projected stochastic gradient descent, from noisy gradients $V$.
 
-    - `gradient(theta)`: V, an estimate of the gradient, of the shape of theta;
-    - `theta0`: where to start, of any shape; theta_1 = Proj(theta0);
-    - `step_size`: a positive number, or a function of t = 1, 2, ... that gives one;
-    - `steps`: T, the number of iterates theta_1, ..., theta_T, hence T - 1 gradients, as in the paper;
-    - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default;
-    - `average`: theta is the mean of the T iterates, as for a convex F; False picks one of them at random
-      with equal probabilities (`rng`), as the theory of a nonconvex F asks.
+    $$\theta_{t+1} = \operatorname{Proj}_\Theta(\theta_t - \tau V(\theta_t))$$
 
-    Many runs go at once, stacked along leading axes of theta0, where `gradient` and `project` act on each.
+    Arguments:
+    - `gradient`: a function gradient(theta), V, an estimate of the gradient, of the shape of theta.
+    - `theta0`: where to start, an array of any shape; theta_1 = Proj(theta0).
+    - `step_size`: tau, a positive number, or a function of t = 1, 2, ... that returns one.
+    - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
+    - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default.
+    - `average`: True returns the mean of the T iterates, for a convex F. False picks one of them at random
+      with equal probabilities, as the theory of a nonconvex F asks.
+    - `rng`: from `phiball.backends.rng`, needed for average=False.
+
+    Returns `theta`, the answer, and `last`, the last iterate. Many runs go at once if they are stacked along
+    leading axes of theta0, and `gradient` and `project` act on each.
 
     For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|, the mean gap of the
-    average is at most D M/sqrt T. (The paper's Lemma has F(theta_1) - F* in the place of D, and the proof
-    of Theorem 1 M^2 in that of M; both fail on F = 0.01 |theta|.) `convex_plan` and `nonconvex_plan` choose
+    average is at most D M/sqrt T. (The paper's lemma has F(theta_1) - F* in place of D, and the proof of
+    Theorem 1 has M^2 in place of M; both fail on F = 0.01 |theta|.) `convex_plan` and `nonconvex_plan` choose
     the steps.
+
+    Reference: Algorithm 1 of Section 3.
 
     >>> import numpy as np
     >>> from phiball.refimpl import onto_box, projected_sgd
@@ -90,14 +101,17 @@ def mirror_descent(
     average: bool = True,
     rng: Rng | None = None,
 ) -> Iterates:
-    """Minimise F over the simplex by theta_(t+1) proportional to theta_t exp(-step V(theta_t)).
+    r"""Minimise a function over the simplex by mirror descent, $\theta_{t+1} \propto \theta_t e^{-\tau V}$.
 
-    This is the paper's footnote with the entropy as the mirror map. theta0 (..., d) lies in the simplex along
-    the last axis, with all entries positive; the other arguments and the result are those of `projected_sgd`.
+    Arguments:
+    - `theta0` (..., d): where to start, in the simplex along the last axis, with all entries positive.
+    - The others, and the result, are those of `projected_sgd`.
 
     For a convex F, E max_j V_j^2 <= M^2, theta0 = 1/d and a step of sqrt(2 log(d)/T)/M, the mean gap of the
-    average is at most M sqrt(2 log(d)/T): the Euclidean length of V, which projection has to bound, may be
-    sqrt(d) times its largest entry. `convex_plan` gives these steps for a diameter of sqrt(2 log d).
+    average is at most M sqrt(2 log(d)/T). (For projected descent the Euclidean length of V counts, which may
+    be sqrt(d) times its largest entry.) `convex_plan` gives these steps for a diameter of sqrt(2 log d).
+
+    Reference: the footnote to Algorithm 1, with the entropy as the mirror map.
 
     >>> import numpy as np
     >>> from phiball.refimpl import mirror_descent
@@ -109,9 +123,9 @@ def mirror_descent(
     theta = _own(theta0)
     xp = array_namespace(theta)
     if theta.ndim == 0 or theta.shape[-1] == 0:
-        raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry a row")
+        raise ValueError(f"theta0 has shape {tuple(theta.shape)}; expected at least one entry per row")
     total = xp.sum(theta, axis=-1, keepdims=True)
-    # A law that was computed in single precision is taken, and rescaled; anything else is not.
+    # A law that was computed in single precision is accepted and rescaled; anything else is not.
     loose = 1e-6 if theta.dtype == xp.float64 else 1e-4
     if not (xp.all(theta > 0) and xp.all(xp.abs(total - 1) <= loose)):
         raise ValueError(
@@ -166,10 +180,16 @@ def _descend(
 
 
 def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project: Map = _everywhere) -> Array:
-    """(theta - Proj(theta - step grad F(theta)))/step: the paper's measure of stationarity.
+    r"""The gradient mapping $(\theta - \operatorname{Proj}_\Theta(\theta - \tau \nabla F(\theta)))/\tau$.
 
-    `gradient` is grad F(theta), of the shape of theta, as the result is. Where nothing is projected it is the
-    gradient itself. (The paper's definition prints delta in the place of the step in front of the gradient.)
+    Arguments:
+    - `gradient`: grad F(theta), of the shape of theta.
+    - `theta`: the point, an array of any shape.
+    - `step_size`: tau, a positive number.
+    - `project`: the projection onto Theta; none by default.
+
+    Returns an array of the shape of theta: the paper's measure of stationarity. Without projection it is the
+    gradient itself. (The paper's definition prints delta in place of the step in front of the gradient.)
 
     >>> import numpy as np
     >>> from phiball.refimpl import gradient_mapping, onto_box
@@ -184,9 +204,12 @@ def gradient_mapping(gradient: Array, theta: Array, *, step_size: float, project
 
 
 def onto_box(low: float | Array, high: float | Array) -> Map:
-    """The projection onto low <= theta <= high, coordinate by coordinate.
+    """Make the projection onto low <= theta <= high, coordinate by coordinate.
 
-    The bounds are numbers, infinite ones too, or arrays that broadcast to theta.
+    Arguments:
+    - `low`, `high`: numbers, possibly infinite, or arrays that broadcast to theta.
+
+    Returns a function of theta, for `projected_sgd`.
 
     >>> import numpy as np
     >>> from phiball.refimpl import onto_box
@@ -216,10 +239,15 @@ def onto_box(low: float | Array, high: float | Array) -> Map:
 
 
 def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -> Map:
-    """The projection onto a ball of norm 1, 2 or inf around `centre`, 0 by default.
+    """Make the projection onto a ball.
 
-    `event_ndim` trailing axes of theta are one point: 1 for a vector, 2 for a matrix in a Frobenius ball.
-    `centre` broadcasts against theta.
+    Arguments:
+    - `ball`: a `Ball` of norm 1, 2 or inf, without clip.
+    - `centre`: an array that broadcasts against theta; 0 by default.
+    - `event_ndim`: the number of trailing axes of theta that make up one point: 1 for a vector, 2 for a
+      matrix in a Frobenius ball.
+
+    Returns a function of theta, for `projected_sgd`.
 
     >>> import numpy as np
     >>> from phiball.refimpl import Ball, onto_ball
@@ -242,9 +270,13 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
 
 
 def onto_simplex(theta: Array) -> Array:
-    """The nearest probability vector to theta, along the last axis.
+    """The probability vector nearest to theta along the last axis.
 
-    It is an inner problem: the maximiser of theta.gamma - |gamma|^2/2, the quadratic divergence at eta = 1/m.
+    Arguments:
+    - `theta` (..., m): any numbers. Returns an array of the same shape, without gradient.
+
+    It is an inner problem, max over gamma of theta.gamma - |gamma|^2/2: the quadratic divergence at
+    eta = 1/m.
 
     >>> import numpy as np
     >>> from phiball.refimpl import onto_simplex
@@ -254,7 +286,7 @@ def onto_simplex(theta: Array) -> Array:
     valid_array("theta", theta)
     theta = detach(theta)
     if theta.ndim == 0 or theta.shape[-1] == 0:
-        raise ValueError(f"theta has shape {tuple(theta.shape)}; expected at least one entry a row")
+        raise ValueError(f"theta has shape {tuple(theta.shape)}; expected at least one entry per row")
     if not array_namespace(theta).all(array_namespace(theta).isfinite(theta)):
         raise ValueError("theta contains NaN or infinity; expected finite numbers")
     return worst_case(theta, 1 / theta.shape[-1], QUADRATIC).weights

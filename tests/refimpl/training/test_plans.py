@@ -272,7 +272,7 @@ def test_extreme_constants_are_refused_in_words() -> None:
         ValueError, match=r"eta is 1e-200 with bound = 1.0; expected bound/eta of at most 1e150"
     ):
         chi_square_bound(QUADRATIC, 1.0, 1e-200)
-    with pytest.raises(ValueError, match=r"epsilon is 0.1, which needs 2.L = 9.7e.09 points a data point"):
+    with pytest.raises(ValueError, match=r"epsilon is 0.1, which needs 2.L = 9.7e.09 points per data point"):
         nonconvex_plan(0.1, **{**SMOOTH, "eta": 0.05}, constrained=False)
     with pytest.raises(ValueError, match=r"delta is 1e-12, which needs .*; expected at least 7.5e-09"):
         convex_plan(1e-12, **CONVEX)

@@ -96,7 +96,7 @@ def test_mirror_descent_starts_in_the_simplex(theta0: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0)])
 def test_mirror_descent_needs_entries(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"theta0 has shape .*; expected at least one entry a row"):
+    with pytest.raises(ValueError, match=r"theta0 has shape .*; expected at least one entry per row"):
         mirror_descent(np.sign, np.ones(shape), step_size=1.0, steps=2)
 
 

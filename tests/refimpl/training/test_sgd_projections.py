@@ -191,7 +191,7 @@ def test_a_ball_is_checked() -> None:
 
 def test_the_simplex_checks_theta() -> None:
     for shape in ((), (0,), (2, 0)):
-        with pytest.raises(ValueError, match=r"theta has shape .*; expected at least one entry a row"):
+        with pytest.raises(ValueError, match=r"theta has shape .*; expected at least one entry per row"):
             onto_simplex(np.ones(shape))
     for bad in (nan, inf):
         with pytest.raises(ValueError, match="theta contains NaN or infinity; expected finite numbers"):
