@@ -1,7 +1,20 @@
-"""The mathematics of phi-divergence regularised adversarial learning, one file a concept."""
+"""The mathematics of phi-divergence regularised adversarial learning, one file per concept.
+
+Functions take arrays of NumPy, torch or CuPy, in float32 or float64, and return arrays of the same library,
+dtype and device. They are batched over leading axes and never modify an argument. In shapes, N is the number
+of data points and "event" the shape of one: (N,) + event is (N, d) for vectors, (N, 3, 32, 32) for images.
+
+Losses are functions loss(x, i) of points x (k,) + event, where i (k,) is the index of the data point that
+each comes from; gradients are functions gradient(x, i). Random numbers come from `phiball.backends.rng`. A
+bad argument raises ValueError or TypeError with a message that names it and shows its value.
+
+Results are frozen dataclasses, which print in one line. Their types are imported from the modules that define
+them, for example `phiball.refimpl.inner.worst_case.WorstCase`. "Claim D12" in a docstring is a claim of
+`phiball.verification`; equations have the names that they have in the source of the paper.
+"""
 
 from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
-from phiball.refimpl.causal import CausalValue, Conditional, causal_risk, causal_value, conditional_loss
+from phiball.refimpl.causal import Conditional, causal_risk, causal_value, conditional_loss
 from phiball.refimpl.inner.check import check_divergence
 from phiball.refimpl.inner.divergences import (
     ABSOLUTE,
@@ -12,12 +25,11 @@ from phiball.refimpl.inner.divergences import (
     cressie_read,
     indicator,
 )
-from phiball.refimpl.inner.worst_case import WorstCase, bisection, dual_value, primal_value, worst_case
+from phiball.refimpl.inner.worst_case import bisection, dual_value, primal_value, worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.gaussian import Gaussian
 from phiball.refimpl.qlearning.bellman import (
     DecisionProcess,
-    FixedPoint,
     Maximum,
     bellman,
     robust_value,
@@ -25,16 +37,14 @@ from phiball.refimpl.qlearning.bellman import (
 )
 from phiball.refimpl.qlearning.grid import Grid, Neighbourhood
 from phiball.refimpl.qlearning.neighbours import ExactNeighbours, SampledNeighbours, TelescopedNeighbours
-from phiball.refimpl.qlearning.run import QLearning, q_learning, q_update
-from phiball.refimpl.risk.constrained import ConstrainedRisk, constrained_risk
-from phiball.refimpl.risk.density import Density, Draws, worst_case_density, worst_case_sample
-from phiball.refimpl.risk.quadrature import Integral, Quadrature, integrated_risk, quadrature
-from phiball.refimpl.risk.robust_risk import AdversarialRisk, Estimate, adversarial_risk, robust_risk
+from phiball.refimpl.qlearning.run import q_learning, q_update
+from phiball.refimpl.risk.constrained import constrained_risk
+from phiball.refimpl.risk.density import worst_case_density, worst_case_sample
+from phiball.refimpl.risk.quadrature import integrated_risk, quadrature
+from phiball.refimpl.risk.robust_risk import adversarial_risk, robust_risk
 from phiball.refimpl.sampling.estimators import RTMLMC, SG, signed_weights
 from phiball.refimpl.sampling.proposals import Tilted, Uniform
 from phiball.refimpl.theory.generalization import (
-    Certificate,
-    CoveringBound,
     covering_bound,
     excess_order,
     generalization_bound,
@@ -46,16 +56,14 @@ from phiball.refimpl.theory.generalization import (
 from phiball.refimpl.theory.ramp import ramp_loss
 from phiball.refimpl.theory.regularizers import r1, r2, r3, surrogate, surrogate_estimate
 from phiball.refimpl.training.plans import (
-    Plan,
     chi_square_bound,
     convex_plan,
     gradient_bias,
     nonconvex_plan,
     second_moment,
 )
-from phiball.refimpl.training.regularized_loss import RegularizedLoss, SignedPoints
+from phiball.refimpl.training.regularized_loss import RegularizedLoss
 from phiball.refimpl.training.sgd import (
-    Iterates,
     gradient_mapping,
     mirror_descent,
     onto_ball,
@@ -71,36 +79,20 @@ __all__ = [
     "QUADRATIC",
     "RTMLMC",
     "SG",
-    "AdversarialRisk",
     "Ball",
-    "CausalValue",
-    "Certificate",
     "Conditional",
-    "ConstrainedRisk",
-    "CoveringBound",
     "DecisionProcess",
-    "Density",
     "Divergence",
-    "Draws",
-    "Estimate",
     "ExactNeighbours",
-    "FixedPoint",
     "Gaussian",
     "Grid",
-    "Integral",
-    "Iterates",
     "Maximum",
     "Neighbourhood",
-    "Plan",
-    "QLearning",
-    "Quadrature",
     "RegularizedLoss",
     "SampledNeighbours",
-    "SignedPoints",
     "TelescopedNeighbours",
     "Tilted",
     "Uniform",
-    "WorstCase",
     "adversarial_risk",
     "bellman",
     "bisection",

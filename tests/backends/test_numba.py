@@ -27,13 +27,13 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Divergence,
-    WorstCase,
     cressie_read,
     dual_value,
     primal_value,
     worst_case,
 )
 from phiball.refimpl.inner.solvers import solve
+from phiball.refimpl.inner.worst_case import WorstCase
 from tests.support.divergences import anonymous, on_each
 
 names = on_each(compiled=True)

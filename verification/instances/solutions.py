@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import mpmath as mp
 
-from phiball.refimpl import Divergence, WorstCase
+from phiball.refimpl import Divergence
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.evidence import Evidence, Quantity
 from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.strategies import Problem

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Array, active, is_array_api_obj, to_numpy
-from phiball.refimpl import Divergence, WorstCase, worst_case
+from phiball.refimpl import Divergence, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity
 from phiball.verification.framework.search import evidence_of

@@ -17,7 +17,6 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Ball,
-    CoveringBound,
     covering_bound,
     excess_order,
     generalization_bound,
@@ -28,6 +27,7 @@ from phiball.refimpl import (
     regularized_adversarial_risk,
     worst_case,
 )
+from phiball.refimpl.theory.generalization import CoveringBound
 from tests.support.divergences import on_each
 
 LINEAR = partial(linear_covering, K=2, d=2, Lambda=1.0, Psi=1.0, rho=0.1, varrho=1.0)

@@ -16,13 +16,13 @@ from phiball.refimpl import (
     QUADRATIC,
     RTMLMC,
     SG,
-    Plan,
     chi_square_bound,
     convex_plan,
     gradient_bias,
     nonconvex_plan,
     second_moment,
 )
+from phiball.refimpl.training.plans import Plan
 
 CONVEX = {"lipschitz": 1.0, "diameter": 1.0, "idf": 2.0, "chi_square": 0.25}
 SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}

@@ -19,7 +19,6 @@ from phiball.refimpl import (
     SG,
     Ball,
     Divergence,
-    Plan,
     RegularizedLoss,
     chi_square_bound,
     convex_plan,
@@ -31,6 +30,7 @@ from phiball.refimpl import (
     onto_simplex,
     projected_sgd,
 )
+from phiball.refimpl.training.plans import Plan
 
 RUNS = 40
 ESTIMATORS = (SG, RTMLMC)

@@ -10,17 +10,9 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Array, array_namespace, rng, to_numpy
-from phiball.refimpl import (
-    ABSOLUTE,
-    HINGE,
-    Ball,
-    Density,
-    Divergence,
-    WorstCase,
-    cressie_read,
-    worst_case,
-    worst_case_density,
-)
+from phiball.refimpl import ABSOLUTE, HINGE, Ball, Divergence, cressie_read, worst_case, worst_case_density
+from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array

@@ -17,12 +17,12 @@ from phiball.refimpl import (
     QUADRATIC,
     Ball,
     Divergence,
-    WorstCase,
     dual_value,
     indicator,
     signed_weights,
     worst_case,
 )
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

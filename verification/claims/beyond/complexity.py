@@ -13,7 +13,6 @@ from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
     SG,
-    Plan,
     chi_square_bound,
     convex_plan,
     nonconvex_plan,
@@ -21,6 +20,7 @@ from phiball.refimpl import (
     second_moment,
     signed_weights,
 )
+from phiball.refimpl.training.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.enumeration import Weights, second_moment_of

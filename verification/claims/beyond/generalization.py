@@ -12,7 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace, to_numpy
-from phiball.refimpl import Divergence, WorstCase, covering_bound, linear_covering, ramp_loss, worst_case
+from phiball.refimpl import Divergence, covering_bound, linear_covering, ramp_loss, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

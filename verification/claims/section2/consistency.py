@@ -14,11 +14,11 @@ from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     Divergence,
-    WorstCase,
     cressie_read,
     primal_value,
     worst_case,
 )
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.divergences import CONSISTENT, absolute_on

@@ -9,8 +9,9 @@ from math import inf, isfinite
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import QUADRATIC, Divergence, WorstCase, primal_value, worst_case
+from phiball.refimpl import QUADRATIC, Divergence, primal_value, worst_case
 from phiball.refimpl.inner.divergences import centred
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers

@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, to_numpy
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, WorstCase, indicator, worst_case
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers

@@ -10,7 +10,8 @@ from functools import partial
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import Divergence, WorstCase, worst_case
+from phiball.refimpl import Divergence, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import array, numbers

@@ -15,11 +15,11 @@ from phiball.refimpl import (
     HINGE,
     Ball,
     Divergence,
-    WorstCase,
     indicator,
     integrated_risk,
     worst_case,
 )
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

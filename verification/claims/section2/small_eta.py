@@ -9,7 +9,8 @@ from math import exp, inf, log, log10
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
-from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, WorstCase, worst_case
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.solutions import Solver, solved

@@ -17,13 +17,13 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Ball,
-    Density,
     Divergence,
-    WorstCase,
     cressie_read,
     worst_case,
     worst_case_density,
 )
+from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers

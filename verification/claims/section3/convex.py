@@ -18,13 +18,13 @@ from phiball.refimpl import (
     RTMLMC,
     SG,
     Ball,
-    Plan,
     RegularizedLoss,
     chi_square_bound,
     convex_plan,
     onto_box,
     projected_sgd,
 )
+from phiball.refimpl.training.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phiball.backends import Array
-from phiball.refimpl import RTMLMC, Divergence, WorstCase, bisection, cressie_read
+from phiball.refimpl import RTMLMC, Divergence, bisection, cressie_read
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array
-from phiball.refimpl import ENTROPIC, Divergence, WorstCase, signed_weights, worst_case
+from phiball.refimpl import ENTROPIC, Divergence, signed_weights, worst_case
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.enumeration import (

@@ -16,13 +16,13 @@ from phiball.refimpl import (
     RTMLMC,
     SG,
     Ball,
-    Plan,
     RegularizedLoss,
     gradient_mapping,
     nonconvex_plan,
     onto_box,
     projected_sgd,
 )
+from phiball.refimpl.training.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

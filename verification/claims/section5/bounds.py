@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from phiball.backends import active, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
-    CoveringBound,
-    covering_bound,
-    excess_order,
-    linear_capacity,
-    ramp_loss,
-    worst_case,
-)
+from phiball.refimpl import ENTROPIC, covering_bound, excess_order, linear_capacity, ramp_loss, worst_case
+from phiball.refimpl.theory.generalization import CoveringBound
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

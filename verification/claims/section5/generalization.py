@@ -16,12 +16,12 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Divergence,
-    WorstCase,
     cressie_read,
     indicator,
     primal_value,
     worst_case,
 )
+from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array

@@ -9,15 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    CausalValue,
-    Conditional,
-    Divergence,
-    causal_value,
-    conditional_loss,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, Conditional, Divergence, causal_value, conditional_loss
+from phiball.refimpl.causal import CausalValue
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array

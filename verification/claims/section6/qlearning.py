@@ -14,12 +14,12 @@ from phiball.refimpl import (
     ENTROPIC,
     DecisionProcess,
     Divergence,
-    FixedPoint,
     Neighbourhood,
     bellman,
     q_update,
     value_iteration,
 )
+from phiball.refimpl.qlearning.bellman import FixedPoint
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
