@@ -87,7 +87,7 @@ def result_types(package: ModuleType) -> dict[str, type]:
     classes = [x for x in exported if isinstance(x, type)]
     functions = [x for x in exported if isfunction(x)]
     functions += [f for c in classes for name, f in vars(c).items() if isfunction(f) and name[0] != "_"]
-    returned = (f.__globals__.get(f.__annotations__.get("return")) for f in functions)
+    returned = (f.__globals__.get(str(f.__annotations__.get("return"))) for f in functions)
     types = {t for t in returned if isinstance(t, type) and t.__module__.startswith(package.__name__)}
     ordered = sorted(types - set(classes), key=lambda t: _place(package, t.__module__, t.__name__))
     return {t.__name__: t for t in ordered}
@@ -169,7 +169,8 @@ def to_html(markdown: str) -> str:
 
 def build(folder: Path) -> list[Path]:
     """Write all pages into `folder`, and return the files."""
-    pdoc.render.env.filters["to_html"] = pdoc.search.to_html = to_html
+    pdoc.render.env.filters["to_html"] = to_html
+    pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")
     pages = {name: page(name) for name in PAGES}
     texts = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(p, pages) for name, p in pages.items()}

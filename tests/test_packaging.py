@@ -107,7 +107,7 @@ def test_phiball_is_the_only_import_name(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"phiball"}
     inside = {name.split("/")[1] for name in names if name.startswith("phiball/")}
-    assert inside == {"__init__.py", *PACKAGES}
+    assert inside == {"__init__.py", "py.typed", *PACKAGES}
 
 
 def test_the_wheel_has_every_module_and_template_and_no_test(wheel: Path) -> None:
