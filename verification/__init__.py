@@ -1,4 +1,9 @@
-"""The paper's statements as executable claims, and their report."""
+"""The paper's statements as executable claims, and their report.
+
+`phiball verify` runs them from the command line; `run` does so from Python. Each claim is searched for
+violations and reaches a `Verdict`. `verify_solver` applies the claims about the inner problem to a solver of
+your own.
+"""
 
 from phiball.verification.framework.claim import Claim, Result, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict

@@ -33,6 +33,10 @@ class Result:
     - `curves`: what was measured over scales, with the bounds stated.
 
     The texts are those of `claim`.
+
+    >>> from phiball.verification import find
+    >>> find("C7")[0].run().verdict.value
+    'holds as corrected'
     """
 
     id: str
@@ -58,6 +62,10 @@ class Result:
     error: str
     curves: tuple[Curve, ...]
     seconds: float
+
+    def __repr__(self) -> str:
+        numbers = f"violation={self.violation:.3g}, tolerance={self.tolerance:.3g}, examples={self.examples}"
+        return f"Result({self.id} {self.name}: {self.verdict}, {numbers})"
 
     @property
     def as_recorded(self) -> bool:
@@ -85,14 +93,18 @@ def _section_of(statement: Statement, section: str | int | None) -> str:
 class Claim:
     """A statement with its label in the paper, its search, its counterexamples and its mutants.
 
-    The verdict is reached in one way for all. The statement is checked on every example:
+    `claim` makes it; the fields are its arguments. The statement is checked on every example:
 
     - it passes, and no counterexample is attached: the paper's statement holds;
     - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
     - it fails, and the attached counterexamples stand: it is refuted.
 
-    A statement that no run can check carries its `reason` instead, and is reported with it. Anything else
-    (an error, a NaN, no example, a counterexample that does not stand) is no verdict.
+    A statement that no run can check carries its `reason` instead, and is reported with it. In any other case
+    (an error, a NaN, no example, a counterexample that does not stand) no verdict is reached.
+
+    >>> from phiball.verification import find
+    >>> find("strong_duality")
+    [Claim(A1 strong_duality: holds as corrected)]
     """
 
     statement: Statement
@@ -113,6 +125,9 @@ class Claim:
     counterexamples: list[_Counterexample] = field(default_factory=list)
     mutants: dict[str, tuple[str, Callable[..., Any]]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Claim({self.id} {self.name}: {self.verdict})"
+
     @property
     def name(self) -> str:
         """The name of the statement's function, such as strong_duality."""
@@ -125,7 +140,7 @@ class Claim:
 
     @property
     def injectable(self) -> list[str]:
-        """The parameters that are no part of an example: what the claim puts to the test."""
+        """The parameters that are no part of an example: what the claim tests, which a mutant may replace."""
         return [name for name in signature(self.statement).parameters if name not in self.strategies]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence | Curve]:
@@ -133,10 +148,10 @@ class Claim:
         return self.statement(*args, **kwargs)
 
     def counterexample(self, *, margin: float) -> Callable[[AnyStatement], AnyStatement]:
-        """Attach an instance on which what the paper prints is violated by at least `margin`.
+        """Attach an instance that violates what the paper prints by at least `margin`.
 
-        The decorated function returns that evidence. It may take the parameters of the statement
-        that are put to the test, by the same names.
+        The decorated function returns that evidence. It may take the parameters that the statement tests, by
+        the same names.
         """
 
         def attach(function: AnyStatement) -> AnyStatement:
@@ -146,9 +161,11 @@ class Claim:
         return attach
 
     def mutant(self, fault: str, *, replaces: str | None = None) -> Callable[[AnyMutant], AnyMutant]:
-        """Register a broken twin of what the claim tests; with it, the verdict must not be reached.
+        """Register a broken version of what the claim tests; with it, the verdict must not be reached.
 
-        `replaces` names the parameter; it may be left out if there is only one.
+        Arguments:
+        - `fault`: what is wrong with it, in words.
+        - `replaces`: the parameter that it replaces; it may be left out if there is only one.
         """
         target = replaces or (self.injectable[0] if len(self.injectable) == 1 else "")
         if target not in self.injectable:
@@ -165,9 +182,13 @@ class Claim:
     def run(
         self, *, effort: float = 1.0, seed: int = 0, mutant: str | None = None, shrink: bool = True
     ) -> Result:
-        """Search for a violation, check the counterexamples, and say which verdict that makes.
+        """Search for a violation, check the counterexamples, and return the verdict with its evidence.
 
-        `effort` multiplies the number of examples; `mutant` puts a registered fault to the test.
+        Arguments:
+        - `effort`: multiplies the number of examples.
+        - `seed`: of the search; the same seed gives the same result.
+        - `mutant`: tests a registered fault in place of the library.
+        - `shrink`: False reports the first failing example, not the smallest.
         """
         began = perf_counter()
         tested = dict([self.mutants[mutant]]) if mutant else {}
@@ -261,20 +282,33 @@ def claim(
     examples: int = 100,
     **strategies: SearchStrategy[Any],
 ) -> Callable[[Statement], Claim]:
-    """Make a claim of a function that reads like the paper's statement and returns `Evidence`.
+    """Turn a function that reads like the paper's statement and returns `Evidence` into a claim.
 
+    Arguments:
     - `label`: the paper's name for the statement; `id`: a short one of ours, beside the function's name.
     - `section`: where it stands; by default what the package says, such as `claims.section3`.
-    - `formula`: the statement in LaTeX; `assumptions`: what it supposes, in words.
+    - `verdict`: the one that a run must reach.
+    - `formula`: the statement in LaTeX; `assumptions`: what it assumes, in words.
     - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
       `corrected`, that in LaTeX.
-    - `error_level`: of a statistical claim, the chance that a true statement fails it.
-    - `any_solver`: whether `verify_solver` puts the statement to other solvers, as its parameter `solve`.
+    - `error_level`: of a statistical claim, the probability that a true statement fails it.
+    - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
+    - `strategies`: a Hypothesis strategy for each parameter that is searched, with `examples` of them at
+      normal effort.
 
-    The function's docstring states it in words. Its parameters named in `strategies` are searched,
-    `examples` of them at normal effort; without any it runs once, on instances of its own. The others
-    have defaults and are what is tested. It may return or yield several pieces of evidence; an example
-    passes if all of them do. Without a search it may yield a `Curve` as well, which the report draws.
+    Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. Without
+    strategies it runs once, on instances of its own, and may yield a `Curve` as well, which the report draws.
+    Parameters without a strategy have defaults: they are what is tested. The function may return or yield
+    several pieces of evidence; an example passes if all of them do.
+
+    >>> from hypothesis import strategies as st
+    >>> from phiball.verification import Evidence, Verdict, claim
+    >>> @claim("Example", id="X1", section="beyond", verdict=Verdict.HOLDS, x=st.floats(-1, 1))
+    ... def square_is_not_negative(x, square=lambda x: x * x):
+    ...     "The square of a number is not negative."
+    ...     return Evidence(-square(x), 0.0)
+    >>> square_is_not_negative.run()
+    Result(X1 square_is_not_negative: holds, violation=-0, tolerance=0, examples=100)
     """
 
     def decorate(statement: Statement) -> Claim:
@@ -308,9 +342,20 @@ def unchecked(
     quote: str = "",
     correction: str = "",
 ) -> Callable[[Callable[[], Any]], Claim]:
-    """Make a claim that no run can check of an empty function, whose docstring states it.
+    """Turn an empty function, whose docstring states it, into a claim that no run can check.
 
-    `reason` says why; the other arguments are those of `claim`. It is reported like the others.
+    Arguments:
+    - `reason`: why it cannot be checked.
+    - The others are those of `claim`.
+
+    Returns a decorator that makes a `Claim`, which is reported like the others.
+
+    >>> from phiball.verification import unchecked
+    >>> @unchecked("Remark", id="X2", section=2, reason="it compares papers")
+    ... def novelty():
+    ...     "No earlier paper has this result."
+    >>> novelty.run().verdict.value
+    'not checkable'
     """
     return claim(
         label,

@@ -10,7 +10,11 @@ from math import inf, isfinite, log, sqrt
 
 
 class Verdict(StrEnum):
-    """What a run of a claim says about the statement that the paper prints."""
+    """What a run of a claim says about the statement that the paper prints.
+
+    >>> [verdict.value for verdict in Verdict]
+    ['holds', 'holds as corrected', 'refuted', 'not checkable', 'not reached']
+    """
 
     HOLDS = "holds"
     CORRECTED = "holds as corrected"
@@ -33,7 +37,15 @@ class Quantity(StrEnum):
 class Evidence:
     """By how much an inequality is violated on one example, and how much rounding may explain.
 
-    `note` says in words what was measured; it is shown beside the numbers. `quantity` says it as data.
+    Arguments:
+    - `violation`: at most zero if the inequality holds exactly. NaN is an error of the claim.
+    - `tolerance`: a finite number that is not negative.
+    - `note`: what was measured, in words; it is shown beside the numbers.
+    - `quantity`: the same as data, for `verify_solver`.
+
+    >>> evidence = Evidence(violation=3e-16, tolerance=1e-15, note="primal - dual")
+    >>> evidence.holds, round(evidence.ratio, 3)
+    (True, 0.3)
     """
 
     violation: float
@@ -76,10 +88,18 @@ class Fit:
 class Curve:
     """A positive quantity y measured at four scales x or more, beside the bound stated for it.
 
-    A statement yields it along with its evidence; the report draws it, both axes logarithmic.
-
+    Arguments:
     - `title`, `x_label`, `y_label`, `bound_label`: words for the plot; `bound_label` says whose bound it is.
+    - `x`, `y`: the scales and the measured values, positive numbers.
     - `bound`: the stated bound at each x.
+
+    A statement yields it along with its evidence. The report draws it with logarithmic axes.
+
+    >>> curve = Curve.of_order("bias", "n", [2, 4, 8, 16], [0.5, 0.25, 0.125, 0.0625], power=-1)
+    >>> print(curve.fit)  # the exponent, with its 99 % confidence interval
+    -1.000 [-1.000, -1.000]
+    >>> curve.at_most(-0.5, slack=0.01).holds
+    True
     """
 
     title: str
@@ -103,7 +123,7 @@ class Curve:
     def of_order(
         cls, title: str, x_label: str, x: Sequence[float], y: Sequence[float], power: float, logs: float = 0.0
     ) -> Curve:
-        """An O-statement: y over x beside c x^power log(x)^logs, with the c that makes them meet at x[0]."""
+        """The curve of an O-statement: the bound is c x^power log(x)^logs, which meets y at x[0]."""
         stated = [a**power * log(a) ** logs for a in x]
         bound = tuple(y[0] * b / stated[0] for b in stated)
         words = f"{x_label}^{power:g}" + (f" log^{logs:g}" if logs else "")
@@ -123,15 +143,15 @@ class Curve:
         return Fit(slope, slope - half, slope + half)
 
     def at_most(self, exponent: float, slack: float) -> Evidence:
-        """The claim that y grows no faster (falls no slower) than x^exponent, up to `slack`."""
+        """Evidence that y grows no faster (falls no slower) than x^exponent, up to `slack`."""
         return Evidence(self.fit.slope - exponent, slack, f"{self.title}: exponent {self.fit}")
 
     def exactly(self, exponent: float, slack: float) -> Evidence:
-        """The claim that y goes like x^exponent, up to `slack`."""
+        """Evidence that y grows like x^exponent, up to `slack`."""
         return Evidence(abs(self.fit.slope - exponent), slack, f"{self.title}: exponent {self.fit}")
 
     def below_bound(self, slack: float = 0.0) -> Evidence:
-        """The claim that y is at most its bound at every x, up to `slack` relative."""
+        """Evidence that y is at most its bound at every x, up to `slack` relative."""
         worst = max(b / c for b, c in zip(self.y, self.bound, strict=True))
         return Evidence(worst - 1, slack, f"{self.title}: at most {worst:.4g} of the bound")
 

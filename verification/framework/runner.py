@@ -43,7 +43,12 @@ DEEP = 10.0  # how many times more examples a deep search takes
 
 
 def all_claims() -> list[Claim]:
-    """Every claim, in the order of the paper."""
+    """All claims of `phiball.verification.claims`, in the order of the paper.
+
+    >>> from phiball.verification import all_claims
+    >>> all_claims()[0]
+    Claim(A1 strong_duality: holds as corrected)
+    """
     package = import_module("phiball.verification.claims")
     names = [module.name for module in walk_packages(package.__path__, f"{package.__name__}.")]
     values = [value for name in names for value in vars(import_module(name)).values()]
@@ -61,12 +66,16 @@ def _place(claim: Claim) -> tuple[int, int, int, str]:
 
 
 def find(select: str | None = None, section: str | int | None = None) -> list[Claim]:
-    """The claims whose id or name is `select`, or else whose id, name, label or title contains it.
+    """Find claims by id or name, or else by a part of their id, name, label or title.
 
-    `section` is one of the paper, 2 to 6, or "beyond"; by default all are searched.
+    Arguments:
+    - `select`: the text to look for; None for all claims.
+    - `section`: a section of the paper, 2 to 6, or "beyond"; None for all.
 
-    >>> [f"{claim.id} {claim.name}" for claim in find("strong_duality")]
-    ['A1 strong_duality']
+    Returns the claims in the order of the paper. Raises ValueError if there is none.
+
+    >>> find("strong_duality")
+    [Claim(A1 strong_duality: holds as corrected)]
     """
     claims = all_claims()
     if section is not None:
@@ -103,8 +112,10 @@ def run(
 ) -> list[Result]:
     """Run the chosen claims and return their results, in the order of the paper.
 
-    - `select`, `section`: as for `find`; `deep`: search ten times as many examples.
-    - `backend`: the active one by default.
+    Arguments:
+    - `select`, `section`: as for `find`.
+    - `deep`: True searches ten times as many examples; `seed`: of the search.
+    - `backend`: the name of a backend; the active one by default.
     - `jobs`: the number of new processes to run on, of one thread each. The results do not depend on it. By
       default, and for a single claim, everything runs in this process.
     - `on_result` receives each result, in order; `on_progress` the number of claims that are done and those

@@ -10,7 +10,11 @@ _JOINT = "\0"  # a space at which no line is broken
 
 
 class Outcome(StrEnum):
-    """The outcome of one claim on a solver."""
+    """The outcome of one claim on a solver.
+
+    >>> [outcome.value for outcome in Outcome]
+    ['passed', 'FAILED', 'RAISED', 'not asked']
+    """
 
     PASSED = "passed"
     FAILED = "FAILED"
@@ -20,13 +24,17 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class SolverCheck:
-    """One claim about the inner problem, put to a solver.
+    """One claim about the inner problem, applied to a solver by `verify_solver`.
 
-    - `id`, `name` and `title` are those of the claim, `examples` how many inner problems were solved.
+    - `id`, `name`, `title`: those of the claim.
+    - `outcome`: an `Outcome`; `examples`: the number of inner problems solved.
     - `example`: the smallest inner problem on which it fails; `wrong`: what is wrong there, in words.
-    - `returned` and `exact`: what the solver gave for it, and the solution in exact arithmetic.
+    - `returned`, `exact`: the solver's solution of it, and the solution in exact arithmetic.
 
     The last four are empty unless it failed or raised.
+
+    >>> SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
+    SolverCheck(A1 strong_duality: passed)
     """
 
     id: str
@@ -39,12 +47,24 @@ class SolverCheck:
     returned: str
     exact: str
 
+    def __repr__(self) -> str:
+        return f"SolverCheck({self.id} {self.name}: {self.outcome})"
+
 
 @dataclass(frozen=True)
 class SolverReport:
-    """All checks of one solver; `print` it.
+    """All checks of one solver, from `verify_solver`. Print it to see them.
 
-    `missing` are the fields that the solver does not return, which are not judged.
+    - `solver`: its name; `checks`: one `SolverCheck` per claim.
+    - `missing`: the fields that the solver does not return, which are not judged.
+    - `tol`, `backend`, `seconds`: how it was checked, and how long it took.
+
+    >>> passed = SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
+    >>> report = SolverReport("my_solver", (passed,), (), 0.0, "numba", 1.0)
+    >>> report
+    SolverReport(my_solver: 1 checks passed)
+    >>> report.ok
+    True
     """
 
     solver: str
@@ -69,14 +89,19 @@ class SolverReport:
         """Whether something was checked, and nothing failed."""
         return bool(self.passed) and not self.failures
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """How many checks passed or failed, in words."""
         asked = len(self.failures) + len(self.passed)
-        summary = (
-            f"{len(self.failures)} of {asked} checks failed" if self.failures else f"{asked} checks passed"
-        )
-        if not asked:
-            summary = "nothing was checked"
-        lines = [f"{self.solver}: {summary} ({self.backend} arrays, {self.seconds:.0f} s)"]
+        if self.failures:
+            return f"{len(self.failures)} of {asked} checks failed"
+        return f"{asked} checks passed" if asked else "nothing was checked"
+
+    def __repr__(self) -> str:
+        return f"SolverReport({self.solver}: {self.summary})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.solver}: {self.summary} ({self.backend} arrays, {self.seconds:.0f} s)"]
         for check in self.failures:
             lines += ["", f"{check.outcome}  {check.id} {check.name}  {check.title}"]
             rows = {

@@ -58,20 +58,22 @@ def verify_solver(
     effort: float = 1.0,
     seed: int = 0,
 ) -> SolverReport:
-    """Put every claim about the inner problem to your own solver, and report where it breaks.
+    """Apply every claim about the inner problem to your own solver, and report where it breaks.
 
-    `solve(losses, eta, divergence, *, p=None)` takes what `phiball.refimpl.worst_case` takes, and returns an
-    object with some of the fields `value`, `mu`, `weights` and `gap`: what is missing is not judged.
-
+    Arguments:
+    - `solve`: a function solve(losses, eta, divergence, *, p=None) that takes what
+      `phiball.refimpl.worst_case` takes. It returns an object with some of the fields `value`, `mu`,
+      `weights` and `gap`; missing fields are not judged.
     - `divergences`: those that it is meant for; all named ones by default.
-    - `laws`: False if it knows the uniform law only; then `p` is never given.
+    - `laws`: False if it knows the uniform law only; then `p` is never passed.
     - `batches`: False if it takes one row of losses only.
     - `tol`: by how much its values may be off, in the units of the losses, which reach 1e6. Weights and mu
       are then judged by the primal and the dual value that they give. Zero asks for rounding. The mass must
       be one to rounding in any case.
-    - `effort` multiplies the number of problems; `seed` repeats a search.
+    - `effort`: multiplies the number of problems; `seed`: repeats a search.
 
-    The problems are arrays of the active backend, in float64; the whole takes about half a minute.
+    Returns a `SolverReport`; print it. The problems are arrays of the active backend, in float64. It takes
+    about half a minute.
 
     >>> from types import SimpleNamespace
     >>> from phiball.refimpl import QUADRATIC
