@@ -113,5 +113,11 @@ def to_numpy(x: Array) -> Any:
 
 
 def ignore_float_warnings() -> AbstractContextManager[Any]:
-    """Silence NumPy's warnings of overflow and division by zero, where infinities are meant."""
+    """A context without NumPy's warnings of overflow and division by zero, where infinities are meant.
+
+    >>> import numpy as np
+    >>> with ignore_float_warnings():
+    ...     1 / np.zeros(1)
+    array([inf])
+    """
     return np.errstate(all="ignore")

@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
 from inspect import getsource, isfunction
@@ -27,7 +28,7 @@ from phiball.verification.report.math import formula
 PAGES = (
     "phiball",
     "phiball.refimpl",
-    # "phiball.refimpl.types",
+    "phiball.refimpl.types",
     "phiball.backends",
     "phiball.verification",
     "phiball.experiments",
@@ -136,6 +137,24 @@ class Page(pdoc.doc.Module):
             yield title, "\n".join(["| name | what it is |", "| --- | --- |", *rows])
 
 
+@contextmanager
+def named_aliases() -> Iterator[None]:
+    """Make signatures show `Array`, `Loss` and `Gradient` as links, and not what these stand for."""
+    types = "phiball.refimpl.types"
+    owners = {"Array": "phiball.backends", "Loss": types, "Gradient": types}
+    before = []
+    for module in [module for name, module in sys.modules.items() if name.startswith("phiball.")]:
+        for alias, owner in owners.items():
+            if alias in vars(module) and module.__name__ != owner:
+                before.append((module, alias, getattr(module, alias)))
+                setattr(module, alias, type(alias, (), {"__module__": owner}))
+    try:
+        yield
+    finally:
+        for module, alias, value in before:
+            setattr(module, alias, value)
+
+
 @cache
 def page(name: str) -> Page:
     """The page of the module of that name."""
@@ -144,7 +163,8 @@ def page(name: str) -> Page:
 
 def first_line(text: str | None) -> str:
     """The first line of a docstring, fit for a cell of a Markdown table."""
-    return (text or "").strip().partition("\n")[0].replace("|", r"\|")
+    line = (text or "").strip().partition("\n")[0]
+    return re.sub(r"\$[^$]*\$|\|", lambda match: r"\|" if match[0] == "|" else match[0], line)
 
 
 def to_html(markdown: str) -> str:
@@ -173,9 +193,13 @@ def build(folder: Path) -> list[Path]:
     pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")
     pages = {name: page(name) for name in PAGES}
-    texts = {f"{name.replace('.', '/')}.html": pdoc.render.html_module(p, pages) for name, p in pages.items()}
-    texts["index.html"] = pdoc.render.html_index(pages)
-    texts["search.js"] = pdoc.render.search_index(pages)
+    with named_aliases():
+        texts = {
+            f"{name.replace('.', '/')}.html": pdoc.render.html_module(shown, pages)
+            for name, shown in pages.items()
+        }
+        texts["index.html"] = pdoc.render.html_index(pages)
+        texts["search.js"] = pdoc.render.search_index(pages)
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

@@ -13,29 +13,70 @@ from typing import Protocol, TypeAlias
 
 from phiball.backends import Array, Rng
 from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.printing import one_line
+
+__all__ = ["Estimator", "Gradient", "Law", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""loss(x, i): the losses (k,) of points x (k,) + event, each of its own point alone."""
+"""A function loss(x, i): the losses (k,) of points x (k,) + event, each of its own point alone.
+
+>>> import numpy as np
+>>> y = np.array([1.0, -1.0])
+>>> loss: Loss = lambda x, i: np.maximum(0, 1 - y[i] * x[:, 0])
+>>> loss(np.array([[0.5], [0.5]]), np.array([0, 1])).tolist()
+[0.5, 1.5]
+"""
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""gradient(x, i): the gradients of the losses of points x (k,) + event in x itself, of the shape of x."""
+"""A function gradient(x, i): the gradients of the losses of points x (k,) + event in x, of its shape.
+
+With torch losses it is `functools.partial(phiball.backends.input_gradient, loss)`.
+
+>>> import numpy as np
+>>> gradient: Gradient = lambda x, i: 2 * x  # of the loss |x|^2
+>>> gradient(np.array([[1.0, 2.0]]), np.array([0])).tolist()
+[[2.0, 4.0]]
+"""
 
 
 class Law(Protocol):
-    """A reference law nu_z: a Ball, a Gaussian, or anything else with their `sample`."""
+    """A reference law nu_z: a Ball, a Gaussian, or anything else with their `sample`.
+
+    >>> import numpy as np
+    >>> from phiball import ENTROPIC, rng, robust_risk
+    >>> class Laplace:
+    ...     def sample(self, z, n, rng, *, event_ndim=1):
+    ...         batch, event = z.shape[: z.ndim - event_ndim], z.shape[z.ndim - event_ndim :]
+    ...         shape = (*batch, n, *event)
+    ...         b = rng.exponential(shape, like=z) - rng.exponential(shape, like=z)
+    ...         return np.expand_dims(z, axis=len(batch)) + b
+    >>> risk = robust_risk(
+    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, samples=100, rng=rng(0)
+    ... )
+    >>> bool(risk.value < 1)
+    True
+    """
 
     def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` independent points of nu_z for each z (batch + event); shape batch + (n,) + event."""
+        """Draw `n` independent points of nu_z for each z, batch + event; the shape is batch + (n,) + event.
+
+        `event_ndim` trailing axes of z make up one point.
+        """
 
 
 @dataclass(frozen=True)
 class LevelGroup:
     """The data points that get one level, and how their solutions count.
 
-    - `level`: l, for 2^l perturbed points per data point;
-    - `members`: the places of the data points in the batch;
-    - `scale`: what multiplies their values and weights, 1/P(l) for RT-MLMC;
-    - `telescoping`: whether the mean of the two halves is subtracted (see `signed_weights`).
+    - `level`: l, for 2^l perturbed points per data point.
+    - `members`: the places of the data points in the batch.
+    - `scale`: the factor of their values and weights, 1/P(l) for RT-MLMC.
+    - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.refimpl.signed_weights`.
+
+    >>> import numpy as np
+    >>> from phiball import SG, rng
+    >>> SG(3).assign_levels(2, rng(0), like=np.empty(0))
+    [LevelGroup(level=3, members=(0, 1), scale=1.0, telescoping=False)]
     """
 
     level: int
@@ -45,7 +86,19 @@ class LevelGroup:
 
 
 class Estimator(Protocol):
-    """How many perturbed points each data point of a batch gets: SG, RTMLMC, or your own."""
+    """How many perturbed points each data point of a batch gets: SG, RTMLMC, or your own.
+
+    >>> import numpy as np
+    >>> from phiball import ENTROPIC, Ball, RegularizedLoss, rng
+    >>> from phiball.refimpl.types import LevelGroup
+    >>> class TwoLevels:  # 4 perturbed points for even data points, 16 for odd ones
+    ...     def assign_levels(self, n, rng, *, like):
+    ...         even, odd = tuple(range(0, n, 2)), tuple(range(1, n, 2))
+    ...         return [LevelGroup(2, even, 1.0, False), LevelGroup(4, odd, 1.0, False)]
+    >>> objective = RegularizedLoss(Ball(2, 1.0), 1.0, ENTROPIC, TwoLevels())
+    >>> len(objective.points(lambda x, i: x[:, 0], np.zeros((6, 3)), rng=rng(0)).points)
+    60
+    """
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign a level to each of n data points; every place 0, ..., n - 1 is in exactly one group.
@@ -58,23 +111,37 @@ class Estimator(Protocol):
 class PreparedProposal:
     """A proposal made ready for a batch of data points.
 
-    - `x` (N,) + event: the data points;
-    - `eta`: the weight of the divergence, one number or (N,), one for each data point;
-    - `draw(index, n, rng)`: n points of each data point of `index` (k,), shape (k, n) + event, and the log of
-      the reference density over the density that they were drawn from, (k, n).
+    - `x` (N,) + event: the data points.
+    - `eta`: the weight of the divergence, a number or an array (N,).
+    - `draw`: a function draw(index, n, rng) that returns n points of each data point of `index` (k,), of
+      shape (k, n) + event, and the log of the reference density over that which they were drawn from, (k, n).
+
+    >>> import numpy as np
+    >>> from phiball import Ball, Uniform, rng
+    >>> source, x = rng(0), np.zeros((5, 3))
+    >>> prepared = Uniform().prepare(Ball(2, 0.5), x, 1.0, lambda x, i: 0 * x, source, 100)
+    >>> points, log_w = prepared.draw(np.array([0, 4]), 8, source)
+    >>> points.shape, log_w.shape
+    ((2, 8, 3), (2, 8))
     """
 
     x: Array
     eta: float | Array
     draw: Callable[[Array, int, Rng], tuple[Array, Array]]
+    __repr__ = one_line
 
 
 class Proposal(Protocol):
-    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own."""
+    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own.
+
+    >>> from phiball import ENTROPIC, Ball, Tilted
+    >>> proposal: Proposal = Tilted()
+    >>> proposal.valid_for(Ball(2, 0.5), ENTROPIC)
+    """
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the weights of a data point's points are made to sum to one."""
+        """Whether the weights of the points of each data point are normalised to sum to one."""
 
     def valid_for(self, law: Law, divergence: Divergence) -> None:
         """Raise unless points can be drawn for that law and weighted for that divergence."""

@@ -60,7 +60,7 @@ def valid_array(name: str, x: Array) -> None:
 
 
 def valid_losses(losses: Array) -> None:
-    """Raise unless `losses` is a floating-point array with at least one entry a row."""
+    """Raise unless `losses` is a floating-point array with at least one entry per row."""
     valid_array("losses", losses)
     if losses.ndim == 0 or losses.shape[-1] == 0:
         raise ValueError(

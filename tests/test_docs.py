@@ -125,6 +125,10 @@ def test_formulas_are_rendered_without_the_network(site: Path) -> None:
     assert network_loads(site) == []
 
 
+def test_the_bars_of_a_formula_survive_a_table() -> None:
+    assert builder.first_line("A $|x|$ | b\nrest") == r"A $|x|$ \| b"
+
+
 # --- the checks themselves can fail ---------------------------------------------------------------
 
 

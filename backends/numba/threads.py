@@ -25,7 +25,11 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def threads() -> int:
-    """How many threads the kernels use: PHIBALL_THREADS, else the cores given to this process."""
+    """The number of threads that kernels may use: PHIBALL_THREADS, else the cores given to this process.
+
+    >>> threads() >= 1
+    True
+    """
     text = os.environ.get(VARIABLE)
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

@@ -37,16 +37,16 @@ class SG:
     level: int
 
     def __post_init__(self) -> None:
-        """Raise on a level that is none."""
+        """Validate the level."""
         _valid_level(self.level)
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """All n data points at the one level."""
+        """Assign the same level to all n data points."""
         return [LevelGroup(self.level, tuple(range(n)), 1.0, False)]
 
     @property
     def evaluations(self) -> float:
-        """Perturbed points a data point: 2^level."""
+        """The number of perturbed points per data point, 2^level."""
         return 2.0**self.level
 
 
@@ -75,24 +75,24 @@ class RTMLMC:
     allocation: str = "random"
 
     def __post_init__(self) -> None:
-        """Raise on a level or an allocation that is none."""
+        """Validate the level and the allocation."""
         _valid_level(self.level)
         if self.allocation not in ("random", "stratified"):
             raise ValueError(f"allocation is {self.allocation!r}; expected 'random' or 'stratified'")
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """P(l) for l = 0, ..., level."""
+        """The probability P(l) of each level l = 0, ..., L."""
         total = 2 - 2.0**-self.level
         return tuple(2.0**-k / total for k in range(self.level + 1))
 
     @property
     def evaluations(self) -> float:
-        """Perturbed points a data point, in the mean: (L+1)/(2 - 2^-L)."""
+        """The mean number of perturbed points per data point, (L+1)/(2 - 2^-L)."""
         return (self.level + 1) / (2 - 2.0**-self.level)
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """The n data points by level."""
+        """Assign a random level to each of n data points, and group them by it."""
         xp = array_namespace(like)
         if self.allocation == "random":
             u = rng.uniform((n,), like=like)

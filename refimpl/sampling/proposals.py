@@ -48,18 +48,18 @@ class Uniform:
 
     @property
     def self_normalised(self) -> bool:
-        """All weights are one."""
+        """False: all weights are one."""
         return False
 
     def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise on a law that cannot be drawn in this way."""
+        """Raise unless the law can be drawn in this way."""
         if not isinstance(law, Ball) and self != Uniform():
             raise ValueError(f"proposal is {self!r}; expected Uniform() for a law that is not a Ball")
 
     def prepare(
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
-        """Nothing has to be got ready."""
+        """Prepare the draws from the law, for data points x (N,) + event."""
         how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
         xp = array_namespace(x)
 
@@ -115,13 +115,13 @@ class Tilted:
     self_normalised: bool = False
 
     def __post_init__(self) -> None:
-        """Raise on settings that make no proposal."""
+        """Validate the settings."""
         if self.kappa is not None:
             valid_number("kappa", self.kappa, above=0.0)
         valid_count("retilt", self.retilt, 0)
 
     def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise on a law that cannot be tilted, or a divergence for which the weights are not exact."""
+        """Raise unless the law can be tilted, and the weights are exact for the divergence."""
         if not callable(getattr(law, "sample_tilted", None)):
             raise TypeError(f"ball is {law!r}; expected a Ball or a Gaussian, which can be tilted")
         if isinstance(law, Ball) and law.norm not in (1.0, 2.0, float("inf")):
@@ -137,7 +137,7 @@ class Tilted:
     def prepare(
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
-        """Take the gradients in the data points, and anew at tilted points as often as `retilt` says."""
+        """Take the gradients at the data points x (N,) + event, and `retilt` times again at tilted points."""
         xp = array_namespace(x)
         every = indices(x)
         g = _gradients(gradient, detach(x), every, chunk)

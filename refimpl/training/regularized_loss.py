@@ -134,7 +134,7 @@ class RegularizedLoss:
     proposal: Proposal = field(default_factory=Uniform)
 
     def __post_init__(self) -> None:
-        """Raise on what does not make an objective."""
+        """Validate the parts of the objective."""
         valid_divergence(self.divergence)
         object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
         for name, kind, verb in [

@@ -24,7 +24,11 @@ class Verdict(StrEnum):
 
 
 class Quantity(StrEnum):
-    """What a piece of evidence about the inner problem measures; `verify_solver` sets tolerances by it."""
+    """What a piece of evidence about the inner problem measures; `verify_solver` sets tolerances by it.
+
+    >>> [quantity.value for quantity in Quantity]
+    ['value', 'weights', 'mu', 'mass', 'gap']
+    """
 
     VALUE = "value"  # a value, or the value that weights or mu attain
     WEIGHTS = "weights"  # weights entry by entry
