@@ -34,9 +34,10 @@ def level(row: Row) -> str:
 
 
 def draw(table: Table) -> dict[str, Figure]:
-    """The figures `landscape` and, for each reading, `densities-READING`."""
+    """The figures `overview`, `landscape` and, for each reading, `densities-READING`."""
     landscapes = rows_of(table, "landscape")
     return {
+        "overview": _draw_overview(table, landscapes[-1]),
         "landscape": _draw_landscapes(table, landscapes),
         **{f"densities-{row['reading']}": _draw_densities(table, row) for row in landscapes},
     }
@@ -50,6 +51,35 @@ def _curve(table: Table, values: Any) -> tuple[Any, Any]:
     moves = np.abs(np.diff(y)) > 1e-4 * np.abs(y).max()
     kept = np.concatenate([[True], moves]) | np.concatenate([moves, [True]])
     return x[kept], y[kept]
+
+
+def _draw_overview(table: Table, landscape: Row) -> Figure:
+    """The loss, and its worst-case densities at a large, a medium and a small eta: the README's picture."""
+    from matplotlib.figure import Figure
+
+    last = len(table.config.etas) - 1
+    numbers = sorted({0, min(1, last), last})
+    figure = Figure(figsize=(9, 2.5), layout="constrained")
+    first, *others = figure.subplots(1, 1 + len(numbers))
+    first.plot(*_curve(table, landscape["losses"]), color="black", linewidth=1.5)
+    first.set(title="a loss on a ball", ylabel="f(x)")
+    top = 0.0
+    for name, colour in (("entropic", BLUE), ("quadratic", ORANGE)):
+        rows = rows_of(table, "density", reading=landscape["reading"], regularisation=name)
+        top = max(top, *(rows[number]["largest"] for number in numbers))
+        for axes, number in zip(others, numbers, strict=True):
+            x, density = _curve(table, rows[number]["density"])
+            axes.fill_between(x, density, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(x, density, color=colour, linewidth=1.5, label=name)
+            axes.set(title=f"worst case, $\\{level(rows[number])}$")
+    for axes in others:
+        axes.set(ylim=(0, 1.1 * top))
+    others[0].set_ylabel("density")
+    others[0].legend(frameon=False, loc="upper left")
+    for axes in (first, *others):
+        axes.set(xlabel="x", xlim=(-1.02 * table.config.radius, 1.02 * table.config.radius))
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _draw_landscapes(table: Table, rows: list[Row]) -> Figure:

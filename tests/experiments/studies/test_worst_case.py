@@ -325,8 +325,12 @@ def test_sheets_show_every_worst_case() -> None:
 def test_figures_have_the_panels_of_the_paper() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     figures = STUDY.draw(table())
-    assert list(figures) == ["landscape", "densities-literal", "densities-scaled"]
+    assert list(figures) == ["overview", "landscape", "densities-literal", "densities-scaled"]
     assert len(figures["landscape"].axes) == 2
+    _, *worst = figures["overview"].axes  # from large to small eta the mass gathers
+    heights = [max(line.get_ydata().max() for line in one.lines) for one in worst]
+    assert heights == sorted(heights)
+    assert len(heights) == 3
     for reading in READINGS:
         axes = figures[f"densities-{reading}"].axes
         assert [one.get_title() for one in axes[:5]] == list(study.REGULARISATIONS)
