@@ -1,4 +1,4 @@
-# make test | test-fast | verify | verify-full | errata | docs | bench | lint | format | clean
+# make test | test-fast | verify | verify-full | errata | docs | pictures | bench | lint | format | clean
 # Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -11,8 +11,10 @@ export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba-$(shell cat backends/numba/*.p
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 # Which benchmark: inner, attacks, sampling, estimators, training or settings.
 BENCH ?= inner
+# What takes the picture of a page.
+BROWSER ?= chromium
 
-.PHONY: test test-fast verify verify-full errata docs bench lint format clean
+.PHONY: test test-fast verify verify-full errata docs pictures bench lint format clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -43,6 +45,14 @@ errata: $(READY)
 # One page per package, with every public name; a test builds them too.
 docs: $(READY)
 	$(BIN)/python docs/build.py site
+
+# The pictures of README.md: worst-case densities, and the page of results in a Chromium without a window.
+pictures: verify
+	$(BIN)/phiball run worst-case --scale small
+	cp results/worst-case/small/overview.png experiments/studies/worst_case/overview.png
+	$(BROWSER) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,760 \
+	  --screenshot=verification/claims.png file://$(CURDIR)/results/verify/claims.html
+	$(BIN)/python -c 'import sys; from PIL import Image; Image.open(sys.argv[1]).convert("RGB").quantize(256).save(sys.argv[1], optimize=True)' verification/claims.png
 
 $(VENV)/bench: $(READY)
 	$(PIP) --no-build-isolation -e '.[bench]'

@@ -1,0 +1,219 @@
+"""The pages run and lead somewhere: examples, links, pictures, commands and figures are what they say."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections import Counter
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from itertools import takewhile
+
+import pytest
+
+from tests.support.paths import ROOT
+
+UNREAD = {".venv", "build", "results", "site"}  # folders of what is made, not written
+PAGES = [
+    path
+    for path in sorted(ROOT.rglob("*.md"))
+    if not UNREAD & set(path.relative_to(ROOT).parts) and not path.relative_to(ROOT).parts[0].startswith(".")
+]
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
+BLOCK = re.compile(r"^```python\n(.*?)^```\n\n((?:    [^\n]*\n)+)", re.DOTALL | re.MULTILINE)
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+WORDS = 1200
+
+EXAMPLES = [
+    pytest.param(code, output, id=f"{name}-{number}")
+    for name, text in TEXTS.items()
+    for number, (code, output) in enumerate(BLOCK.findall(text))
+]
+
+
+def links(text: str) -> list[str]:
+    """The targets of the links and pictures of a page, outside its code."""
+    return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCED.sub("", text)))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", text), re.MULTILINE)
+    explicit = set(re.findall(r'<a id="([^"]+)"', text))
+    return explicit | {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def broken(page: str, text: str) -> list[str]:
+    """The links of a page that lead nowhere; those to other hosts are not followed."""
+    lost = []
+    for link in links(text):
+        if link.startswith(("https://", "mailto:")):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (ROOT / page).parent / target if target else ROOT / page
+        reached = file.exists() and (not anchor or anchor in anchors(file.read_text(encoding="utf-8")))
+        lost += [] if reached else [link]
+    return lost
+
+
+def commands(text: str, program: str) -> list[list[str]]:
+    """The words after `program` wherever a page names a command, in a line of code or in quotation marks."""
+    lines = re.sub(r"\\\n\s*", "", text).replace(" && ", "\n    ").splitlines()
+    code = [line.strip() for line in lines if line.startswith("    ")] + re.findall(r"`([^`\n]+)`", text)
+    pattern = re.compile(rf"^(?:[A-Z_]+=\S+ |\.venv/bin/)*{program} ([^#]*)")
+    return [shlex.split(match[1]) for line in code if (match := pattern.match(line))]
+
+
+def unknown_targets(text: str) -> set[str]:
+    """The make targets that a page names and the Makefile lacks."""
+    known = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {words[0] for words in commands(text, "make") if words and "=" not in words[0]}
+    return named - known
+
+
+@cache
+def help_of(path: tuple[str, ...]) -> str:
+    """What `phiball PATH --help` prints; nothing if there is no such command."""
+    app = import_module("phiball.experiments.cli.app").app
+    runner = import_module("typer.testing").CliRunner()
+    shown = runner.invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+    return str(shown.stdout) if shown.exit_code == 0 else ""
+
+
+def unknown_options(words: list[str]) -> set[str]:
+    """What of `phiball WORDS` the command line does not know: the command, or options."""
+    path = tuple(word for word in takewhile(lambda word: not word.startswith("-"), words) if word.islower())
+    known = set(re.findall(r"--[\w-]+", help_of(path)))
+    named = {word.partition("=")[0] for word in words if word.startswith("--")}
+    return named - known if known else {" ".join(path)}
+
+
+def test_there_are_pages() -> None:
+    assert {"README.md", "CONTRIBUTING.md", "refimpl/TRAINING.md", "verification/README.md"} <= set(TEXTS)
+    assert len([name for name in TEXTS if name.startswith("experiments/studies/")]) == 4
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_example_shows_its_output(page: str) -> None:
+    assert len(BLOCK.findall(TEXTS[page])) == TEXTS[page].count("```python")
+
+
+@pytest.mark.parametrize(("code", "output"), EXAMPLES)
+def test_example(code: str, output: str) -> None:
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(compile(code, "a page", "exec"), {"__name__": "__main__"})
+    assert printed.getvalue().splitlines() == [line[4:] for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_and_pictures_exist(page: str) -> None:
+    assert broken(page, TEXTS[page]) == []
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_make_targets_exist(page: str) -> None:
+    assert unknown_targets(TEXTS[page]) == set()
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_commands_exist(page: str) -> None:
+    pytest.importorskip("typer", reason="typer: not installed")
+    for words in commands(TEXTS[page], "phiball"):
+        assert unknown_options(words) == set(), words
+
+
+def test_the_checks_can_fail() -> None:
+    pytest.importorskip("typer", reason="typer: not installed")
+    text = "see [a](b.md), [c](README.md#d), ![e](f.png) and [g](#h)\n\n    make nonsense  # i\n"
+    assert broken("README.md", text) == ["b.md", "README.md#d", "f.png", "#h"]
+    assert unknown_targets(text) == {"nonsense"}
+    assert commands("    X=1 phiball run worst-case --oops 3  # j", "phiball") == [
+        ["run", "worst-case", "--oops", "3"]
+    ]
+    assert unknown_options(["run", "worst-case", "--oops", "3"]) == {"--oops"}
+    assert unknown_options(["run", "nonsense"]) == {"run nonsense"}
+    assert unknown_options(["verify", "--section=3", "--deeper"]) == {"--deeper"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len(TEXTS["README.md"].split()) <= WORDS
+
+
+def test_prose_is_wrapped() -> None:
+    wide = [
+        f"{page}: {line}"
+        for page, text in TEXTS.items()
+        if page not in ("CHANGELOG.md", "verification/ERRATA.md")  # one is a list, the other is generated
+        for line in text.splitlines()
+        if len(line) > 100 and not line.startswith("|")
+    ]
+    assert wide == []
+
+
+def test_pictures_are_small() -> None:
+    pictures = {
+        (ROOT / page).parent / link for page in TEXTS for link in links(TEXTS[page]) if link.endswith(".png")
+    }
+    assert len(pictures) >= 9
+    assert {picture.name: size for picture in pictures if (size := picture.stat().st_size) > 100_000} == {}
+
+
+def test_the_verdicts_are_those_of_the_claims() -> None:
+    """The table of `verification/README.md` and the sentence of `README.md` count the recorded verdicts."""
+    verification = pytest.importorskip("phiball.verification", reason="hypothesis: not installed")
+    claims = verification.all_claims()
+    counted = Counter(claim.verdict.value for claim in claims)
+    numbers = [counted[name] for name in ("holds", "holds as corrected", "refuted", "not checkable")]
+    (row,) = re.findall(r"^\| all \|(.+)\|$", TEXTS["verification/README.md"], re.MULTILINE)
+    assert [int(cell) for cell in row.split("|")] == [len(claims), *numbers]
+    (said,) = re.findall(r"reports (\d+ claims: [^.]+)\.", TEXTS["README.md"])
+    assert [int(number) for number in re.findall(r"\d+", said)] == [len(claims), *numbers]
+
+
+@pytest.mark.parametrize("folder", ["refimpl"])
+def test_the_names_of_a_map_exist(folder: str) -> None:
+    """Every `name` in the last column of the map of the paper is public there."""
+    package = import_module(f"phiball.{folder}")
+    _, _, table = TEXTS[f"{folder}/README.md"].partition("| paper | what it is | here |\n")
+    rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
+    names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
+    names -= {"clip", "sample"}  # a field and a method, named with what they belong to
+    assert len(names) > 40
+    assert names <= set(package.__all__)
+
+
+def test_the_journeys_lead_through_the_code() -> None:
+    """Every file of a journey exists, and holds the names that its row gives."""
+    _, _, journeys = TEXTS["CONTRIBUTING.md"].partition("## Four journeys through the code")
+    rows = re.findall(r"^\| `([\w/.]+)` \| (.+) \|$", journeys.partition("\n## ")[0], re.MULTILINE)
+    assert len(rows) > 20
+    for file, text in rows:
+        source = (ROOT / file).read_text(encoding="utf-8")
+        names = [name for word in re.findall(r"`([\w.]+)`", text) for name in word.split(".")]
+        assert [name for name in names if not re.search(rf"\b{name}\b", source)] == [], file
+
+
+def test_the_map_shows_the_folders() -> None:
+    """Every folder of the map exists, and every package is on it."""
+    _, _, section = TEXTS["CONTRIBUTING.md"].partition("## The map")
+    lines = re.findall(r"^    (  )?(\w+)/ ", section.partition("\n## ")[0], re.MULTILINE)
+    shown, top = set(), ""
+    for indent, name in lines:
+        top = top if indent else name
+        shown.add(f"{top}/{name}" if indent else name)
+    assert [name for name in shown if not (ROOT / name).is_dir()] == []
+    packages = {path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("[a-z]*/*/__init__.py")}
+    assert {name for name in packages if not name.startswith(("tests/", "build/", "results/"))} <= shown
+
+
+def test_the_names_of_the_readme_exist() -> None:
+    package = import_module("phiball")
+    _, _, table = TEXTS["README.md"].partition("| to | use |\n")
+    rows = [line for line in table.partition("\n\n")[0].splitlines()[1:] if line.startswith("|")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(names) > 20
+    assert [name for name in names if not hasattr(package, name)] == []
