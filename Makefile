@@ -50,7 +50,7 @@ docs: $(READY)
 pictures: verify
 	$(BIN)/phiball run worst-case --scale small
 	cp results/worst-case/small/overview.png experiments/studies/worst_case/overview.png
-	$(BROWSER) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,760 \
+	$(BROWSER) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,700 \
 	  --screenshot=verification/claims.png file://$(CURDIR)/results/verify/claims.html 2>results/verify/browser.log
 	$(BIN)/python -c 'import sys; from PIL import Image; Image.open(sys.argv[1]).convert("RGB").quantize(256).save(sys.argv[1], optimize=True)' verification/claims.png
 
