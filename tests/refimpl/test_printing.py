@@ -25,7 +25,7 @@ from phiball.refimpl import (
     robust_risk,
     worst_case,
 )
-from tests.conftest import Arrays
+from tests.support.arrays import Arrays
 
 # Printed by dataclasses: their fields are numbers, names and functions.
 PLAIN = {
