@@ -57,8 +57,9 @@ def fast_cnn(width: int = 64, *, seed: int = 0) -> Any:
     >>> torch.allclose(fast_cnn(16)(x), cnn(16)(x), atol=1e-6)
     True
     """
+    from phiball.experiments.training import fast_layers as layers  # which imports torch
+
     width = valid_count("width", width)
-    layers = import_module("phiball.experiments.training.fast_layers")
     with torch_seed(seed) as torch:
         nn = torch.nn
         return nn.Sequential(  # in place: no layer needs the input of its ELU again
