@@ -9,10 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
 from threading import RLock
+from typing import TypeAlias
 
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
 _PARTS = 4  # per thread, as threads do not run at one speed
+
+Parts: TypeAlias = deque[partial[None] | None]
 
 
 @lru_cache
@@ -66,7 +69,8 @@ def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None
         work(0, rows)
         return
     step = -(-rows // (count * _PARTS))
-    parts = deque(partial(work, start, min(start + step, rows)) for start in range(0, rows, step))
+    parts: Parts = deque(partial(work, start, min(start + step, rows)) for start in range(0, rows, step))
+    parts.extend([None] * count)  # one for each thread: the end
     locks = [RLock() for _ in range(count - 1)]
     errors: list[BaseException] = []
 
@@ -92,18 +96,14 @@ def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None
         raise errors[0]
 
 
-def _run_all(parts: deque[partial[None]]) -> None:
-    """Call the parts one after another, until none is left."""
-    while True:
-        try:
-            part = parts.popleft()
-        except IndexError:
-            return
+def _run_all(parts: Parts) -> None:
+    for part in iter(parts.popleft, None):
         part()
 
 
-def _finish(parts: deque[partial[None]], locks: list[RLock]) -> None:
+def _finish(parts: Parts, locks: list[RLock]) -> None:
     """Drop the parts that have not begun, and wait for those that are running; harmless to call again."""
-    parts.clear()  # so that a worker that has yet to start keeps no array alive
+    parts.extendleft([None] * (1 + len(locks)))
     for lock in locks:
         lock.acquire()
+    parts.clear()  # so that a worker that has yet to start keeps no array alive

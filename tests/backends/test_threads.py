@@ -223,3 +223,4 @@ def test_interrupt_at_every_line() -> None:
         np.testing.assert_array_equal(seen, 1)
         seen[:] = 0
     assert interrupts > 30
+    assert sys.exc_info() == (None, None, None)
