@@ -8,7 +8,7 @@ from phiball.refimpl import RTMLMC, SG, Ball, Gaussian
 
 NORMS = (1, 2, inf)
 """Those with a projection and a tilted law in closed form."""
-ANY_NORM = (*NORMS, 1.5, 3.5)
+ANY_NORM = (*NORMS, 1.5, 3)
 """Also one on each side of 2 between them."""
 LARGE_NORM = 60
 """Close to the maximum norm, where powers may underflow."""

@@ -102,7 +102,7 @@ def test_a_peak_that_the_quadrature_would_miss_raises() -> None:
     twin = CONJUGATES["entropic twin"][0]
     for d, t in ((784, 1e4), (10_000, 5e3)):
         with pytest.raises(
-            ValueError, match=rf"divergence is twin and .* in {d} dimensions, a worst case too"
+            ValueError, match=rf"divergence is my entropic and .* in {d} dimensions, a worst case too"
         ):
             surrogate(np.eye(1, d), Ball(2, t), 1.0, twin)
         assert float(surrogate(np.eye(1, d), Ball(2, t), 1.0, ENTROPIC)[0]) < t
