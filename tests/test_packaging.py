@@ -51,19 +51,6 @@ print(json.dumps([value, [name for name in {HEAVY} if name in sys.modules]]))
     assert json.loads(fresh(code, tmp_path)) == [0.75, []]
 
 
-def test_the_root_loads_nothing_before_it_is_used(tmp_path: Path) -> None:
-    code = """
-import sys, phiball
-print([name for name in sys.modules if name.startswith("phiball.") or name == "numpy"])
-print(phiball.__version__)
-print(phiball.worst_case is phiball.refimpl.worst_case, phiball.rng is phiball.backends.rng)
-print(sorted(phiball.refimpl.__all__) == sorted(set(dir(phiball)) - {"rng", "input_gradient", "__version__"}))
-print(all(hasattr(phiball, name) for name in dir(phiball)), hasattr(phiball, "worst_cases"))
-"""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert fresh(code, tmp_path).splitlines() == ["[]", version, "True True", "True", "True False"]
-
-
 def test_the_check_of_lightness_can_fail(tmp_path: Path) -> None:
     code = f"import sys, mpmath; print([name for name in {HEAVY} if name in sys.modules])"
     assert "mpmath" in fresh(code, tmp_path)

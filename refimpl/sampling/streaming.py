@@ -80,7 +80,7 @@ def tiled(
 ) -> Iterator[tuple[Array, ...]]:
     """(x, i, ...): draw(places, m) gives m points of the data points at `places` (k,), and what goes along.
 
-    Its arrays have shape (k, m) + rest; they come in pieces of at most TILE points, one a row.
+    Its arrays have shape (k, m) + rest; they come in pieces of at most TILE points, one per row.
     """
     xp = array_namespace(z)
     every = indices(z)

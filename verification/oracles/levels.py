@@ -14,7 +14,7 @@ from scipy.special import beta, betainc
 
 
 def draws(k: int, n: int) -> Any:
-    """All k^n ways to draw n times from k points: their indices, one way a row."""
+    """All k^n ways to draw n times from k points: their indices, one way per row."""
     return np.array(list(product(range(k), repeat=n)))
 
 

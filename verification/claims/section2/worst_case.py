@@ -153,7 +153,7 @@ def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_
                 x, s = mp.mpf(gamma) / mp.mpf(q), (mp.mpf(v) - mu) / eta
                 young = definitions.phi(x, *instance[1:]) + definitions.conjugate(s, *instance[1:]) - s * x
                 apart.append(float(mp.mpf(q) * eta * young))
-    # One Fenchel gap a point: they add up to the duality gap, so that its rounding is theirs.
+    # One Fenchel gap per point: they add up to the duality gap, so that its rounding is theirs.
     yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
     exact = solve_exactly(problem.f, *instance, problem.p).value
     reached = definitions.primal(problem.f, w, *instance, problem.p)

@@ -167,7 +167,7 @@ def cost_of_estimators(
         ("queries of RT-MLMC, L = 6", "log2(1/eps)", BITS, few, [v * order[5] for v in halvings]),
     ):
         words = "T times the points solved"
-        curve = Curve(title, label, "queries a data point", words, tuple(x), tuple(y), tuple(bound))
+        curve = Curve(title, label, "queries per data point", words, tuple(x), tuple(y), tuple(bound))
         yield curve
         yield curve.at_most(1.0, 0.1)  # one point has a bracket of width 0, so the lowest levels cost less
         yield curve.below_bound(2.0**-44)

@@ -65,7 +65,7 @@ def _(level: int) -> tuple[float, ...]:
     formula=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L}{2 - 2^{-L}}",
     assumptions="one data point, with its level drawn from P",
     quote="the (expected) number of samples for RT-MLMC is n L/(2 - 2^-L)",
-    correction="(L+1)/(2 - 2^-L) samples a data point",
+    correction="(L+1)/(2 - 2^-L) samples per data point",
     corrected=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L + 1}{2 - 2^{-L}}",
     examples=31,
     level=st.integers(0, 30),
