@@ -67,8 +67,9 @@ else:  # what runs: everything is loaded on first use, so that the import is fas
         elif name in import_module("phiball.refimpl").__all__:
             value = getattr(import_module("phiball.refimpl"), name)
         else:
-            close = import_module("difflib").get_close_matches(name, __dir__(), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            known = {public.lower(): public for public in __dir__()}
+            close = import_module("difflib").get_close_matches(name.lower(), known, n=1)
+            hint = f"; did you mean {known[close[0]]!r}?" if close else ""
             # With obj=None the interpreter does not add a suggestion of its own.
             raise AttributeError(f"module 'phiball' has no attribute {name!r}{hint}", name=name, obj=None)
         globals()[name] = value
@@ -76,4 +77,4 @@ else:  # what runs: everything is loaded on first use, so that the import is fas
 
     def __dir__():
         public = import_module("phiball.refimpl").__all__
-        return sorted({*globals(), *_PACKAGES, *_FROM_BACKENDS, *public, "__version__"})
+        return sorted({*_PACKAGES, *_FROM_BACKENDS, *public, "__doc__", "__name__", "__version__"})

@@ -21,6 +21,8 @@ from tests.support.doc_pages import (
 )
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("pdoc", reason="pdoc: not installed")
 PACKAGES = ("phiball.refimpl", "phiball.refimpl.types", "phiball.backends", "phiball.verification")
 

@@ -28,6 +28,7 @@ def standing() -> list[str]:
     return violations(repository())
 
 
+@pytest.mark.slow
 def test_every_rule_is_kept() -> None:
     assert len(repository()) > 300
     assert not standing(), "\n".join(standing())

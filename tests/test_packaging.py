@@ -56,6 +56,7 @@ def test_the_check_of_lightness_can_fail(tmp_path: Path) -> None:
     assert "mpmath" in fresh(code, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_import_is_silent(tmp_path: Path) -> None:
     code = "import phiball.refimpl, phiball.backends, phiball.verification"
     assert fresh(code, tmp_path, "-W", "error") == ""
@@ -89,6 +90,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_phiball_is_the_only_import_name(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}

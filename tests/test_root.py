@@ -74,11 +74,13 @@ def test_the_import_loads_nothing(use: str, tmp_path: Path) -> None:
     assert fresh(f"import sys, phiball\n{use}\n{LOADED}", tmp_path) == []
 
 
+@pytest.mark.slow
 def test_the_first_use_loads_what_it_needs(tmp_path: Path) -> None:
     assert fresh(f"import sys, phiball\nphiball.rng\n{LOADED}", tmp_path) == ["numpy", "phiball.backends"]
     assert len(fresh(f"import sys, phiball\nphiball.worst_case\n{LOADED}", tmp_path)) == 3
 
 
+@pytest.mark.slow
 def test_sub_packages_resolve(tmp_path: Path) -> None:
     code = "import phiball\nprint(phiball.refimpl.Ball is phiball.Ball, phiball.backends.rng is phiball.rng)"
     assert fresh(code, tmp_path) == ["True", "True"]

@@ -10,7 +10,7 @@ import typer
 
 from phiball.experiments.cli.errors import one_line_errors
 
-app = typer.Typer(help="Benchmarks of the solvers, the attacks and the samples.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: speed, accuracy, training cost, and settings.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Threads that may be used.")]
 Out = Annotated[Path | None, typer.Option(help="The folder of the results.")]
 

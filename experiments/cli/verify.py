@@ -27,10 +27,10 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of the report [results/verify, or its folder selected for a part]."),
+        typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes [one per core].")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes (one per core).")] = None,
     errata: Annotated[
         Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
     ] = None,

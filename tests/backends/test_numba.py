@@ -150,6 +150,7 @@ def assert_selects(a: Any, rank: int) -> None:
     assert numba_kernels.select(a, rank) == (q, np.sum(a > q), np.sum(a >= q))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 400).flatmap(
         lambda n: st.tuples(
@@ -196,6 +197,7 @@ def test_a_loss_that_is_not_finite_is_seen(d: Divergence, m: int, bad: float) ->
         worst_case(g, 0.3, d, check=False)  # returns, whatever it is
 
 
+@pytest.mark.slow
 def test_second_process_loads_from_disk(tmp_path: Path) -> None:
     """The kernel's cache files are written by the first process and hit by the second."""
     code = (

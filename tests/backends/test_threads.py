@@ -160,6 +160,7 @@ def test_the_caller_works_alone_where_no_thread_can_be_started(monkeypatch: pyte
     module._pool.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_call_while_the_interpreter_shuts_down() -> None:
     code = (
         "import atexit, numpy as np\n"

@@ -64,6 +64,7 @@ def problem(case: dict[str, Any], arrays: Arrays) -> tuple[Conditional, Any, Any
     return data, loss, arrays.asarray(np.tile(case["places"], (3, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_strong_duality(seed: int, arrays: Arrays) -> None:
     """L1, L2: the library's duals are the values of the primal programs; the plain plans give more."""

@@ -52,6 +52,7 @@ def _numpy() -> Iterator[None]:
 # --- The claims of the paper ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claim_reaches_its_recorded_verdict(name: str) -> None:
     result = CLAIMS[name].run()
@@ -71,6 +72,7 @@ def test_claim_reaches_its_verdict_on_other_arrays(name: str, backend: str) -> N
     assert result.verdict is result.recorded, result.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), MUTANTS)
 def test_claim_rejects_its_mutant(name: str, fault: str) -> None:
     result = CLAIMS[name].run(mutant=fault, shrink=False)
@@ -117,6 +119,7 @@ def test_a_claim_belongs_to_the_section_of_its_package_or_the_one_it_names() -> 
         claim("x", id="X", verdict=Verdict.HOLDS)(lambda: Evidence(0, 0))
 
 
+@pytest.mark.slow
 def test_every_claim_has_a_name_and_a_group_of_its_own() -> None:
     names = [entry.name for entry in all_claims()]
     assert len(set(names)) == len(names)

@@ -25,6 +25,8 @@ from phiball.verification.report.json import to_json
 from tests.support import worker_tasks
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 FEW = "pricing"  # a handful of quick claims
 posix = pytest.mark.skipif(os.name != "posix", reason="process groups: not on this system")
 

@@ -268,6 +268,7 @@ def test_figure_draws_every_point_and_lists_it() -> None:
 # --- The errata -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_errata_are_current() -> None:
     """`make errata` writes the file; it holds no number that another machine would round otherwise."""
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()

@@ -15,6 +15,8 @@ from phiball.verification.report.html import to_html
 from tests.support.browser import Browser, find_browser
 from tests.support.reports import results
 
+pytestmark = pytest.mark.slow
+
 # Sizes of what must be seen, and all that sticks out of the page and is not scrolled inside it.
 MEASURE = """(() => {
   const box = e => e.getBoundingClientRect();

@@ -17,6 +17,8 @@ from phiball.verification import Evidence, Outcome, Quantity, SolverReport, veri
 from phiball.verification.solver_check.adapter import Options, Trial
 from phiball.verification.solver_check.verify_solver import inner_claims
 
+pytestmark = pytest.mark.slow
+
 SMOOTH = (QUADRATIC, ENTROPIC, cressie_read(1.5))
 
 

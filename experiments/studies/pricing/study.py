@@ -40,10 +40,10 @@ LARGEST_RT_STEP = 0.1  # beyond it the noise of RT-MLMC is all that is left
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    """What the paper leaves open is marked so; the other defaults are the paper's."""
+    """What the paper does not state is marked "unstated"; the other defaults are the paper's."""
 
-    reading: str = option("ball", "What bounds the revenue (open: as printed nothing does).", READINGS)
-    norm: str = option("linf", "The norm of the ball around covariates (open).", tuple(NORMS))
+    reading: str = option("ball", "What bounds the revenue (unstated: as printed nothing does).", READINGS)
+    norm: str = option("linf", "The norm of the ball around covariates (unstated).", tuple(NORMS))
     covariates: tuple[int, ...] = option((25, 50, 100, 200), "M, the covariates x of a training set.")
     draws: tuple[int, ...] = option((10, 30, 50, 100, 200), "m, the draws of z at each x.")
     trials: int = option(50, "Independent trials.", least=2)
@@ -52,21 +52,26 @@ class Config(StudyConfig):
     dimension: int = option(10, "Entries of x.")
     features: int = option(100, "Random features.")
     beta_bound: float = option(0.1, "Entries of beta_1 and beta_2 lie within this of 0.")
-    bound: float = option(3.0, "theta lies in the l2 ball of this radius (open).")
-    highest: float = option(2.0, "W, the highest price, reading prices (open).")
+    bound: float = option(3.0, "theta lies in the l2 ball of this radius (unstated).")
+    highest: float = option(2.0, "W, the highest price, reading prices (unstated).")
     level: int = option(
-        4, "L: SG takes 2^L points of each ball, and RT-MLMC has this expectation (open).", least=0, most=12
+        4,
+        "L: SG takes 2^L points of each ball, and RT-MLMC has this expectation (unstated).",
+        least=0,
+        most=12,
     )
     levels: tuple[int, ...] = option(
         (0, 2, 4, 6), "Other L, for SG alone, at the middle m.", least=0, most=12
     )
     attack_steps: int = option(15, "Steps of IFGM, and of the attack that measures the worst cost.")
-    steps: int = option(500, "Steps of projected descent (open).")
+    steps: int = option(500, "Steps of projected descent (unstated).")
     batch: int = option(
-        25, "Covariates per step; RT-MLMC takes as many as cost the evaluations of SG (open)."
+        25, "Covariates per step; RT-MLMC takes as many as cost the evaluations of SG (unstated)."
     )
-    step_size: float = option(0.1, "First step; steps fall to zero in a straight line (open).")
-    rt_step_size: float = option(0.05, "The same for RT-MLMC, which is noisier (open).", most=LARGEST_RT_STEP)
+    step_size: float = option(0.1, "First step; steps fall to zero in a straight line (unstated).")
+    rt_step_size: float = option(
+        0.05, "The same for RT-MLMC, which is noisier (unstated).", most=LARGEST_RT_STEP
+    )
     test_points: int = option(5000, "Points x at which a rule is judged, reading prices; ball is exact.")
 
     def __post_init__(self) -> None:

@@ -47,18 +47,20 @@ DECIMALS = 9  # of f: its last digits differ between machines, and so would the 
 
 @dataclass(frozen=True)
 class Config(StudyConfig):
-    """What the paper leaves open is marked so; the other defaults are the paper's."""
+    """What the paper does not state is marked "unstated"; the other defaults are the paper's."""
 
-    reading: str = option("both", "The law of the weights (open: W3 saturates).", ("both", *READINGS))
+    reading: str = option("both", "The law of the weights (unstated: W3 saturates).", ("both", *READINGS))
     width: int = option(512, "Units of the first and of the second layer.")
     units: int = option(10, "Sigmoids of the third layer.")
-    first_std: float = option(0.5, "Standard deviation of W1 (open: N(0, 0.25) may mean 0.25).")
-    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (open).", least=0)
-    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (open).", least=0)
+    first_std: float = option(0.5, "Standard deviation of W1 (unstated: N(0, 0.25) may mean 0.25).")
+    literal_seed: int = option(248, "NumPy's seed of the network, reading literal (unstated).", least=0)
+    scaled_seed: int = option(47, "NumPy's seed of the network, reading scaled (unstated).", least=0)
     radius: float = option(5.0, "The ball is [-radius, radius].")
     points: int = option(10_000, "Points of the grid.", least=2)
-    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (open).", most=1)
-    etas: tuple[float, ...] = option((2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (open).")
+    alphas: tuple[float, ...] = option((1.0, 0.5, 0.1, 0.01), "alpha of each row (unstated).", most=1)
+    etas: tuple[float, ...] = option(
+        (2.0, 0.2, 0.02, 0.002), "eta of each row, over max f - min f (unstated)."
+    )
     networks: int = option(100, "Other networks of each reading, to see what the draw decides.", least=0)
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ def victim() -> Classifier:
     return bench.train(0, epochs=2, test_images=60)
 
 
+@pytest.mark.slow
 def test_training_repeats_itself_and_moves_no_other_generator(victim: Classifier) -> None:
     torch.manual_seed(5)
     again = bench.train(0, epochs=2, test_images=60)
@@ -42,6 +43,7 @@ def test_training_repeats_itself_and_moves_no_other_generator(victim: Classifier
     assert victim.errors(victim.x) < 30  # two epochs are enough to beat chance, 54
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [2.0, inf])
 def test_every_attack_stays_inside_and_the_strong_ones_find_errors(norm: float, victim: Classifier) -> None:
     ball = Ball(norm, {2.0: 1.0, inf: 0.2}[norm], bench.BOX)
@@ -135,6 +137,7 @@ def test_nothing_to_compare_without_torchattacks_or_with_one_seed() -> None:
     assert bench.compare(measured([0.1], [0.2])) == []
 
 
+@pytest.mark.slow
 def test_the_whole_bench_without_torchattacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = bench.rows
     monkeypatch.setattr(bench, "optional_module", lambda name: None)

@@ -100,6 +100,7 @@ SHORT = bench.Scale(
 )
 
 
+@pytest.mark.slow
 def test_the_table_of_a_linear_loss(linear: Linear, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "RADII", {2.0: (), inf: (RADIUS, 9.0)})
     rows = list(bench.rows(linear, SHORT))
@@ -289,6 +290,7 @@ def test_a_wrong_file_of_mnist_is_one_line(mnist: Path, fault: str) -> None:
 # --- The command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_whole_quick_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         bench, "QUICK", replace(bench.QUICK, replications=3, long={"tilted": 3, "uniform": 4}, runs=2)

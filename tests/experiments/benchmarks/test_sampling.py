@@ -48,6 +48,7 @@ def test_where_it_does_not_help_is_reported() -> None:
     assert set(bench.no_help(rows(0.5))) >= {"square, n = 8: antithetic Sobol points help at every ball"}
 
 
+@pytest.mark.slow
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "repetitions", lambda d, quick: 16)
     result = CliRunner().invoke(app, ["bench", "sampling", "--quick", "--out", str(tmp_path)])

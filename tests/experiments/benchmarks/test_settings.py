@@ -215,6 +215,7 @@ def test_estimators_are_compared_at_the_best_ball(data: bench.Data, monkeypatch:
     assert all(m.setting.startswith("radius 0.8") for m in later)
 
 
+@pytest.mark.slow
 def test_the_whole_quick_bench(tmp_path: Path, data: bench.Data, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "load", lambda: small(data))
     monkeypatch.setattr(

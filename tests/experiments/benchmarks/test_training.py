@@ -49,6 +49,7 @@ def test_what_cannot_be_asked_for_is_one_line(options: list[str], message: str) 
     assert result.stderr == f"phiball: {message}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_alone")
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured, estimated = cost.rows, quality.rows
@@ -96,6 +97,7 @@ def gradient(work: steps.Workload) -> Any:
     return torch.cat([p.grad.flatten() for p in work.model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_alone")
 def test_evaluations_are_what_they_should_be(work: steps.Workload) -> None:
     expected = {
@@ -180,6 +182,7 @@ def test_the_fast_network_leaves_the_same_gradient_in_the_same_place(name: str, 
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_alone")
 def test_time_over_a_clock_that_counts_images(work: steps.Workload) -> None:
     """Where an image costs one second, the time of a method is its evaluations, by mean and by median."""

@@ -65,6 +65,7 @@ def test_the_logistic_risk_is_exact() -> None:
     np.testing.assert_allclose(problem.slope, slope, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("points", "allocation"),
     [("plain", "random"), ("plain", "stratified"), ("antithetic", "random"), ("Sobol", "random")],
@@ -166,6 +167,7 @@ def test_the_choice_takes_the_bias_of_sg_and_the_best_level() -> None:
     assert none.rows[0][3:] == ("23 (L = 0)", "267 (L = 0)", "none", "11 (L = 0)", "133 (L = 0)", "none")
 
 
+@pytest.mark.slow
 def test_drawing_the_data_adds_the_spread() -> None:
     """Batches drawn with replacement have the noise of fixed data and the spread, as squares.
 

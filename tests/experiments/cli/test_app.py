@@ -146,6 +146,7 @@ def test_unknown_backend_is_one_line(command: list[str], monkeypatch: pytest.Mon
 # --- backends -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_backends_says_which_is_active_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("backends")
     assert result.exit_code == 0
@@ -158,6 +159,7 @@ def test_backends_says_which_is_active_and_why(monkeypatch: pytest.MonkeyPatch) 
     assert "default" in line
 
 
+@pytest.mark.slow
 def test_backends_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(

@@ -133,6 +133,7 @@ def test_the_folder_changes_nothing(tmp_path: Path) -> None:
 # --- Death and what comes after ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_a_run_gives_the_same_table(tmp_path: Path) -> None:
     """With two jobs, and byte by byte what one job that nothing disturbs gives."""
     config = Config(count=9, pause=0.15)
@@ -179,6 +180,7 @@ def test_a_run_that_died_before_its_first_row_goes_on(tmp_path: Path) -> None:
     assert len(finished(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> None:
     process = start("--count", 40, "--pause", 0.1, "--jobs", 2, "--out", tmp_path)
     wait_for_rows(process, tmp_path, 8)  # by then both workers have begun, and left Ctrl-C to their parent
@@ -190,6 +192,7 @@ def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> Non
     assert 1 <= len(finished(tmp_path)) < 40
 
 
+@pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     """Only the first process is killed, as `kill -9` and a scheduler do it: the tasks begun are not ended."""
     pause = 3.0
@@ -204,6 +207,7 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     assert after == count < 8
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_process_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
     config = Config(count=4, pause=0.1)
     with pytest.raises(
@@ -215,6 +219,7 @@ def test_a_task_that_kills_its_process_is_named_and_the_others_are_kept(tmp_path
     assert len(finished(tmp_path)) == 4
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
     process = start("--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
     wait_for_rows(process, tmp_path, 1)

@@ -89,6 +89,7 @@ def test_rows(tiny: Table) -> None:
                 assert row[f"{method} {place}"] == pytest.approx(sum(returns) / len(returns))
 
 
+@pytest.mark.slow
 def test_two_jobs_give_the_table_of_one(tiny: Table, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("joblib")
@@ -97,6 +98,7 @@ def test_two_jobs_give_the_table_of_one(tiny: Table, tmp_path: Path) -> None:
     assert {path.name for path in written} >= {"table.csv", "report.md", "training.png", "sensitivity.svg"}
 
 
+@pytest.mark.slow
 def test_the_robust_table_stands_stronger_gravity_better() -> None:
     config = replace(Config(), rhos=(0.25,), etas=(1.0,))
     task = {"table": config.table, "initial": 0.0, "first": 0, "trials": 10}
@@ -105,6 +107,7 @@ def test_the_robust_table_stands_stronger_gravity_better() -> None:
     assert gain.mean() > 0  # 185 on average, with a standard error of 56 for ten trials
 
 
+@pytest.mark.slow
 def test_initial_values_of_zero_ruin_the_robust_table_in_four_dimensions() -> None:
     """A neighbour that was never visited is worth its initial value, and the soft minimum believes it."""
     config = Config()
@@ -188,6 +191,7 @@ def test_tables_follow_the_table() -> None:
         assert {len(row) for row in report_table.rows} == {len(report_table.headings)}
 
 
+@pytest.mark.slow
 def test_figures(tiny: Table) -> None:
     pytest.importorskip("matplotlib")
     figures = STUDY.draw(tiny)

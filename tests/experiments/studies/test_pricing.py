@@ -301,6 +301,7 @@ def test_figure_has_a_panel_for_each_number_of_covariates() -> None:
     assert handles[0].lines[0].get_ydata().tolist() == [-5.0]
 
 
+@pytest.mark.slow
 def test_jobs_and_interruptions_change_nothing(tmp_path: Path) -> None:
     for name in ("joblib", "matplotlib", "threadpoolctl"):
         pytest.importorskip(name)

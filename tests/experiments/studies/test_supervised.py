@@ -124,6 +124,7 @@ def tiny() -> Table:
         return STUDY.compute(TINY, rng(0))
 
 
+@pytest.mark.slow
 def test_rows(tiny: Table) -> None:
     assert tiny.config is TINY
     where = ["stage", "data", "method", "setting", "trial", "seed"]
@@ -182,6 +183,7 @@ def test_the_setting_with_the_least_score_on_held_out_images_is_chosen(tiny: Tab
         assert found == {min(scores, key=scores.__getitem__)}
 
 
+@pytest.mark.slow
 def test_test_images_have_no_part_in_the_choice(tiny: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervised, "load", lambda name, folder: digits(test=9))
     other = STUDY.compute(TINY, rng(0))

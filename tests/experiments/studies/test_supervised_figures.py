@@ -20,6 +20,8 @@ from phiball.experiments.framework.tasks import Row
 from phiball.experiments.studies.supervised.figures import draw, log_ticks, shown
 from tests.support.supervised_tables import ATTACKS, ONE, OURS, SMALL, cube, levels, made, random_table
 
+pytestmark = pytest.mark.slow
+
 
 def test_panels_are_the_paper_s() -> None:
     table = random_table(SMALL)

@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 from tests.support.supervised_tasks import TINY, digits, task
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 RUN = replace(TINY, methods=("ERM", "RT-MLMC"), chosen=("tilted",), seeds=2, level=3, train=120)
 CODE = """
 import sys, time

@@ -99,6 +99,7 @@ def killed_at_random(folder: Path) -> None:
         print(*steps)
 
 
+@pytest.mark.slow
 def test_sigkill_at_random_moments_changes_nothing(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from tests.experiments.training.test_checkpoints import *; "
     code += "killed_at_random(Path(sys.argv[1]))"

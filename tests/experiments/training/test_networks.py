@@ -186,6 +186,7 @@ def test_second_derivatives_by_differences() -> None:
     assert torch.autograd.gradgradcheck(along, (t,))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, on first use
 def test_transforms_of_functions() -> None:
     """Gradients of single images in the weights, and forward derivatives."""

@@ -151,6 +151,7 @@ def test_it_is_the_mean_of_the_exponential(norm: float) -> None:
     assert abs(z) < 4.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("scale", [0.0, 0.1, 3.0, 40.0])
 def test_it_can_be_differentiated_twice(norm: float, scale: float) -> None:

@@ -184,6 +184,7 @@ def test_the_two_constraints(doubles: Arrays) -> None:
         assert float(one[0].value) == pytest.approx(float(one[1].value), abs=1e-14)
 
 
+@pytest.mark.slow
 def test_the_standard_error_covers() -> None:
     """Uniform losses on [-1, 1], quadratic: sqrt(2 radius/3). Standardised errors at level 1e-5.
 

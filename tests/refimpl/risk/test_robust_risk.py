@@ -93,6 +93,7 @@ def test_a_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
         assert float(out.stderr) == pytest.approx(f.std(ddof=1) / sqrt(50), rel=1e3 * arrays.eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "exact"),
     [(ENTROPIC, entropic), (QUADRATIC, quadratic), (indicator(0.25), lambda eta: 0.875)],

@@ -126,6 +126,7 @@ def test_fewer_samples_do_with_a_tilt() -> None:
     assert float(tilted.bias) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "d"), [(Tilted(), ENTROPIC), (Tilted(self_normalised=True), QUADRATIC)])
 def test_the_standard_error_covers(how: Tilted, d: Divergence) -> None:
     """value + bias +- 1.96 stderr holds the risk 95 times in 100: a binomial test at level 1e-5.

@@ -121,6 +121,7 @@ def each_value(objective: RegularizedLoss, n: int, seed: int, **how: Any) -> Any
     return ETA * (np.logaddexp.reduce(rows, axis=1) - log(1 << level)), signed
 
 
+@pytest.mark.slow
 def test_one_point_and_two_have_their_means() -> None:
     """E_q f - eta KL(q | nu) from one point; two give more, and the risk is above both."""
     n = 20_000
@@ -141,6 +142,7 @@ def test_one_point_and_two_have_their_means() -> None:
     assert exact[2] - exact[0] > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retilt", [0, 1, 2])
 @pytest.mark.parametrize("law", laws(RADIUS, 0.2), ids=str)
 def test_the_weights_are_exact_whatever_the_tilt(law: Any, retilt: int) -> None:
@@ -179,6 +181,7 @@ def test_the_weights_are_exact_whatever_the_tilt(law: Any, retilt: int) -> None:
         assert abs(v.mean() - exact) < Z * v.std() / sqrt(len(v))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allocation", ["random", "stratified"])
 def test_multilevel_points_have_the_mean_of_their_level(allocation: str) -> None:
     """Level 1 by quadrature; level 3 against the plain estimator, value and gradient."""

@@ -175,6 +175,7 @@ def test_callers_without_gradients(block: Any) -> None:
     assert torch.equal(same.value.clone(), risk.value.detach())
 
 
+@pytest.mark.slow
 def test_the_risk_carries_a_gradient() -> None:
     model, (x, y) = network((5,)), data((5,))
     loss = Recorder(cross_entropy(model, y))

@@ -44,6 +44,7 @@ def brute(n: int, log_covering: Callable[[float], float]) -> float:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [10, 1000, 100_000])
 @pytest.mark.parametrize(
     "log_covering",

@@ -51,6 +51,7 @@ def test_on_an_l2_ball(d: Divergence, eta: float) -> None:
     assert_differentiates(lambda g: surrogate(g, Ball(2, 0.4), eta, d), g)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_entropic_twice(norm: float) -> None:
     g = tensor([[1.0, -0.5, 0.2]])

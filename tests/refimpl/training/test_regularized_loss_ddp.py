@@ -16,10 +16,13 @@ from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
-pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
-    reason="torch: built without gloo",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+        reason="torch: built without gloo",
+    ),
+]
 LIMIT = 240  # seconds; it takes some fifteen on two free cores
 
 

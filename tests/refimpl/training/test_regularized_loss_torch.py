@@ -265,6 +265,7 @@ def test_autocast(name: str) -> None:
         assert worst <= 16 * 2**-9 * size
 
 
+@pytest.mark.slow
 def test_a_compiled_model() -> None:
     """The number of perturbed points changes from call to call, which a compiled model must take."""
     model, (x, y) = network((5,)), data((5,))
@@ -322,6 +323,7 @@ def trained(seed: int, steps: int = 30, resume_at: int | None = None) -> tuple[l
     return [p.detach() for p in model.parameters()], values
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_repeats_itself() -> None:
     parameters, values = trained(0)
     assert sum(values[-5:]) < 0.5 * sum(values[:5])
