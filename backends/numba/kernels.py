@@ -3,6 +3,9 @@
 Each kernel solves the rows start, ..., stop - 1 of the losses under the uniform law and fills
 out = (value, mu, weights, gap). It is serial and releases the interpreter's lock. Sums are kept in float64
 whatever the dtype of the losses. A loss that is not finite makes the value NaN.
+
+No loop both sums and stores: the compiler would keep two forms of it, with sums in two orders, and choose by
+whether the arrays may overlap, so that the last digits would depend on where they happen to lie in memory.
 """
 
 from __future__ import annotations
@@ -39,14 +42,14 @@ def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start:
     for row in range(start, stop):
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         top = float64(top_of(f[row]))
+        for i in range(m):
+            u = minus(f[row, i], top) * inverse
+            weights[row, i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
         total = 0.0
         for block in range(0, m, BLOCK):
             part = 0.0
             for i in range(block, min(block + BLOCK, m)):
-                u = minus(f[row, i], top) * inverse
-                w = exp_nonpositive(u)
-                weights[row, i] = w
-                part += w + 0.0 * u  # a loss that is not finite must show in the value
+                part += weights[row, i]
             total += part
         for i in range(m):
             weights[row, i] = weights[row, i] * (1.0 / total)
@@ -105,7 +108,6 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
                     g = minus(f[row, i], top)
                     d = minus(g, c) * inverse
                     d = d if d > -1.0 else -1.0
-                    weights[row, i] = (1.0 + d) * (1.0 / m)
                     part_mass += d
                     part_gain += (1.0 + d) * g
                     part_cost += d * d
@@ -114,6 +116,9 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
                 cost += part_cost
             if not abs(mass) > 1e-14 * m:  # the weights sum to one: no point was crossed
                 break
+        for i in range(m):
+            d = minus(minus(f[row, i], top), c) * inverse
+            weights[row, i] = (1.0 + (d if d > -1.0 else -1.0)) * (1.0 / m)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / m
         value[row] = top + primal
@@ -165,7 +170,6 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, st
                 s = at_mu + g * half
                 s = s if s > -1.0 else -1.0
                 x = (1.0 + d) * (1.0 + d)
-                weights[row, i] = x * (1.0 / m)
                 part_mass += d * (2.0 + d)  # x - 1
                 part_gain += x * g
                 part_cost += d * d * (d + 1.5)  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
@@ -174,6 +178,10 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, st
             cost += part_cost
             conj += part_conj
             mass += part_mass
+        for i in range(m):
+            d = b + minus(f[row, i], top) * half
+            d = d if d > -1.0 else -1.0
+            weights[row, i] = (1.0 + d) * (1.0 + d) * (1.0 / m)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
         value[row] = top + primal
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
@@ -261,11 +269,13 @@ def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
             for i in range(block, min(block + BLOCK, m)):
                 g = minus(f[row, i], q)
                 w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
-                weights[row, i] = w
                 part_gain += w * g
                 part_excess += g if g > 0.0 else 0.0
             gain += part_gain
             excess += part_excess
+        for i in range(m):
+            g = minus(f[row, i], q)
+            weights[row, i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain

@@ -98,6 +98,23 @@ def test_input_of_any_layout(d: Divergence) -> None:
         np.testing.assert_array_equal(other, before)
 
 
+@names
+@pytest.mark.parametrize("m", [8, 17, 30, 100])
+def test_results_do_not_depend_on_where_arrays_lie(d: Divergence, m: int) -> None:
+    """The compiler has another loop for arrays that may overlap: it must not sum in another order."""
+    kernel: Any = numba_solve._kernel_for(d, m)
+    losses, eta = np.random.default_rng(5).normal(size=m), np.full(1, 0.3)
+    results = set()
+    for distance in (1000, -m, *range(m, m + 16)):
+        memory = np.zeros(2000)
+        f, weights = (memory[at : at + m].reshape(1, m) for at in (500, 500 + distance))
+        f[:] = losses
+        out = np.zeros(1), np.zeros(1), weights, np.zeros(1)
+        kernel(f, eta, float(d.parameter or 0.0), float(d.slope1), out, 0, 1)
+        results.add(b"".join(x.tobytes() for x in out))
+    assert len(results) == 1
+
+
 def test_declines_what_it_does_not_cover() -> None:
     f, eta = np.zeros((2, 3)), np.ones(2)
     p = np.full((2, 3), 1 / 3)
