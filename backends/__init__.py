@@ -16,7 +16,14 @@ from phiball.backends.arrays import (
     library,
     to_numpy,
 )
-from phiball.backends.autograd import backward, differentiates, input_gradient, without_gradient
+from phiball.backends.autograd import (
+    backward,
+    differentiable_solve,
+    differentiates,
+    input_gradient,
+    tracks_derivatives,
+    without_gradient,
+)
 from phiball.backends.dispatch import kernel
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
@@ -33,6 +40,7 @@ __all__ = [
     "backward",
     "detach",
     "device",
+    "differentiable_solve",
     "differentiates",
     "gamma_quantile",
     "ignore_float_warnings",
@@ -43,6 +51,7 @@ __all__ = [
     "rng",
     "threads",
     "to_numpy",
+    "tracks_derivatives",
     "use",
     "without_gradient",
 ]

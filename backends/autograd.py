@@ -1,4 +1,4 @@
-"""Gradients of losses in their points, for the library that differentiates by itself."""
+"""Gradients, for the library that differentiates by itself: of losses in their points, and of solvers."""
 
 from __future__ import annotations
 
@@ -80,6 +80,62 @@ def differentiates(x: Array) -> bool:
     False
     """
     return _is_torch(x)
+
+
+def tracks_derivatives(*values: Any) -> bool:
+    """Whether a result made from `values` is to carry derivatives, or is traced for a compiler.
+
+    True with a torch tensor that requires a gradient, that has a tangent of the forward mode, or that is met
+    inside torch.func or torch.compile; other values are ignored.
+
+    >>> import torch
+    >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
+    (False, True)
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    if not tensors:
+        return False
+    if torch.compiler.is_compiling():
+        return True
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return True
+    if torch._C._are_functorch_transforms_active():
+        return True
+    return any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in tensors)
+
+
+def differentiable_solve(
+    kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
+) -> tuple[Array, Array, Array, Array]:
+    """Solve a problem by code that torch does not see, with the derivatives that a rule gives.
+
+    Arguments:
+    - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
+      `vjp` of `phiball.backends.implicit.Rule`.
+    - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
+
+    Returns (value, mu, weights, gap) as the rule's `solve` does; all but the gap carry derivatives, in every
+    mode of torch: backward, forward, torch.func and torch.compile.
+
+    >>> import torch
+    >>> class Mean:  # the value is the mean; mu, weights and gap are not used
+    ...     def validate(self, f, eta, p):
+    ...         pass
+    ...     def solve(self, f, eta, p):
+    ...         return f.mean(-1), f.new_zeros(f.shape[:-1]), torch.zeros_like(f), f.new_zeros(f.shape[:-1])
+    ...     def vjp(self, inputs, outputs, factors, wanted):
+    ...         return (factors[0][..., None] / inputs[0].shape[-1]).expand(inputs[0].shape), None, None
+    >>> f = torch.ones(4, requires_grad=True)
+    >>> differentiable_solve(Mean, (), f, 1.0, None)[0].backward()
+    >>> f.grad.tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    from phiball.backends import implicit  # needs torch, which is optional
+
+    return implicit.solve(kind, parameters, losses, eta, p)
 
 
 def backward(scalar: Array) -> None:

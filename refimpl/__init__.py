@@ -25,6 +25,7 @@ from phiball.refimpl.inner.divergences import (
     cressie_read,
     indicator,
 )
+from phiball.refimpl.inner.products import worst_case_jvp
 from phiball.refimpl.inner.worst_case import bisection, dual_value, primal_value, worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.gaussian import Gaussian
@@ -143,5 +144,6 @@ __all__ = [
     "white_noise",
     "worst_case",
     "worst_case_density",
+    "worst_case_jvp",
     "worst_case_sample",
 ]

@@ -79,19 +79,27 @@ def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> 
     """`eta` as an array of shape losses.shape[:-1], which the message calls `rows`, or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1]
-    if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
-        check_same_array_type("eta", eta, losses)
-        if eta.dtype not in (xp.float32, xp.float64):
-            raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
-        if not broadcasts(eta.shape, shape):
-            raise ValueError(
-                f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
-                f"{rows} = {tuple(shape)}"
-            )
+    if check_eta(eta, losses, rows=rows):
         eta = xp.astype(eta, losses.dtype, copy=False)
         if not xp.all((eta > 0) & xp.isfinite(eta)):
             raise ValueError(f"eta is {_short(eta)}; expected positive, finite numbers")
         return xp.broadcast_to(eta, shape)
+    return xp.full(shape, float(eta), dtype=losses.dtype, device=device(losses))
+
+
+def check_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> bool:
+    """Whether `eta` is an array; raise unless it has the right type and shape, or is a valid number."""
+    xp = array_namespace(losses)
+    if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
+        check_same_array_type("eta", eta, losses)
+        if eta.dtype not in (xp.float32, xp.float64):
+            raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
+        if not broadcasts(eta.shape, losses.shape[:-1]):
+            raise ValueError(
+                f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
+                f"{rows} = {tuple(losses.shape[:-1])}"
+            )
+        return True
     if isinstance(eta, (bool, str, bytes, complex)):
         raise TypeError(f"eta is {eta!r}; expected a positive number")
     try:
@@ -103,22 +111,27 @@ def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> 
     smallest, largest = (1.2e-38, 3.4e38) if losses.dtype == xp.float32 else (2.3e-308, 1.7e308)
     if not smallest <= number <= largest:
         raise ValueError(f"eta is {eta!r}; expected a number within the range of {losses.dtype}")
-    return xp.full(shape, number, dtype=losses.dtype, device=device(losses))
+    return False
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:
     """`p` as an array of the shape of `losses` whose rows sum to one, or an error."""
     if p is None:
         return None
+    check_p(p, losses)
+    xp = array_namespace(losses)
+    return xp.broadcast_to(valid_law("p", xp.astype(p, losses.dtype, copy=False)), losses.shape)
+
+
+def check_p(p: Array, losses: Array) -> None:
+    """Raise unless `p` has the right type and shape."""
     valid_array("p", p)
     check_same_array_type("p", p, losses)
-    xp = array_namespace(losses)
     if p.ndim == 0 or p.shape[-1] != losses.shape[-1] or not broadcasts(p.shape, losses.shape):
         raise ValueError(
             f"p has shape {tuple(p.shape)}; expected a shape that broadcasts to losses.shape = "
             f"{tuple(losses.shape)} and has the same last axis"
         )
-    return xp.broadcast_to(valid_law("p", xp.astype(p, losses.dtype, copy=False)), losses.shape)
 
 
 def valid_law(name: str, p: Array) -> Array:

@@ -11,13 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from phiball.backends import Array, array_namespace, detach, ignore_float_warnings
+from phiball.backends import (
+    Array,
+    array_namespace,
+    detach,
+    differentiable_solve,
+    ignore_float_warnings,
+    tracks_derivatives,
+)
+from phiball.refimpl.inner.derivatives import Solved, Triple
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
 from phiball.refimpl.numerics import add_up, tolerance
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     broadcasts,
+    check_eta,
+    check_p,
     check_same_array_type,
     valid_array,
     valid_eta,
@@ -76,8 +86,18 @@ def worst_case(
     5 lack. If phi is finite on (0, inf), the value tends to the largest loss as eta falls, and to the mean as
     eta grows. (Proposition 1 of the paper claims the first for more; phi = |x - 1| on [1/2, inf) refutes it.)
 
-    With torch losses that require a gradient, `value` carries it by Danskin's theorem: its gradient in the
-    losses is `weights`. The other fields carry none, nor do eta and p. Second derivatives are not supported.
+    With torch, `value`, `mu` and `weights` carry derivatives in the losses, in eta and in p, by implicit
+    differentiation: the gradient of the value in the losses is `weights` (Danskin's theorem). They are right
+    to every order wherever the solution is smooth, in backward and forward mode, under torch.func and
+    torch.compile. `gap` carries none. The derivative in p goes through its rescaling to the sum one, and is
+    infinite where p_i = 0 and phi* is infinite at that loss. `worst_case_jvp` serves the other libraries.
+
+    Where the solution is not differentiable, the derivative is an element of the generalised one. A loss that
+    just reaches zero weight counts as one without. For the indicator, the absolute value and the hinge the
+    weights do not move with the losses or eta, as is right off ties; mu moves with the losses that it
+    depends on, which share in proportion to p where they are tied. The same holds for your own divergence
+    where its density jumps. Second derivatives of mu and of the weights need a `d2conj` that torch can
+    differentiate.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
@@ -89,9 +109,17 @@ def worst_case(
     >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
     [0.     0.0833 0.9167] True
     """
+    if tracks_derivatives(losses, eta, p):
+        return WorstCase(*differentiable_solve(_Rule, (divergence, check), losses, eta, p))
+    return WorstCase(*_solve(losses, eta, divergence, p, check=check))
+
+
+def _solve(
+    losses: Array, eta: float | Array, divergence: Divergence, p: Array | None, *, check: bool
+) -> tuple[Array, Array, Array, Array]:
     f = detach(losses)
     eta, p = _problem(f, eta, divergence, p)
-    xp = array_namespace(losses)
+    xp = array_namespace(f)
     if check and p is not None:
         valid_finite("losses", f)
     value, mu, weights, gap = solve(f, eta, p, divergence)
@@ -102,9 +130,39 @@ def worst_case(
             f"losses, eta and {divergence.name} give a value that is not finite in {f.dtype}; expected "
             "losses whose range it holds, and a divergence without fault (check_divergence)"
         )
-    if f is not losses:
-        value = value + xp.sum(weights * (losses - f), axis=-1)  # adds 0, with gradient `weights`
-    return WorstCase(value, mu, weights, gap)
+    return value, mu, weights, gap
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a library that differentiates solves the inner problem, and differentiates the solution."""
+
+    divergence: Divergence
+    check: bool
+
+    def validate(self, losses: Array, eta: float | Array, p: Array | None) -> None:
+        valid_divergence(self.divergence)
+        valid_losses(losses)
+        check_eta(eta, losses)
+        if p is not None:
+            check_p(p, losses)
+
+    def solve(self, losses: Array, eta: Array, p: Array | None) -> tuple[Array, Array, Array, Array]:
+        return _solve(losses, eta, self.divergence, p, check=self.check)
+
+    def jvp(
+        self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
+    ) -> tuple[Array, Array, Array]:
+        return Solved(self.divergence, *inputs, *outputs).jvp(*tangents)
+
+    def vjp(
+        self,
+        inputs: tuple[Array, ...],
+        outputs: tuple[Array, ...],
+        factors: tuple[Array, ...],
+        wanted: list[bool],
+    ) -> Triple:
+        return Solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
 
 
 def bisection(
@@ -122,7 +180,7 @@ def bisection(
     - The others are those of `worst_case`.
 
     Returns what `worst_case` does, where `value` is the dual value at `mu`, and `weights` are normalised. The
-    result carries no gradient.
+    result carries no gradient, and an argument that requires one is refused.
 
     A bracket of mu is halved until the gap is at most `tol`. phi must be differentiable, with a
     differentiable conjugate. For a kinked phi use `worst_case`, which is also faster and exact for the
@@ -138,8 +196,9 @@ def bisection(
     >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
     0.75
     """
+    _refuse_derivatives("bisection", losses, eta, p)
+    eta, p = _problem(losses, eta, divergence, p)
     f = detach(losses)
-    eta, p = _problem(f, eta, divergence, p)
     valid_finite("losses", f)
     if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
         raise ValueError(f"tol is {tol!r}; expected a positive number")
@@ -196,16 +255,17 @@ def dual_value(
     - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
     - The others are those of `worst_case`.
 
-    Returns an array of shape losses.shape[:-1], without gradient. It is infinite where (f_i - mu)/eta exceeds
-    the recession of phi.
+    Returns an array of shape losses.shape[:-1]. It is infinite where (f_i - mu)/eta exceeds the recession of
+    phi. It carries no gradient, and an argument that requires one is refused.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
     >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
     0.75
     """
+    _refuse_derivatives("dual_value", losses, mu, eta, p)
+    eta, p = _problem(losses, eta, divergence, p)
     f = detach(losses)
-    eta, p = _problem(f, eta, divergence, p)
     xp = array_namespace(f)
     if isinstance(mu, (int, float)):
         mu = xp.full_like(eta, mu)
@@ -235,16 +295,17 @@ def primal_value(
     - `weights` (..., m): gamma, not negative, with sum one along the last axis.
     - The others are those of `worst_case`.
 
-    Returns an array of shape losses.shape[:-1], without gradient. It is minus infinity where
-    gamma_i > 0 = p_i.
+    Returns an array of shape losses.shape[:-1]. It is minus infinity where gamma_i > 0 = p_i. It carries no
+    gradient, and an argument that requires one is refused.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
     >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
     0.75
     """
+    _refuse_derivatives("primal_value", losses, weights, eta, p)
+    eta, p = _problem(losses, eta, divergence, p)
     f = detach(losses)
-    eta, p = _problem(f, eta, divergence, p)
     xp = array_namespace(f)
     valid_array("weights", weights)
     check_same_array_type("weights", weights, f)
@@ -276,3 +337,11 @@ def _problem(
     p = None if p is None else detach(p)
     eta = detach(eta)
     return valid_eta(eta, f), valid_p(p, f)
+
+
+def _refuse_derivatives(name: str, *arrays: float | Array | None) -> None:
+    if tracks_derivatives(*arrays):
+        raise ValueError(
+            f"an argument of {name} requires a gradient or is traced by torch, but its result carries no "
+            "derivative; expected tensors without, by detach(), or worst_case, whose result carries them"
+        )

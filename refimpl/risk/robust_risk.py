@@ -176,8 +176,8 @@ def _row_statistics(
     missing = detach(out.value) - (h * first + (n - h) * second) / n
     if log_p is None:
         missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative by rounding alone
-    variance = influence_variance(fixed, out.mu, eta, c, law(slice(n)))
-    return out.value, missing, variance, xp.max(out.weights, axis=-1)
+    variance = influence_variance(fixed, detach(out.mu), eta, c, law(slice(n)))
+    return out.value, missing, variance, xp.max(detach(out.weights), axis=-1)
 
 
 def influence_variance(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:

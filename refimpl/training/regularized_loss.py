@@ -110,6 +110,11 @@ class RegularizedLoss:
         loss = objective(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x, rng=rng)
         loss.backward()
 
+    The inner problems are solved on losses without a gradient, and their weights are taken as fixed. This is
+    exact for the first derivatives. Second derivatives are those of the losses under fixed weights, which is
+    the Hessian of F without the term of the weights that move. It is positive semidefinite for convex losses
+    wherever the weights are. For the whole Hessian, call `worst_case` on the losses.
+
     The mode and the parameters of the model and the data stay as they are, and nothing is clamped. Without
     torch, `gradient` does the same from a gradient function. A `Tilted` proposal calls the loss once more, at
     the data points, and differentiates it there. If the library of x cannot do so, pass a function

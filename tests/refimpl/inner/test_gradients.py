@@ -1,4 +1,4 @@
-"""Danskin's theorem: with torch losses, the gradient of the value is the weights."""
+"""Danskin's theorem: with torch losses, the gradient of the value is the weights; and who carries one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_row_has_its_own_factor() -> None:
     f, factor = tensor([ROW, ROW]), torch.tensor([2.0, -3.0], dtype=torch.float64)
     out = worst_case(f, 0.5, QUADRATIC)
     (out.value * factor).sum().backward()
-    np.testing.assert_allclose(f.grad, factor[:, None] * out.weights, rtol=1e-15)
+    np.testing.assert_allclose(f.grad, factor[:, None] * out.weights.detach(), rtol=1e-15)
 
 
 def test_through_losses_that_are_computed() -> None:
@@ -74,20 +74,18 @@ def test_through_losses_that_are_computed() -> None:
     f = (x @ theta - 1) ** 2
     out = worst_case(f, 0.4, ENTROPIC)
     out.value.backward()
-    expected = out.weights @ (2 * (x @ theta.detach() - 1)[:, None] * x)
+    expected = out.weights.detach() @ (2 * (x @ theta.detach() - 1)[:, None] * x)
     np.testing.assert_allclose(theta.grad, expected, rtol=1e-13)
 
 
 @on_each(usual=True)
-def test_nothing_else_carries_a_gradient(d: Divergence) -> None:
+def test_all_but_the_gap_carry_a_gradient(d: Divergence) -> None:
     f, eta, p = tensor(ROW), tensor(0.5), tensor([0.2] * 5)
     out = worst_case(f, eta, d, p=p)
-    assert out.value.requires_grad
-    assert not any(x.requires_grad for x in (out.mu, out.weights, out.gap))
-    out.value.backward()
-    assert f.grad is not None
-    assert eta.grad is None
-    assert p.grad is None
+    assert all(x.requires_grad for x in (out.value, out.mu, out.weights))
+    assert not out.gap.requires_grad
+    (out.value + out.mu + out.weights[0]).backward()
+    assert all(x.grad is not None and bool(torch.all(torch.isfinite(x.grad))) for x in (f, eta, p))
 
 
 @on_each(usual=True)
@@ -99,9 +97,11 @@ def test_the_value_is_unchanged(d: Divergence) -> None:
     assert not without.value.requires_grad
 
 
-def test_only_eta_or_p_with_a_gradient_gives_none() -> None:
-    out = worst_case(tensor(ROW).detach(), tensor(0.5), ENTROPIC, p=tensor([0.2] * 5))
-    assert not out.value.requires_grad
+def test_eta_or_p_alone_may_require_a_gradient() -> None:
+    f = tensor(ROW).detach()
+    eta, p = tensor(0.5), tensor([0.2] * 5)
+    assert worst_case(f, eta, ENTROPIC).value.requires_grad
+    assert worst_case(f, 0.5, ENTROPIC, p=p).value.requires_grad
 
 
 def test_under_no_grad() -> None:
@@ -109,12 +109,16 @@ def test_under_no_grad() -> None:
         assert not worst_case(tensor(ROW), 0.5, ENTROPIC).value.requires_grad
 
 
-def test_the_reference_functions_carry_none() -> None:
-    f = tensor(ROW)
-    w = torch.full((5,), 0.2, dtype=torch.float64, requires_grad=True)
-    assert not bisection(f, 0.5, ENTROPIC, tol=1e-3).value.requires_grad
-    assert not dual_value(f, tensor(0.1), 0.5, ENTROPIC).requires_grad
-    assert not primal_value(f, w, 0.5, ENTROPIC).requires_grad
+def test_the_reference_functions_refuse_a_gradient() -> None:
+    f, eta, w = tensor(ROW), tensor(0.5), torch.full((5,), 0.2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="bisection requires a gradient"):
+        bisection(f, 0.5, ENTROPIC, tol=1e-3)
+    with pytest.raises(ValueError, match="dual_value requires a gradient"):
+        dual_value(f.detach(), tensor(0.1), 0.5, ENTROPIC)
+    with pytest.raises(ValueError, match="primal_value requires a gradient"):
+        primal_value(f.detach(), w, eta, ENTROPIC)
+    with torch.no_grad():
+        assert not primal_value(f, w, eta, ENTROPIC).requires_grad
 
 
 def test_descent_decreases_the_risk() -> None:

@@ -1,0 +1,227 @@
+"""Derivatives of the solution of an inner problem, from its optimality conditions.
+
+    gamma_i = q_i phi*'(s_i),  s_i = (f_i - mu)/eta,  sum gamma = 1,  q = p / sum p
+
+Differentiated, with r_i = q_i phi*''(s_i) and a = r / sum r:
+
+    dvalue   = sum gamma_i df_i - sum q_i phi(gamma_i/q_i) deta + eta sum phi*(s_i) dq_i
+    dmu      = sum a_i df_i + (mu - sum a_i f_i)/eta deta + eta/(sum r) sum phi*'(s_i) dq_i
+    T_i      = r_i/eta (df_i - sum a_j df_j - (f_i - sum a_j f_j)/eta deta) + phi*'(s_i) dq_i
+    dgamma_i = T_i - a_i sum T_j
+
+Nothing here is iterated, and every product costs O(m) per row. The formulas use array operations of the
+inputs and of the solution alone, without a branch on the data, so that a library can differentiate them once
+more.
+
+Where phi* is kinked, r is zero and a is the law that p leaves on the losses which take up the mass: those at
+the quantile for the indicator, the largest for the absolute value and the hinge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.refimpl.inner.divergences import Divergence, centred
+from phiball.refimpl.inner.solvers import shifted
+from phiball.refimpl.numerics import tolerance, two_sum
+
+Triple = tuple[Array | None, Array | None, Array | None]
+
+
+@dataclass(frozen=True)
+class Solved:
+    """An inner problem and its solution.
+
+    f, p and gamma have shape (..., m), eta and mu (...); p is None for the uniform law.
+    """
+
+    divergence: Divergence
+    f: Array
+    eta: Array
+    p: Array | None
+    mu: Array
+    weights: Array
+
+    def jvp(self, df: Array | None, deta: Array | None, dp: Array | None) -> tuple[Array, Array, Array]:
+        """The derivatives of value, mu and weights along a direction; None stands for zero."""
+        with ignore_float_warnings():
+            xp = array_namespace(self.f)
+            point, local = _Point(self), _Local(self)
+            q, r, a, b = point.q, local.curvature, local.takes, local.moves
+            e = self.eta[..., None]
+            value, mu, T = xp.zeros_like(self.mu), xp.zeros_like(self.mu), xp.zeros_like(q)
+            if df is not None:
+                value = value + xp.sum(self.weights * df, axis=-1)
+                mu = mu + xp.sum(b * df, axis=-1)
+                T = T + r / e * (df - xp.sum(a * df, axis=-1, keepdims=True))
+            if deta is not None:
+                value = value - point.cost() * deta
+                mu = mu + local.mu_in_eta * deta
+                T = T - r / e * local.distance * deta[..., None]
+            if dp is not None:
+                dq = (dp - q * xp.sum(dp, axis=-1, keepdims=True)) / point.total
+                # A direction that leaves p_i = 0 where it is does not meet an infinite derivative there.
+                still = (q == 0) & (dp == 0)
+                zero = xp.zeros_like(dq)
+                density = xp.where(still, zero, local.density * dq)
+                value = value + self.eta * xp.sum(xp.where(still, zero, point.conj() * dq), axis=-1)
+                mu = mu + local.softness * xp.sum(density, axis=-1)
+                T = T + density
+            return value, mu, T - a * xp.sum(T, axis=-1, keepdims=True)
+
+    def vjp(self, value: Array | None, mu: Array | None, weights: Array | None, wanted: list[bool]) -> Triple:
+        """The gradients in f, eta and p, as far as `wanted`, of a sum of the three with given factors."""
+        with ignore_float_warnings():
+            xp = array_namespace(self.f)
+            point = _Point(self)
+            in_f = xp.zeros_like(self.f) if value is None else value[..., None] * self.weights
+            in_eta = xp.zeros_like(self.mu) if value is None or not wanted[1] else -value * point.cost()
+            in_q = xp.zeros_like(self.f)
+            if value is not None and wanted[2]:
+                in_q = (value * self.eta)[..., None] * point.conj()
+            if mu is not None or weights is not None:
+                local = _Local(self)
+                r, a = local.curvature / self.eta[..., None], local.takes
+                if mu is not None:
+                    in_f = in_f + mu[..., None] * local.moves
+                    in_eta = in_eta + mu * local.mu_in_eta
+                    in_q = in_q + (mu * local.softness)[..., None] * local.density
+                if weights is not None:
+                    T = weights - xp.sum(a * weights, axis=-1, keepdims=True)
+                    in_f = in_f + r * T - a * xp.sum(r * T, axis=-1, keepdims=True)
+                    in_eta = in_eta - xp.sum(r * local.distance * T, axis=-1)
+                    in_q = in_q + local.density * T
+            if not wanted[2]:
+                return in_f, in_eta, None
+            q = point.q
+            mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)
+            return in_f, in_eta, (in_q - mean) / point.total
+
+
+class _Point:
+    """What the value needs: the law q, and phi and phi* at the solution, both of the centred divergence."""
+
+    def __init__(self, solved: Solved) -> None:
+        f, p = solved.f, solved.p
+        xp = array_namespace(f)
+        self.solved, self.c = solved, centred(solved.divergence)
+        self.total = xp.ones_like(f[..., :1]) if p is None else xp.sum(p, axis=-1, keepdims=True)
+        self.q = xp.full_like(f, 1 / f.shape[-1]) if p is None else p / self.total
+        self.live = (self.q > 0) & (solved.weights > 0)
+        # The ratio gamma/q, and 1 where it is zero: a function of it must not meet its pole, even unused.
+        one = xp.ones_like(f)
+        self.ratio = xp.where(self.live, solved.weights / xp.where(self.live, self.q, one), one)
+
+    def argument(self) -> Array:
+        """The argument (f - mu)/eta of the centred phi*; its large parts cancel before they are rounded."""
+        solved = self.solved
+        high, low = two_sum(solved.mu, solved.eta * solved.divergence.slope1)
+        return ((solved.f - high[..., None]) - low[..., None]) / solved.eta[..., None]
+
+    def cost(self) -> Array:
+        """sum q_i phi(gamma_i/q_i), minus the derivative of the value in eta."""
+        xp = array_namespace(self.q)
+        phi = xp.where(self.live, self.c.phi(self.ratio), self.c.phi(xp.zeros_like(self.q)))
+        return xp.sum(xp.where(self.q > 0, self.q * phi, xp.zeros_like(phi)), axis=-1)
+
+    def conj(self) -> Array:
+        """phi*(s_i), up to a constant that the rescaling of p removes."""
+        return self.c.conj(self.argument())
+
+
+class _Local(_Point):
+    """What mu and the weights need beyond that.
+
+    - `density`: phi*'(s_i); `curvature`: r; `distance`: (f_i - sum a_j f_j)/eta.
+    - `takes`: a, how the losses share the mass that the others give up.
+    - `moves`: the derivative of mu in f, which is a unless mu is not unique.
+    - `mu_in_eta`, and `softness`: the derivative of mu in eta, and eta/(sum r).
+    """
+
+    def __init__(self, solved: Solved) -> None:
+        super().__init__(solved)
+        xp = array_namespace(self.q)
+        zero = xp.zeros_like(self.q)
+        charged = self.q > 0
+        self.density = xp.where(self.live, self.ratio, zero)
+        if solved.p is not None:
+            self.density = xp.where(charged, self.density, self.c.dconj(self.argument()))
+        self.top, self.g = shifted(solved.f, self.q)
+        if self.c.family == "entropic":
+            self._smooth(solved.weights)
+        elif self.c.family == "cressie_read":
+            assert self.c.parameter is not None
+            log_bend = (2 - self.c.parameter) * xp.log(self.ratio)
+            peak = xp.max(xp.where(self.live, log_bend, xp.full_like(zero, -xp.inf)), axis=-1, keepdims=True)
+            self._smooth(xp.where(self.live, self.q * xp.exp(log_bend - peak), zero), xp.exp(peak))
+        elif self.c.family == "indicator":
+            self._kinked(self._lowest_live(), None)
+        elif self.c.family in ("absolute", "hinge"):
+            # mu is the largest loss minus eta, or where that is not the only one, between the extreme losses.
+            largest, share = self._share(charged & (self.g == 0)), 1 / (1 - self.c.slope0)
+            low = xp.min(self.g, axis=-1, keepdims=True)
+            between = (1 - share) * largest + share * self._share(charged & (self.g == low))
+            inside = -share * low < solved.eta[..., None]
+            self._kinked(largest, xp.where(inside, between, largest))
+        else:
+            self._any_divergence()
+        near = self.g - xp.sum(self.takes * self.g, axis=-1, keepdims=True)
+        self.distance = xp.where(self.curvature > 0, near, zero) / solved.eta[..., None]
+        self.mu_in_eta = ((solved.mu - self.top) - xp.sum(self.moves * self.g, axis=-1)) / solved.eta
+
+    def _smooth(self, r: Array, scale: Array | float = 1.0) -> None:
+        xp = array_namespace(r)
+        total = xp.sum(r, axis=-1, keepdims=True)
+        self.curvature, self.takes = r * scale, r / total
+        self.moves = self.takes
+        self.softness = self.solved.eta * (1 / (total * scale))[..., 0]
+
+    def _kinked(self, takes: Array, moves: Array | None) -> None:
+        xp = array_namespace(takes)
+        self.curvature, self.takes, self.moves = (
+            xp.zeros_like(takes),
+            takes,
+            takes if moves is None else moves,
+        )
+        self.softness = xp.zeros_like(self.solved.eta)
+
+    def _any_divergence(self) -> None:
+        """A divergence known by its functions, whose kinks show in the solution.
+
+        A loss whose weight is not what phi*' gives sits at a jump of phi*', or at the end of its domain: mu
+        moves with it, and it takes up the mass.
+        """
+        solved, charged = self.solved, self.q > 0
+        xp = array_namespace(self.q)
+        zero, tol = xp.zeros_like(self.q), 8 * tolerance(self.q)
+        s, e, mu = self.argument(), solved.eta[..., None], solved.mu[..., None]
+        r = xp.where(charged, self.q * self.c.d2conj(s), zero)
+        blur = tol * (1 + xp.abs(s) + (xp.abs(solved.f) + xp.abs(mu)) / e)
+        missed = xp.abs(solved.weights - xp.where(charged, self.q * self.c.dconj(s), zero))
+        held = charged & (missed > blur * r + tol * (solved.weights + self.q))
+        r = xp.where(held, zero, r)
+        total = xp.sum(r, axis=-1, keepdims=True)
+        any_held, bent = xp.any(held, axis=-1, keepdims=True), total > 0
+        safe = xp.where(bent, total, xp.ones_like(total))
+        at_held = self._share(held)
+        self.curvature = r
+        self.takes = xp.where(any_held, at_held, xp.where(bent, r / safe, self._lowest_live()))
+        self.moves = xp.where(
+            any_held, at_held, xp.where(bent, r / safe, self._share(charged & (self.g == 0)))
+        )
+        free = bent & ~any_held
+        self.softness = solved.eta * xp.where(free, 1 / safe, xp.zeros_like(total))[..., 0]
+
+    def _share(self, mask: Array) -> Array:
+        """The law q on the losses of a mask, zero where it is empty."""
+        xp = array_namespace(self.q)
+        part = xp.where(mask, self.q, xp.zeros_like(self.q))
+        total = xp.sum(part, axis=-1, keepdims=True)
+        return part / xp.where(total > 0, total, xp.ones_like(total))
+
+    def _lowest_live(self) -> Array:
+        """The law q on the smallest loss that has weight."""
+        xp = array_namespace(self.g)
+        lowest = xp.min(xp.where(self.live, self.g, xp.zeros_like(self.g)), axis=-1, keepdims=True)
+        return self._share(self.live & (self.g == lowest))

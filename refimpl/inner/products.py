@@ -1,0 +1,80 @@
+"""The derivative of the worst case along a direction, for every library of arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phiball.backends import Array, array_namespace, is_array_api_obj
+from phiball.refimpl.inner.derivatives import Solved
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.printing import one_line
+from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_eta, valid_number
+
+
+@dataclass(frozen=True)
+class WorstCaseTangent:
+    """The derivatives of a `WorstCase` along a direction: `value` (...), `mu` (...) and `weights` (..., m)."""
+
+    value: Array
+    mu: Array
+    weights: Array
+    __repr__ = one_line
+
+
+def worst_case_jvp(
+    losses: Array,
+    eta: float | Array,
+    divergence: Divergence,
+    dlosses: Array | None = None,
+    *,
+    deta: float | Array | None = None,
+    dp: Array | None = None,
+    p: Array | None = None,
+) -> WorstCaseTangent:
+    r"""The derivative of `worst_case` along a direction, without automatic differentiation.
+
+    Arguments:
+    - `losses`, `eta`, `divergence`, `p`: as in `worst_case`.
+    - `dlosses`: the direction of the losses, an array that broadcasts to losses.shape.
+    - `deta`: that of eta, a number or an array that broadcasts to losses.shape[:-1].
+    - `dp`: that of p, which is required then, an array that broadcasts to losses.shape. Its rows need not sum
+      to zero, as p is rescaled.
+    - A direction that is None stands for zero.
+
+    Returns the derivatives of `value` (...), `mu` (...) and `weights` (..., m), by implicit differentiation
+    of the optimality conditions: one solution, and O(m) operations per row. Where the solution is not
+    differentiable, they are those that `worst_case` describes.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> f, direction = np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.0, 1.0])
+    >>> tangent = worst_case_jvp(f, 0.5, QUADRATIC, direction)
+    >>> print(round(float(tangent.value), 4), np.round(tangent.weights, 4))
+    0.6667 [ 0.     -0.3333  0.3333]
+    """
+    solution = worst_case(losses, eta, divergence, p=p)
+    xp = array_namespace(losses)
+    law = None if p is None else xp.broadcast_to(xp.astype(p, losses.dtype, copy=False), losses.shape)
+    if dp is not None and law is None:
+        raise ValueError("dp is given without p; expected the law p that it is a direction of")
+    if deta is not None and not is_array_api_obj(deta):
+        deta = xp.full_like(solution.mu, valid_number("deta", deta))
+    solved = Solved(divergence, losses, valid_eta(eta, losses), law, solution.mu, solution.weights)
+    directions = (
+        _direction("dlosses", dlosses, losses, losses.shape),
+        _direction("deta", deta, losses, losses.shape[:-1]),
+        _direction("dp", dp, losses, losses.shape),
+    )
+    return WorstCaseTangent(*solved.jvp(*directions))
+
+
+def _direction(name: str, x: Array | None, losses: Array, shape: tuple[int, ...]) -> Array | None:
+    if x is None:
+        return None
+    valid_array(name, x)
+    check_same_array_type(name, x, losses)
+    if not broadcasts(x.shape, shape):
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; expected one that broadcasts to {tuple(shape)}")
+    xp = array_namespace(losses)
+    return xp.broadcast_to(xp.astype(x, losses.dtype, copy=False), shape)
