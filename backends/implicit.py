@@ -82,7 +82,7 @@ _rules: dict[tuple[Any, ...], int] = {}
 _numbered: list[Rule] = []
 
 
-@torch.compiler.assume_constant_result  # type: ignore[misc]
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _number(kind: Any, *parameters: Any) -> int:
     key = (kind, *((type(x), x) if isinstance(x, bool) else (id(x),) for x in parameters))
     if key not in _rules:
@@ -91,14 +91,14 @@ def _number(kind: Any, *parameters: Any) -> int:
     return _rules[key]
 
 
-@torch.library.custom_op("phiball::implicit", mutates_args=())  # type: ignore[misc]
+@torch.library.custom_op("phiball::implicit", mutates_args=())  # type: ignore[untyped-decorator]
 def _operator(
     losses: torch.Tensor, eta: torch.Tensor, p: torch.Tensor | None, rule: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return _numbered[rule].solve(losses.detach(), eta.detach(), None if p is None else p.detach())
 
 
-@_operator.register_fake  # type: ignore[misc]
+@_operator.register_fake  # type: ignore[untyped-decorator]
 def _(losses: Any, eta: Any, p: Any, rule: int) -> Outputs:
     rows = losses.shape[:-1]
     return losses.new_empty(rows), losses.new_empty(rows), torch.empty_like(losses), losses.new_empty(rows)

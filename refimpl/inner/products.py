@@ -14,7 +14,7 @@ from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_
 
 @dataclass(frozen=True)
 class WorstCaseTangent:
-    """The derivatives of a `WorstCase` along a direction: `value` (...), `mu` (...) and `weights` (..., m)."""
+    """The derivatives of a solution along a direction: `value` (...), `mu` (...) and `weights` (..., m)."""
 
     value: Array
     mu: Array

@@ -162,7 +162,7 @@ class _Rule:
         factors: tuple[Array, ...],
         wanted: list[bool],
     ) -> Triple:
-        return Solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
+        return Solved(self.divergence, *inputs, *outputs).vjp(factors[0], factors[1], factors[2], wanted)
 
 
 def bisection(

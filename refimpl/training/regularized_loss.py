@@ -111,9 +111,8 @@ class RegularizedLoss:
         loss.backward()
 
     The inner problems are solved on losses without a gradient, and their weights are taken as fixed. This is
-    exact for the first derivatives. Second derivatives are those of the losses under fixed weights, which is
-    the Hessian of F without the term of the weights that move. It is positive semidefinite for convex losses
-    wherever the weights are. For the whole Hessian, call `worst_case` on the losses.
+    exact for first derivatives. Second derivatives are those of the losses under fixed weights: the Hessian
+    without the term of the weights that move with the losses. For the whole, call `worst_case` on the losses.
 
     The mode and the parameters of the model and the data stay as they are, and nothing is clamped. Without
     torch, `gradient` does the same from a gradient function. A `Tilted` proposal calls the loss once more, at

@@ -1,0 +1,157 @@
+"""The derivative of the worst case along a direction, against differences of solutions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    indicator,
+    worst_case,
+    worst_case_jvp,
+)
+from tests.support.divergences import ELASTIC, HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of
+
+F = np.array([[0.11, -0.42, 0.9, 0.37, 0.63], [2.1, 0.3, -0.8, 1.7, 0.25]])
+ETA = np.array([0.45, 1.9])
+P = np.array([[0.1, 0.2, 0.3, 0.25, 0.15], [0.3, 0.1, 0.15, 0.05, 0.4]])
+DF = np.array([[0.3, -1.0, 0.2, 0.7, -0.4], [-0.6, 0.1, 0.5, 0.9, 1.0]])
+DETA = np.array([0.7, -0.4])
+DP = np.array([[0.05, -0.02, 0.03, 0.01, 0.04], [-0.03, 0.06, 0.01, 0.02, -0.01]])
+FIELDS = ("value", "mu", "weights")
+
+SMOOTH = [
+    ENTROPIC,
+    QUADRATIC,
+    *(cressie_read(k) for k in (-3, 0, 0.5, 1.5, 2, 3)),
+    QUARTIC_BY_FUNCTIONS,
+    anonymous(cressie_read(0.5)),
+]
+# With what is fixed off ties: the weights move with p alone.
+KINKED = [indicator(0.37), ABSOLUTE, HINGE, anonymous(indicator(0.37)), anonymous(ABSOLUTE), HALF]
+
+
+def difference(d: Divergence, p: Any, df: Any, deta: Any, dp: Any, h: float = 1e-6) -> dict[str, Any]:
+    """Central differences of the three fields."""
+
+    def at(t: float) -> Any:
+        law = None
+        if p is not None:
+            law = p + t * dp
+            law = law / law.sum(axis=-1, keepdims=True)
+        return worst_case(F + t * df, ETA + t * deta, d, p=law)
+
+    up, down = at(h), at(-h)
+    return {name: (getattr(up, name) - getattr(down, name)) / (2 * h) for name in FIELDS}
+
+
+DIRECTIONS = {
+    "losses": (DF, 0 * DETA, 0 * DP),
+    "eta": (0 * DF, DETA, 0 * DP),
+    "p": (0 * DF, 0 * DETA, DP),
+    "all": (DF, DETA, DP),
+}
+
+
+@pytest.mark.parametrize(
+    ("direction", "law"), [(name, law) for name in DIRECTIONS for law in (False, True) if law or name != "p"]
+)
+@pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
+def test_against_differences(d: Divergence, direction: str, law: bool) -> None:
+    df, deta, dp = DIRECTIONS[direction]
+    tangent = worst_case_jvp(F, ETA, d, df, deta=deta, dp=dp if law else None, p=P if law else None)
+    expected = difference(d, P if law else None, df, deta, dp)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(tangent, name), expected[name], rtol=1e-6, atol=2e-8)
+
+
+@pytest.mark.parametrize("d", SMOOTH + KINKED + [ELASTIC], ids=name_of)
+def test_the_rules_of_shift_and_scale(d: Divergence) -> None:
+    """A constant moves value and mu alone; losses and eta times a constant move them in proportion."""
+    shift = worst_case_jvp(F, ETA, d, np.ones(5), p=P)
+    np.testing.assert_allclose([shift.value, shift.mu], np.ones((2, 2)), rtol=1e-12)
+    np.testing.assert_allclose(shift.weights, 0, atol=1e-12)
+    solution, scale = worst_case(F, ETA, d, p=P), worst_case_jvp(F, ETA, d, F, deta=ETA, p=P)
+    np.testing.assert_allclose(scale.value, solution.value, rtol=1e-11)
+    np.testing.assert_allclose(scale.mu, solution.mu, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(scale.weights, 0, atol=1e-11)
+
+
+@pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
+def test_the_rescaling_of_p_is_part_of_it(d: Divergence) -> None:
+    tangent = worst_case_jvp(F, ETA, d, dp=P, p=P)
+    for name in FIELDS:
+        np.testing.assert_allclose(getattr(tangent, name), 0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("eta", [1e-30, 1e-8, 1e-3, 1e3, 1e8, 1e30])
+@pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
+def test_extreme_eta_gives_no_nan(d: Divergence, eta: float, dtype: Any) -> None:
+    f, df, p, dp = (x.astype(dtype) for x in (F, DF, P, DP))
+    tangent = worst_case_jvp(f, eta, d, df, dp=dp, p=p)
+    for name in FIELDS:
+        assert np.all(np.isfinite(getattr(tangent, name))), name
+    limit = np.sum((p if eta > 1 else np.eye(5, dtype=dtype)[f.argmax(-1)]) * df, axis=-1)
+    if d in (ENTROPIC, QUADRATIC) and not 1e-8 < eta < 1e8:
+        np.testing.assert_allclose(worst_case_jvp(f, eta, d, df, p=p).value, limit, rtol=1e-5)
+
+
+def test_a_large_eta_loses_no_digit() -> None:
+    """The leading term of the derivative of the value in eta is -Var f / (2 eta^2)."""
+    for d in (ENTROPIC, QUADRATIC, cressie_read(3)):
+        tangent = worst_case_jvp(F, 1e5, d, deta=1.0)
+        np.testing.assert_allclose(tangent.value, -F.var(axis=-1) / 2e10, rtol=1e-4)
+        np.testing.assert_allclose(
+            tangent.weights, -(F - F.mean(-1, keepdims=True)) / 5e10, rtol=1e-4, atol=1e-16
+        )
+
+
+def test_sparse_weights_stay_zero() -> None:
+    """Losses without weight do not move, and the Jacobian of a sparsemax is that of its support."""
+    f = np.array([0.0, 0.1, 2.0, 2.1, 2.3])
+    support = worst_case(f, 0.3, QUADRATIC).weights > 0
+    assert support.tolist() == [False, False, True, True, True]
+    rows = np.stack([worst_case_jvp(f, 0.3, QUADRATIC, e).weights for e in np.eye(5)])
+    expected = np.zeros((5, 5))
+    expected[2:, 2:] = (np.eye(3) - 1 / 3) / (5 * 0.3)
+    np.testing.assert_allclose(rows, expected, atol=1e-15)
+
+
+def test_ties_share_in_proportion_to_p() -> None:
+    f, p = np.array([1.0, 3.0, 2.0, 3.0]), np.array([0.4, 0.1, 0.2, 0.3])
+    moves = [float(worst_case_jvp(f, 0.1, HINGE, e, p=p).mu) for e in np.eye(4)]
+    np.testing.assert_allclose(moves, [0, 0.25, 0, 0.75])
+    f = np.array([1.0, 3.0, 1.0, 1.0])
+    moves = [float(worst_case_jvp(f, 0.1, indicator(0.5), e, p=p).mu) for e in np.eye(4)]
+    np.testing.assert_allclose(moves, [4 / 9, 0, 2 / 9, 3 / 9])
+
+
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(1.5)], ids=name_of)
+def test_a_point_without_mass_may_gain_some(d: Divergence) -> None:
+    """One-sided where p is zero; and a direction that leaves it there does not see it."""
+    p, dp = np.array([0.0, 0.3, 0.3, 0.4]), np.array([1.0, 0.0, 0.0, 0.0])
+    f, h = np.array([0.9, 0.2, 0.7, 0.4]), 1e-7
+    tangent = worst_case_jvp(f, 0.5, d, dp=dp, p=p)
+    near, start = worst_case(f, 0.5, d, p=(p + h * dp) / (1 + h)), worst_case(f, 0.5, d, p=p)
+    for name in FIELDS:
+        slope = (getattr(near, name) - getattr(start, name)) / h
+        np.testing.assert_allclose(getattr(tangent, name), slope, rtol=1e-5, atol=1e-6)
+    assert np.isfinite(worst_case_jvp(f + 5 * dp, 0.5, cressie_read(-1), dp=dp[::-1] * 0.1, p=p).value)
+
+
+def test_bad_directions_are_refused() -> None:
+    with pytest.raises(ValueError, match="dp is given without p"):
+        worst_case_jvp(F, 1.0, ENTROPIC, dp=DP)
+    with pytest.raises(ValueError, match=r"dlosses has shape \(3,\)"):
+        worst_case_jvp(F, 1.0, ENTROPIC, np.ones(3))
+    with pytest.raises(TypeError, match="deta is 'much'"):
+        worst_case_jvp(F, 1.0, ENTROPIC, deta="much")  # type: ignore[arg-type]
