@@ -331,3 +331,16 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
         assert all(torch.equal(a, b) for a, b in zip(parameters, again[0], strict=True))
         assert again[1] == values
     assert trained(1)[1] != values
+
+
+def test_second_derivatives_are_those_under_fixed_weights() -> None:
+    theta, (x, _) = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), data((5,))
+
+    def loss(a: Any, i: Any) -> Any:
+        return theta**2 * torch.sum(a.double() ** 2, -1)
+
+    (slope,) = torch.autograd.grad(objective()(loss, x, rng=rng(3)), theta, create_graph=True)
+    (second,) = torch.autograd.grad(slope, theta)
+    signed = objective().points(loss, x, rng=rng(3))
+    expected = torch.sum(signed.weights * 2 * torch.sum(signed.points.double() ** 2, -1))
+    assert close([second], [expected])
