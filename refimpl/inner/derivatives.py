@@ -25,6 +25,7 @@ from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.inner.solvers import shifted
 from phiball.refimpl.numerics import tolerance, two_sum
+from phiball.refimpl.printing import one_line
 
 Triple = tuple[Array | None, Array | None, Array | None]
 
@@ -42,6 +43,7 @@ class Solved:
     p: Array | None
     mu: Array
     weights: Array
+    __repr__ = one_line
 
     def jvp(self, df: Array | None, deta: Array | None, dp: Array | None) -> tuple[Array, Array, Array]:
         """The derivatives of value, mu and weights along a direction; None stands for zero."""
