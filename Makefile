@@ -28,7 +28,7 @@ $(READY): pyproject.toml constraints.txt
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-# After each edit: one case of each test that takes no second, in every package.
+# After each edit: one case of each test that takes less than half a second, in every package.
 test-fast: $(READY)
 	$(BIN)/python -m pytest --fast -n $(WORKERS) --dist worksteal $(ARGS)
 

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker of what `--fast` leaves out."""
-    config.addinivalue_line("markers", "slow: takes more than a second")
+    config.addinivalue_line("markers", "slow: takes more than about half a second")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -35,6 +35,7 @@ def fresh(code: str, folder: Path, *options: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_the_import_is_light_and_not_confused_by_folders(tmp_path: Path) -> None:
     """A user's project may have folders of the same names as ours."""
     for folder in PACKAGES:
@@ -113,6 +114,7 @@ def test_the_wheel_has_every_module_and_template_and_no_test(wheel: Path) -> Non
     assert not [name for name in names if "test" in name.lower()]
 
 
+@pytest.mark.slow
 def test_the_wheel_works_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     # -S leaves out site-packages and with it an editable install; NumPy is found by its path.

@@ -88,6 +88,7 @@ def test_sub_packages_resolve(tmp_path: Path) -> None:
     assert fresh(code, tmp_path) == ["worst_case"]
 
 
+@pytest.mark.slow
 def test_type_checkers_know_the_names(tmp_path: Path) -> None:
     """They read the block under TYPE_CHECKING, which takes over all of refimpl's names at once."""
     pytest.importorskip("mypy", reason="mypy: not installed")

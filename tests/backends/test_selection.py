@@ -41,6 +41,7 @@ def test_the_variable_is_read_when_needed(name: str, monkeypatch: pytest.MonkeyP
     assert active().name == "numba"
 
 
+@pytest.mark.slow
 def test_a_bad_variable_does_not_disturb_the_import() -> None:
     code = (
         "import os, phiball.refimpl, phiball.backends as b\n"

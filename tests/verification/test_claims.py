@@ -186,6 +186,7 @@ def test_verdict_from_statement_and_counterexample(
     assert result.as_recorded == (verdict is Verdict.HOLDS)
 
 
+@pytest.mark.slow
 def test_claim_without_examples_is_not_decided() -> None:
     @claim("x", id="X", section=2, verdict=Verdict.HOLDS)
     def nothing() -> list[Evidence]:
@@ -280,6 +281,7 @@ def test_find_by_id_words_and_section() -> None:
             find(section=section)
 
 
+@pytest.mark.slow
 def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> None:
     seen: list[str] = []
     results = run("C7", backend="strict", on_result=lambda result: seen.append(result.id))

@@ -63,6 +63,7 @@ SLOPE = np.mean(POINTS, axis=0) + RADIUS * np.sign(THETA) * (1 / np.tanh(A) - 1 
 SPREAD = RADIUS * float(np.linalg.norm(THETA)) / sqrt(3 * 8)  # of the mean loss at one uniform point each
 
 
+@pytest.mark.slow
 def test_one_uniform_point_is_the_mean_of_the_losses(linear: Linear) -> None:
     estimate = reference_values.estimate(linear, Ball(inf, RADIUS), ETA, Uniform(), 0, 400, rng(0))
     assert (estimate.count, estimate.evaluations) == (400, 1)
@@ -224,6 +225,7 @@ def test_nothing_is_reported_of_a_bias_without_a_reference() -> None:
 # --- The network ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_network_is_trained_and_repeats_itself() -> None:
     from sklearn.datasets import load_digits
 

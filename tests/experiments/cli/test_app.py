@@ -54,6 +54,7 @@ def test_bare_command_shows_help() -> None:
 # --- verify ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_verify_prints_the_verdict_and_says_what_it_wrote(tmp_path: Path) -> None:
     result = call("verify", "--claim", "C7", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0, result.output
@@ -64,6 +65,7 @@ def test_verify_prints_the_verdict_and_says_what_it_wrote(tmp_path: Path) -> Non
         assert (tmp_path / "report" / name).exists()
 
 
+@pytest.mark.slow
 def test_verify_takes_the_seed(tmp_path: Path) -> None:
     assert call("verify", "--claim", "C7", "--seed", "5", "--out", str(tmp_path)).exit_code == 0
     assert json.loads((tmp_path / "claims.json").read_text())["seed"] == 5
@@ -218,6 +220,7 @@ def test_entry_point_runs_the_command_line(
     assert "Theorem 1 (I)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_selection_does_not_replace_the_full_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

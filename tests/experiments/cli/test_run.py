@@ -130,6 +130,7 @@ def test_an_unknown_study_is_refused() -> None:
     assert "nothing" in result.output
 
 
+@pytest.mark.slow
 def test_the_command_line_loads_no_study() -> None:
     code = """
 import sys

@@ -87,6 +87,7 @@ def kept(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "cache" / "phiball" / "mnist").iterdir()}
 
 
+@pytest.mark.slow
 def test_what_is_fetched_is_kept(server: Server, tmp_path: Path) -> None:
     data = load("mnist")
     for array, values in zip(
@@ -176,6 +177,7 @@ def test_a_terminal_shows_a_bar(
     assert screen.getvalue() == shown
 
 
+@pytest.mark.slow
 def test_no_bar_without_tqdm(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True)

@@ -155,6 +155,7 @@ def test_killed_again_and_again_a_run_gives_the_same_table(tmp_path: Path) -> No
     assert len(finished(out)) == 9
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_leaves_is_ignored(tmp_path: Path) -> None:
     run(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"

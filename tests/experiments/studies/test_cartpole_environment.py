@@ -116,6 +116,7 @@ def test_regular_learning_is_that_of_a_loop_over_gymnasium() -> None:
     assert len(theirs) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
 @pytest.mark.parametrize(
     ("grid", "rho", "eta"), [(COARSE, 0.25, 1.0), (FINE, 0.5, 0.1), (FINE, 1.3, 30.0), (FINE, 0.0, 1.0)]
@@ -135,6 +136,7 @@ def test_compiled_learning_is_the_plain_one(grid: Grid, rho: float, eta: float, 
     assert np.max(np.abs(Q - before)) > 0.5
 
 
+@pytest.mark.slow
 @everywhere
 def test_compiled_play_is_the_plain_one(physics: Physics) -> None:
     starts, _ = numbers_of(4, 12, 1)

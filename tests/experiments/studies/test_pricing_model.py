@@ -43,6 +43,7 @@ def psi(w: Any, z: Any) -> Any:
     return -w * (z[..., 0] * w + z[..., 1])
 
 
+@pytest.mark.slow
 def test_true_risk_is_the_mean_over_the_law_of_x() -> None:
     market = markets()
     risk = true_risk(market)

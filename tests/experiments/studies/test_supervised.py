@@ -198,6 +198,7 @@ def test_test_images_have_no_part_in_the_choice(tiny: Table, monkeypatch: pytest
     assert [r["clean"] for r in report] != [r["clean"] for r in seen(tiny, "report")]
 
 
+@pytest.mark.slow
 def test_what_networks_are_trained_and_judged_by(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[Any] = []
     judged: list[Any] = []

@@ -267,6 +267,7 @@ def everything(config: Config) -> dict[str, Method]:
     return {**fixed(config), **candidates(config)}
 
 
+@pytest.mark.slow
 def test_evaluations_are_counted() -> None:
     for name, method in everything(CONFIG).items():
         batch = Batch(16)

@@ -188,6 +188,7 @@ def test_sheet_of_settings() -> None:
             }
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_said() -> None:
     said = findings(random_table(ONE))[1]
     assert "3 epochs with 3 seeds. Images to train on and to attack: digits 9,000 and 1,000." in said

@@ -68,6 +68,7 @@ def test_the_loss_of_far_points_does_not_overflow() -> None:
     assert np.all(np.isfinite(f))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reading", "seed", "divisor"), [("literal", 248, 1.0), ("scaled", 47, sqrt(512))])
 def test_the_networks_are_those_of_the_stated_seeds(reading: str, seed: int, divisor: float) -> None:
     source = np.random.default_rng(seed)
@@ -208,6 +209,7 @@ def test_entropic_support_is_full_where_the_density_underflows() -> None:
 # --- The run ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_the_other_networks_depend_on_the_seed() -> None:
     config = Config(reading="scaled", points=50, networks=3, width=32)
     one, same, other = (STUDY.compute(config, rng(seed)) for seed in (0, 0, 1))
@@ -322,6 +324,7 @@ def test_sheets_show_every_worst_case() -> None:
     assert f"{found['atom']:.3f}" in hinge
 
 
+@pytest.mark.slow
 def test_figures_have_the_panels_of_the_paper() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     figures = STUDY.draw(table())

@@ -78,6 +78,7 @@ def good(tmp_path: Path) -> Path:
     return tmp_path / "network.pt"
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused(good: Path) -> None:
     complete = good.read_bytes()
     place = random.Random(0)

@@ -104,6 +104,7 @@ def exact(norm: float, d: int, size: float) -> list[tuple[Any, float, float]]:
     return [(c, *moments(s, c, norm)) for c in directions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("norm", "d", "size"), HIGH)
 def test_moments_in_high_dimension(doubles: Arrays, norm: float, d: int, size: float) -> None:
     """The mean of c.b is the slope of log E exp(s.b) along c, its variance the second derivative."""

@@ -202,6 +202,7 @@ def test_the_gradient_in_a_models_parameters() -> None:
     assert not out.error.requires_grad
 
 
+@pytest.mark.slow
 def test_bad_arguments(doubles: Arrays) -> None:
     z = doubles.asarray([[0.0, 1.0]])
     for arguments, error, message in [

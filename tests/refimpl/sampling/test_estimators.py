@@ -106,6 +106,7 @@ def oracle(law: str, level: int, d: Divergence, eta: float) -> Any:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 @on_each(core=True)
 def test_both_estimators_have_the_expectation_of_their_level(d: Divergence, law: str) -> None:

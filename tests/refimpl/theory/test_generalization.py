@@ -76,6 +76,7 @@ def test_a_power_has_a_closed_form(A: float, n: int) -> None:
     assert bound.total == bound.approximation + bound.complexity + bound.confidence
 
 
+@pytest.mark.slow
 def test_covering_numbers_that_jump() -> None:
     """log N = log ceil(1/(2 eps)), the covering number of [0, 1]: a sum over its steps."""
     bound = covering_bound(10_000, 0.1, lambda eps: log(np.ceil(max(0.5 / eps, 1) * (1 - 1e-15))))

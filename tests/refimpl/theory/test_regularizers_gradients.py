@@ -60,6 +60,7 @@ def test_entropic_twice(norm: float) -> None:
     assert torch.autograd.gradgradcheck(function, (g,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_r1_r2_r3(norm: float) -> None:
     g, ball = tensor([[1.0, -0.5, 0.2], [0.1, 0.3, -0.2]]), Ball(norm, 0.4)
@@ -69,6 +70,7 @@ def test_r1_r2_r3(norm: float) -> None:
     assert_differentiates(lambda g: r3(g, ball, 0.7, cressie_read(0)), g)
 
 
+@pytest.mark.slow
 def test_one_number_a_point() -> None:
     assert_differentiates(lambda g: surrogate(g, Ball(inf, 0.4), 0.1, QUADRATIC), tensor([1.0, -0.5]))
 

@@ -32,6 +32,7 @@ ESTIMATORS = (SG, RTMLMC)
 # --- the convex plan ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @given(
     delta=st.floats(1e-3, 1e3),

@@ -255,6 +255,7 @@ def wave_plan(constrained: bool, estimator: Any) -> tuple[Plan, float]:
     return nonconvex_plan(epsilon, **how, constrained=constrained, estimator=estimator), epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("constrained", [False, True])
 def test_a_random_iterate_is_stationary(constrained: bool, estimator: Any) -> None:
