@@ -39,6 +39,11 @@ class Rng:
             raise ValueError(f"seed is {seed!r}; expected a whole number that is not negative")
         self._streams: dict[tuple[str, str], Any] = {}
 
+    def __repr__(self) -> str:
+        """The seed, and whether it is the source of a whole run or one that was spawned."""
+        key = tuple(self._seed.spawn_key)
+        return f"rng({self._seed.entropy})" if not key else f"rng({self._seed.entropy}), spawned as {key}"
+
     def _stream(self, like: Array) -> Any:
         """The generator for the library and device of `like`, made on first use."""
         kind = library(like)

@@ -5,6 +5,15 @@ violations and reaches a `Verdict`. `verify_solver` applies the claims about the
 your own.
 """
 
+from importlib.util import find_spec
+
+if find_spec("hypothesis") is None:
+    raise ImportError(
+        "phiball.verification needs hypothesis, which is not installed: pip install 'phiball[verify]', "
+        "or '.[verify]' in a clone",
+        name="hypothesis",
+    )
+
 from phiball.verification.framework.claim import Claim, Result, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict
 from phiball.verification.framework.runner import all_claims, find, run

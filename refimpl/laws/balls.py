@@ -60,6 +60,8 @@ class Ball:
 
     def __post_init__(self) -> None:
         """Validate the norm, the radius and the box."""
+        if isinstance(self.norm, str):
+            raise TypeError(f"norm is {self.norm!r}; expected a number of at least 1, or math.inf for linf")
         norm = inf if self.norm == inf else valid_number("norm", self.norm, least=1.0)
         radius = valid_number("radius", self.radius, least=0.0)
         if self.clip is not None:

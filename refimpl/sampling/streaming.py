@@ -7,6 +7,7 @@ how many points are evaluated at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from inspect import signature
 from typing import TypeVar
 
 from phiball.backends import Array, Rng, array_namespace, detach, device
@@ -51,7 +52,12 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
     """loss(x, i), or an error unless it is one floating-point number for each x."""
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
-    f = loss(x, i)
+    try:
+        f = loss(x, i)
+    except TypeError as error:
+        if _takes_two(loss):
+            raise
+        raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
     valid_array("loss(x, i)", f)
     check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):
@@ -60,6 +66,17 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
             "(reduction='none' in torch's losses)"
         )
     return f + 0.0  # a copy: a loss that is a part of x would keep x in memory
+
+
+def _takes_two(function: Loss) -> bool:
+    """Whether a function can be called with two arguments, as far as its signature tells."""
+    try:
+        signature(function).bind(None, None)
+    except ValueError:  # a built-in without a signature
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:

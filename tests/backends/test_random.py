@@ -134,6 +134,8 @@ def test_spawned_sources_are_independent_and_reproducible(arrays: Arrays) -> Non
         parent = rng(seed)
         sources = [parent, *parent.spawn(2), *parent.spawn(1)]
         sources += sources[1].spawn(1)
+        assert repr(parent) == f"rng({seed})"
+        assert repr(sources[1]) == f"rng({seed}), spawned as (0,)"
         return [arrays.numpy(s.uniform((N,), like=like)).tolist() for s in sources]
 
     draws = family(8)

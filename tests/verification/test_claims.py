@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -346,3 +347,10 @@ def test_oracles_on_two_points(family: str, parameter: float | None, eta: float,
     for result in (float(answer.value), float(least), float(reached)):
         assert result == pytest.approx(value, abs=1e-12)
     assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy
+
+
+def test_without_hypothesis_the_package_says_what_to_install() -> None:
+    code = "import sys; sys.modules['hypothesis'] = None; import phiball.verification"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ImportError: phiball.verification needs hypothesis" in result.stderr
+    assert "pip install 'phiball[verify]', or '.[verify]' in a clone" in result.stderr

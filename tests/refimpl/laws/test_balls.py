@@ -200,7 +200,7 @@ def test_the_gaussian_law(arrays: Arrays) -> None:
     [
         (lambda: Ball(0.5, 1.0), ValueError, "norm is 0.5"),
         (lambda: Ball(float("nan"), 1.0), ValueError, "norm is nan"),
-        (lambda: Ball("2", 1.0), TypeError, "norm is '2'"),
+        (lambda: Ball("2", 1.0), TypeError, "norm is '2'; expected a number of at least 1, or math.inf"),
         (lambda: Ball(2, -1.0), ValueError, "radius is -1.0"),
         (lambda: Ball(2, inf), ValueError, "radius is inf"),
         (lambda: Ball(2, None), TypeError, "radius is None"),

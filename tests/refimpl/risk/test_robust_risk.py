@@ -289,6 +289,7 @@ def test_bad_arguments(doubles: Arrays) -> None:
     two = doubles.asarray([1.0, 2.0])
     for change, error, message in [
         ({"loss": 3}, TypeError, "loss is 3; expected a function"),
+        ({"loss": len}, TypeError, "loss is <built-in function len>; expected a function of two arguments"),
         ({"loss": lambda x, i: x}, ValueError, r"loss\(x, i\) has shape \(8, 2\); expected \(8,\)"),
         ({"loss": lambda x, i: 1.0}, TypeError, r"loss\(x, i\) is 1.0"),
         ({"loss": lambda x, i: i}, TypeError, r"loss\(x, i\) has dtype .*int64"),
