@@ -81,6 +81,7 @@ BACKENDS: dict[str, Backend] = {
             {
                 "q_run": "phiball.backends.numba.qlearning:q_run",
                 "solve": "phiball.backends.numba.solve:solve",
+                "solve_ragged": "phiball.backends.numba.solve:solve_ragged",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),

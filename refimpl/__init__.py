@@ -26,6 +26,7 @@ from phiball.refimpl.inner.divergences import (
     indicator,
 )
 from phiball.refimpl.inner.products import worst_case_jvp
+from phiball.refimpl.inner.ragged import worst_case_ragged
 from phiball.refimpl.inner.worst_case import bisection, dual_value, primal_value, worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.gaussian import Gaussian
@@ -145,5 +146,6 @@ __all__ = [
     "worst_case",
     "worst_case_density",
     "worst_case_jvp",
+    "worst_case_ragged",
     "worst_case_sample",
 ]

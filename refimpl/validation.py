@@ -75,11 +75,13 @@ def valid_finite(name: str, x: Array) -> None:
         raise ValueError(f"{name} contains {_first_bad(x)}; expected finite numbers")
 
 
-def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> Array:
-    """`eta` as an array of shape losses.shape[:-1], which the message calls `rows`, or an error."""
+def valid_eta(
+    eta: Array, losses: Array, shape: tuple[int, ...] | None = None, *, rows: str = "losses.shape[:-1]"
+) -> Array:
+    """`eta` as an array of `shape`, losses.shape[:-1], which the message calls `rows`, or an error."""
     xp = array_namespace(losses)
-    shape = losses.shape[:-1]
-    if check_eta(eta, losses, rows=rows):
+    shape = losses.shape[:-1] if shape is None else shape
+    if check_eta(eta, losses, shape, rows=rows):
         eta = xp.astype(eta, losses.dtype, copy=False)
         if not xp.all((eta > 0) & xp.isfinite(eta)):
             raise ValueError(f"eta is {_short(eta)}; expected positive, finite numbers")
@@ -87,17 +89,20 @@ def valid_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> 
     return xp.full(shape, float(eta), dtype=losses.dtype, device=device(losses))
 
 
-def check_eta(eta: Array, losses: Array, *, rows: str = "losses.shape[:-1]") -> bool:
+def check_eta(
+    eta: Array, losses: Array, shape: tuple[int, ...] | None = None, *, rows: str = "losses.shape[:-1]"
+) -> bool:
     """Whether `eta` is an array; raise unless it has the right type and shape, or is a valid number."""
     xp = array_namespace(losses)
+    shape = losses.shape[:-1] if shape is None else shape
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         check_same_array_type("eta", eta, losses)
         if eta.dtype not in (xp.float32, xp.float64):
             raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
-        if not broadcasts(eta.shape, losses.shape[:-1]):
+        if not broadcasts(eta.shape, shape):
             raise ValueError(
                 f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
-                f"{rows} = {tuple(losses.shape[:-1])}"
+                f"{rows} = {tuple(shape)}"
             )
         return True
     if isinstance(eta, (bool, str, bytes, complex)):

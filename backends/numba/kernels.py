@@ -35,24 +35,37 @@ from phiball.backends.numba.primitives import (
 
 
 @compiled(SUMS)
-def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
+def entropic(
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
     """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
     value, mu, weights, gap = out
-    m = f.shape[1]
     for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top = float64(top_of(f[row]))
+        top = float64(top_of(losses))
         for i in range(m):
-            u = minus(f[row, i], top) * inverse
-            weights[row, i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
+            u = minus(losses[i], top) * inverse
+            density[i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
         total = 0.0
         for block in range(0, m, BLOCK):
             part = 0.0
             for i in range(block, min(block + BLOCK, m)):
-                part += weights[row, i]
+                part += density[i]
             total += part
         for i in range(m):
-            weights[row, i] = weights[row, i] * (1.0 / total)
+            density[i] = density[i] * (1.0 / total)
         excess = total / m - 1.0
         primal = e * np.log(total / m)
         if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
@@ -60,7 +73,7 @@ def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start:
             for block in range(0, m, BLOCK):
                 part = 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    part += expm1_nonpositive(minus(f[row, i], top) * inverse)
+                    part += expm1_nonpositive(minus(losses[i], top) * inverse)
                 total += part
             excess = total / m
             primal = e * np.log1p(excess)
@@ -71,13 +84,26 @@ def entropic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start:
 
 
 @compiled(SUMS)
-def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
+def quadratic(
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
     """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
     value, mu, weights, gap = out
-    m = f.shape[1]
     for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, mean = top_and_mean(f[row])
+        top, mean = top_and_mean(losses)
         # Solve sum (g_i - edge)_+ = m eta, then c = edge + eta.
         edge = max(-e * m, mean - e)  # one point alone, or all: left of the root
         for step in range(100):
@@ -85,7 +111,7 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
             for block in range(0, m, BLOCK):
                 part = 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    g = minus(minus(f[row, i], top), edge)
+                    g = minus(minus(losses[i], top), edge)
                     count += g > 0.0
                     part += g if g > 0.0 else 0.0
                 total += part
@@ -105,7 +131,7 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
             for block in range(0, m, BLOCK):
                 part_mass, part_gain, part_cost = 0.0, 0.0, 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    g = minus(f[row, i], top)
+                    g = minus(losses[i], top)
                     d = minus(g, c) * inverse
                     d = d if d > -1.0 else -1.0
                     part_mass += d
@@ -117,8 +143,8 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
             if not abs(mass) > 1e-14 * m:  # the weights sum to one: no point was crossed
                 break
         for i in range(m):
-            d = minus(minus(f[row, i], top), c) * inverse
-            weights[row, i] = (1.0 + (d if d > -1.0 else -1.0)) * (1.0 / m)
+            d = minus(minus(losses[i], top), c) * inverse
+            density[i] = (1.0 + (d if d > -1.0 else -1.0)) * (1.0 / m)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / m
         value[row] = top + primal
@@ -129,16 +155,29 @@ def quadratic(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
 
 
 @compiled(SUMS)
-def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
+def three_halves(
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
     """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
 
     Newton on sqrt(E y^2), which is convex in b and straight while the same points are active.
     """
     value, mu, weights, gap = out
-    m = f.shape[1]
     for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = f[first : first + m], weights[first : first + m]
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
-        top, mean = top_and_mean(f[row])
+        top, mean = top_and_mean(losses)
         # sqrt(E y^2) is at least E y, and at least the share of the largest y: right of the root
         b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
         for _ in range(100):
@@ -146,7 +185,7 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, st
             for block in range(0, m, BLOCK):
                 part_first, part_second = 0.0, 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    y = 1.0 + (b + minus(f[row, i], top) * half)
+                    y = 1.0 + (b + minus(losses[i], top) * half)
                     y = y if y > 0.0 else 0.0
                     part_first += y
                     part_second += y * y
@@ -164,7 +203,7 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, st
         for block in range(0, m, BLOCK):
             part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
             for i in range(block, min(block + BLOCK, m)):
-                g = minus(f[row, i], top)
+                g = minus(losses[i], top)
                 d = b + g * half
                 d = d if d > -1.0 else -1.0
                 s = at_mu + g * half
@@ -179,9 +218,9 @@ def three_halves(f: Any, eta: Any, parameter: float, slope1: float, out: Any, st
             conj += part_conj
             mass += part_mass
         for i in range(m):
-            d = b + minus(f[row, i], top) * half
+            d = b + minus(losses[i], top) * half
             d = d if d > -1.0 else -1.0
-            weights[row, i] = (1.0 + d) * (1.0 + d) * (1.0 / m)
+            density[i] = (1.0 + d) * (1.0 + d) * (1.0 / m)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
         value[row] = top + primal
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
@@ -252,14 +291,27 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 
 
 @compiled(SUMS)
-def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int) -> None:
+def indicator(
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
     """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
     value, mu, weights, gap = out
-    m = f.shape[1]
-    full, rest = product(parameter, m)
-    rank = rank_of(parameter, m)
     for row in range(start, stop):
-        q, above, reached = select(f[row], rank)
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = f[first : first + m], weights[first : first + m]
+        full, rest = product(parameter, m)
+        rank = rank_of(parameter, m)
+        q, above, reached = select(losses, rank)
         tied = reached - above
         share = share_of(full, rest, above, tied) / full
         full_weight = (1.0 - share * tied) / max(above, 1)
@@ -267,15 +319,15 @@ def indicator(f: Any, eta: Any, parameter: float, slope1: float, out: Any, start
         for block in range(0, m, BLOCK):
             part_gain, part_excess = 0.0, 0.0
             for i in range(block, min(block + BLOCK, m)):
-                g = minus(f[row, i], q)
+                g = minus(losses[i], q)
                 w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
                 part_gain += w * g
                 part_excess += g if g > 0.0 else 0.0
             gain += part_gain
             excess += part_excess
         for i in range(m):
-            g = minus(f[row, i], q)
-            weights[row, i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
+            g = minus(losses[i], q)
+            density[i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain

@@ -19,18 +19,18 @@ from phiball.backends.numba.primitives import (
 
 
 @compiled(SUMS)
-def _load_tile(f: Any, first: int, stop: int, tile: Any, top: Any) -> int:
-    """tile[i, r] = f[first + r, i] for the rows of a tile, their maxima in top; returns their number."""
+def _load_tile(f: Any, m: int, first: int, stop: int, tile: Any, top: Any) -> int:
+    """tile[i, r] = loss i of row first + r, and top[r] = their maximum; returns the number of rows."""
     rows: int = min(TILE, stop - first)
     for r in range(rows):
-        for i in range(f.shape[1]):
-            tile[i, r] = f[first + r, i]
+        for i in range(m):
+            tile[i, r] = f[(first + r) * m + i]
     for r in range(rows, TILE):  # a tile that is not full works on copies of its first row
-        for i in range(f.shape[1]):
-            tile[i, r] = f[first, i]
+        for i in range(m):
+            tile[i, r] = f[first * m + i]
     for r in range(TILE):
         top[r] = tile[0, r]
-    for i in range(1, f.shape[1]):
+    for i in range(1, m):
         for r in range(TILE):
             top[r] = tile[i, r] if tile[i, r] > top[r] else top[r]
     return rows
@@ -38,15 +38,24 @@ def _load_tile(f: Any, first: int, stop: int, tile: Any, top: Any) -> int:
 
 @compiled(SUMS)
 def quadratic_short(
-    f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
 ) -> None:
     """`quadratic` on many short rows side by side, step by step the same."""
     value, mu, weights, gap = out
-    m = f.shape[1]
+    m = offsets[start + 1] - offsets[start]
     tile = np.empty((m, TILE))
     e, inverse, top, mean, edge, total, count, before, c, shift, conj = np.empty((11, TILE))
     for first in range(start, stop, TILE):
-        rows = _load_tile(f, first, stop, tile, top)
+        rows = _load_tile(f, m, first, stop, tile, top)
         for r in range(TILE):
             e[r] = eta[first + r] if r < rows else eta[first]
         for r in range(TILE):
@@ -95,24 +104,33 @@ def quadratic_short(
                 tile[i, r] = (1.0 + d) * (1.0 / m)
         for r in range(rows):
             for i in range(m):
-                weights[first + r, i] = tile[i, r]
+                weights[(first + r) * m + i] = tile[i, r]
             value[first + r] = top[r] + total[r] / m
             gap[first + r] = (shift[r] + e[r] * (conj[r] / m)) - total[r] / m
 
 
 @compiled(SUMS)
 def indicator_short(
-    f: Any, eta: Any, parameter: float, slope1: float, out: Any, start: int, stop: int
+    f: Any,
+    offsets: Any,
+    eta: Any,
+    p: Any,
+    shared: bool,
+    parameter: float,
+    slope1: float,
+    out: Any,
+    start: int,
+    stop: int,
 ) -> None:
     """`indicator` on many short rows side by side, step by step the same."""
     value, mu, weights, gap = out
-    m = f.shape[1]
+    m = offsets[start + 1] - offsets[start]
     full, rest = product(parameter, m)
     rank = rank_of(parameter, m)
     tile, best = np.empty((m, TILE)), np.empty((rank, TILE))
     x, q, above, reached, excess, full_weight, share, gain = np.empty((8, TILE))
     for first in range(start, stop, TILE):
-        rows = _load_tile(f, first, stop, tile, x)
+        rows = _load_tile(f, m, first, stop, tile, x)
         best[:] = -np.inf
         for i in range(m):
             for r in range(TILE):
@@ -146,7 +164,7 @@ def indicator_short(
                 tile[i, r] = w
         for r in range(rows):
             for i in range(m):
-                weights[first + r, i] = tile[i, r]
+                weights[(first + r) * m + i] = tile[i, r]
             mu[first + r] = q[r]
             value[first + r] = q[r] + gain[r]
             gap[first + r] = excess[r] / full - gain[r]

@@ -1,4 +1,4 @@
-"""The numba backend's twin of `solve`: hands rows of NumPy memory to the compiled kernels."""
+"""The numba backend's twins of `solve` and `solve_ragged`: they hand rows of NumPy memory to the kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from phiball.backends.numba import kernels, short_rows
 from phiball.backends.numba.primitives import prepare
 from phiball.backends.numba.threads import over_rows
 
-_KERNELS: dict[str | None, Callable[..., None]] = {
+KERNELS: dict[str | None, Callable[..., None]] = {
     "entropic": kernels.entropic,
     "quadratic": kernels.quadratic,
     "three_halves": kernels.three_halves,
     "indicator": kernels.indicator,
 }
-_SHORT: dict[str | None, Callable[..., None]] = {
+SHORT: dict[str | None, Callable[..., None]] = {  # for rows of one length, at most 16, and the uniform law
     "quadratic": short_rows.quadratic_short,
     "indicator": short_rows.indicator_short,
 }
@@ -31,30 +31,51 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     Takes NumPy arrays and torch tensors in main memory, the uniform law, and the divergences that
     a kernel exists for; torch tensors share their memory and are not copied.
     """
-    kernel = _kernel_for(d, f.shape[-1])
-    if kernel is None or p is not None:
-        return NotImplemented
+    m = f.shape[-1]
+    kernel = _kernel_for(d, m)
     losses, etas = as_numpy_view(f), as_numpy_view(eta)
-    if losses is None or etas is None or not losses.size:
+    if kernel is None or p is not None or losses is None or etas is None or not losses.size:
         return NotImplemented
-    shape, m = losses.shape[:-1], losses.shape[-1]
-    rows, etas = contiguous(losses).reshape(-1, m), contiguous(etas).reshape(-1)
-    n = rows.shape[0]
-    value, mu, gap = np.empty((3, n), dtype=rows.dtype)
-    weights = np.empty_like(rows)
-    work = partial(kernel, rows, etas, float(d.parameter or 0.0), float(d.slope1), (value, mu, weights, gap))
-    prepare(kernel, rows.dtype, partial(work, 0, 0))  # no rows: it compiles and does nothing
-    over_rows(work, n, rows.size)
+    rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
+    offsets = np.arange(0, rows.size + 1, m)
+    out = _run(kernel, rows, offsets, etas, d)
+    if out is NotImplemented:
+        return NotImplemented
+    value, mu, weights, gap = out
+    shape = losses.shape[:-1]
+    shaped = value.reshape(shape), mu.reshape(shape), weights.reshape(losses.shape), gap.reshape(shape)
+    return tuple(to_library(x, f) for x in shaped)
+
+
+def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any) -> Any:
+    """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]]."""
+    kernel = _kernel_for(d)
+    losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
+    if kernel is None or p is not None or losses is None or ends is None or etas is None:
+        return NotImplemented
+    out = _run(kernel, contiguous(losses), contiguous(ends.astype(np.int64, copy=False)), contiguous(etas), d)
+    return out if out is NotImplemented else tuple(to_library(x, f) for x in out)
+
+
+def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, d: Any) -> Any:
+    """(value, mu, weights, gap) of flat rows, or NotImplemented if the kernel finds something amiss."""
+    n = len(offsets) - 1
+    value, mu, gap = np.empty((3, n), dtype=f.dtype)
+    weights = np.empty_like(f)
+    out = value, mu, weights, gap
+    work = partial(kernel, f, offsets, eta, None, True, float(d.parameter or 0.0), float(d.slope1), out)
+    prepare(kernel, f.dtype, partial(work, 0, 0))  # no rows: it compiles and does nothing
+    over_rows(work, n, f.size)
     if not np.isfinite(value).all():  # a loss that is not finite, or an overflow of the losses over eta
         return NotImplemented
-    return tuple(to_library(out.reshape((*shape, *out.shape[1:])), f) for out in (value, mu, weights, gap))
+    return out
 
 
-def _kernel_for(d: Any, m: int) -> Callable[..., None] | None:
-    name = (
-        {1.5: "three_halves", 2.0: "quadratic"}.get(d.parameter) if d.family == "cressie_read" else d.family
-    )
-    return _SHORT.get(name) if m <= 16 and name in _SHORT else _KERNELS.get(name)
+def _kernel_for(d: Any, m: int | None = None) -> Callable[..., None] | None:
+    """The kernel for rows of m entries, or of different lengths."""
+    powers = {1.5: "three_halves", 2.0: "quadratic"}
+    name = powers.get(d.parameter) if d.family == "cressie_read" else d.family
+    return SHORT[name] if m is not None and m <= 16 and name in SHORT else KERNELS.get(name)
 
 
 def as_numpy_view(x: Array) -> Any:

@@ -13,19 +13,22 @@ from fractions import Fraction
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, tolerance, two_sum
+from phiball.refimpl.validation import valid_law
 
 _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 
 
 @kernel
 def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array, Array, Array]:
-    """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex, for valid input.
+    """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex.
 
-    f has shape (..., m), eta shape (...) and p shape (..., m), or None for the uniform law.
+    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform law. The
+    types and shapes are valid, and eta. Numbers in p that are not probabilities raise an error, and a loss
+    that is not finite makes the value NaN, so that neither need be looked for before.
     Returns the fields of `WorstCase`: (value, mu, weights, gap).
     """
     xp = array_namespace(f)
-    law = p
+    law = p = None if p is None else xp.broadcast_to(valid_law("p", p), f.shape)
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     c = centred(d)
     with ignore_float_warnings():
@@ -44,7 +47,10 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, 
         mu = add_up(add_up(top, -eta * s), -eta * d.slope1)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
-    return top + primal, mu, weights, gap
+        value = top + primal
+        if law is not None:  # where it is zero, the loss has not been used
+            value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
+    return value, mu, weights, gap
 
 
 def shifted(f: Array, p: Array) -> tuple[Array, Array]:

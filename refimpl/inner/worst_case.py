@@ -118,19 +118,28 @@ def _solve(
     losses: Array, eta: float | Array, divergence: Divergence, p: Array | None, *, check: bool
 ) -> tuple[Array, Array, Array, Array]:
     f = detach(losses)
-    eta, p = _problem(f, eta, divergence, p)
-    xp = array_namespace(f)
-    if check and p is not None:
-        valid_finite("losses", f)
+    valid_divergence(divergence)
+    valid_losses(f)
+    eta = valid_eta(detach(eta), f)
+    if p is not None:
+        p = detach(p)
+        check_p(p, f)
+        p = array_namespace(f).astype(p, f.dtype, copy=False)
     value, mu, weights, gap = solve(f, eta, p, divergence)
-    # A loss that is not finite leaves a value that is not, so the losses need not be read twice.
-    if check and not xp.all(xp.isfinite(value)):
-        valid_finite("losses", f)
+    if check:
+        check_value(value, f, divergence)
+    return value, mu, weights, gap
+
+
+def check_value(value: Array, losses: Array, divergence: Divergence) -> None:
+    """Raise unless the values are finite; a loss that is not leaves a value that is not."""
+    xp = array_namespace(value)
+    if not xp.all(xp.isfinite(value)):
+        valid_finite("losses", losses)
         raise ValueError(
-            f"losses, eta and {divergence.name} give a value that is not finite in {f.dtype}; expected "
+            f"losses, eta and {divergence.name} give a value that is not finite in {losses.dtype}; expected "
             "losses whose range it holds, and a divergence without fault (check_divergence)"
         )
-    return value, mu, weights, gap
 
 
 @dataclass(frozen=True)

@@ -107,10 +107,11 @@ def test_results_do_not_depend_on_where_arrays_lie(d: Divergence, m: int) -> Non
     results = set()
     for distance in (1000, -m, *range(m, m + 16)):
         memory = np.zeros(2000)
-        f, weights = (memory[at : at + m].reshape(1, m) for at in (500, 500 + distance))
+        f, weights = (memory[at : at + m] for at in (500, 500 + distance))
         f[:] = losses
         out = np.zeros(1), np.zeros(1), weights, np.zeros(1)
-        kernel(f, eta, float(d.parameter or 0.0), float(d.slope1), out, 0, 1)
+        parameters = float(d.parameter or 0.0), float(d.slope1)
+        kernel(f, np.array([0, m]), eta, None, True, *parameters, out, 0, 1)
         results.add(b"".join(x.tobytes() for x in out))
     assert len(results) == 1
 

@@ -1,0 +1,116 @@
+"""Rows of different lengths: each is solved as `worst_case` solves it alone."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, worst_case, worst_case_ragged
+from tests.support.arrays import Arrays
+from tests.support.divergences import on_each
+
+LENGTHS = [3, 1, 17, 3, 40, 1, 2, 128, 17]
+OFFSETS = [0, *accumulate(LENGTHS)]
+
+
+def _problem() -> tuple[Any, Any, Any]:
+    """Losses with ties, eta for each row, and a law for each row with zeros."""
+    rng = np.random.default_rng(7)
+    f = np.round(rng.exponential(size=OFFSETS[-1]), 1)
+    p = rng.integers(0, 5, size=f.size) + 0.0
+    for start, stop in pairwise(OFFSETS):
+        p[start] += 1
+        p[start:stop] /= p[start:stop].sum()
+    return f, 10.0 ** rng.uniform(-2, 1, size=len(LENGTHS)), p
+
+
+@on_each(core=True)
+def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
+    f, eta, law = (doubles.asarray(x) for x in _problem())
+    offsets = doubles.xp.asarray(OFFSETS)
+    for p in (None, law):
+        together = worst_case_ragged(f, offsets, eta, d, p=p)
+        for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:])):
+            alone = worst_case(f[part], float(eta[row]), d, p=None if p is None else p[part])
+            size = 8 * doubles.eps * (1 + abs(float(alone.value)))
+            assert abs(float(together.value[row]) - float(alone.value)) <= size
+            assert abs(float(together.mu[row]) - float(alone.mu)) <= size * (1 + float(eta[row]))
+            assert abs(float(together.gap[row])) <= 4 * size
+            weights = doubles.numpy(together.weights)[part]
+            np.testing.assert_allclose(
+                weights, doubles.numpy(alone.weights), rtol=64 * doubles.eps, atol=size
+            )
+
+
+def test_one_eta_and_a_list_of_offsets() -> None:
+    f, _, _ = _problem()
+    whole = worst_case_ragged(f, np.array(OFFSETS, dtype=np.int32), np.full(len(LENGTHS), 0.3), ENTROPIC)
+    np.testing.assert_array_equal(worst_case_ragged(f, OFFSETS, 0.3, ENTROPIC).weights, whole.weights)
+
+
+@on_each(core=True)
+def test_derivatives(d: Divergence) -> None:
+    torch = pytest.importorskip("torch")
+    arguments = [torch.asarray(x, dtype=torch.float64).requires_grad_() for x in _problem()]
+    f, eta, p = arguments
+
+    def total(solution: Any, cosines: Any) -> Any:
+        return (solution.value + solution.mu).sum() + (solution.weights * cosines).sum()
+
+    cosines = torch.cos(torch.arange(f.shape[0]))
+    offsets = torch.asarray(OFFSETS)
+    together = torch.autograd.grad(total(worst_case_ragged(f, offsets, eta, d, p=p), cosines), arguments)
+    alone = sum(
+        total(worst_case(f[part], eta[row], d, p=p[part]), cosines[part])
+        for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:]))
+    )
+    for gradient, expected in zip(together, torch.autograd.grad(alone, arguments), strict=True):
+        finite = torch.isfinite(expected)
+        assert torch.equal(torch.isfinite(gradient), finite)
+        torch.testing.assert_close(gradient[finite], expected[finite], rtol=1e-10, atol=1e-10)
+
+
+F = np.arange(5.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((F[None], [0, 5], 1.0), ValueError, r"losses has shape \(1, 5\); expected a flat array"),
+        ((F[:0], [0, 0], 1.0), ValueError, r"losses has shape \(0,\)"),
+        (
+            (F, [0, 4], 1.0),
+            ValueError,
+            "from 0 to 4; expected from 0 to the number of losses, 5",
+        ),
+        ((F, [1, 5], 1.0), ValueError, "offsets goes from 1 to 5"),
+        ((F, [0, 3, 3, 5], 1.0), ValueError, "offsets goes from 3 to 3 at row 1; expected at least one loss"),
+        ((F, [0, 4, 2, 5], 1.0), ValueError, "offsets goes from 4 to 2 at row 1"),
+        ((F, [0], 1.0), ValueError, r"offsets has shape \(1,\); expected \(n \+ 1,\)"),
+        ((F, [0.0, 5.0], 1.0), TypeError, "offsets has dtype float64; expected integers"),
+        ((F, 5, 1.0), TypeError, "offsets is of type int; expected a list of integers"),
+        (
+            (F, [0, 2, 5], np.ones(3)),
+            ValueError,
+            r"eta has shape \(3,\); .*\(len\(offsets\) - 1,\) = \(2,\)",
+        ),
+        ((F, [0, 2, 5], -1.0), ValueError, "eta is -1.0"),
+        ((np.r_[F, np.nan], [0, 2, 6], 1.0), ValueError, "losses contains nan"),
+    ],
+)
+def test_bad_arguments(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        worst_case_ragged(*arguments, QUADRATIC)
+
+
+def test_bad_laws() -> None:
+    for p, message in (
+        (np.full(4, 0.25), r"p has shape \(4,\); expected that of losses, \(5,\)"),
+        (np.array([0.5, 0.5, 0.5, 0.5, 0.5]), "p sums to 1.5"),
+        (np.array([1.5, -0.5, 0.5, 0.5, 0.0]), "p contains -0.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            worst_case_ragged(F, [0, 2, 5], 1.0, QUADRATIC, p=p)
