@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from phiball.backends import active
 from phiball.refimpl import Divergence
 from phiball.verification.framework.claim import Claim
-from phiball.verification.framework.evidence import Quantity
+from phiball.verification.framework.evidence import Evidence, Quantity
+from phiball.verification.framework.progress import Part, Progress
 from phiball.verification.framework.runner import all_claims
 from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, on_trial
 from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
@@ -22,10 +24,17 @@ def inner_claims() -> list[Claim]:
     return [claim for claim in all_claims() if claim.any_solver]
 
 
-def _check(claim: Claim, trial: Trial, effort: float, seed: int) -> SolverCheck:
+def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Part) -> SolverCheck:
+    statement, seen = on_trial(claim, trial), count()
+
+    def shown(**example: Any) -> Iterator[Evidence]:
+        doing = ": shrinking what fails" if trial.failure else ""
+        progress.update(next(seen) / (claim.examples * effort), f"{claim.id} {claim.name}{doing}")
+        return statement(**example)
+
     tried = replace(
         claim,
-        statement=on_trial(claim, trial),
+        statement=shown,
         strategies={name: drawn.map(trial.options.adapted) for name, drawn in claim.strategies.items()},
         counterexamples=[],
         mutants={},
@@ -57,6 +66,7 @@ def verify_solver(
     tol: float = 0.0,
     effort: float = 1.0,
     seed: int = 0,
+    progress: bool = True,
 ) -> SolverReport:
     """Apply every claim about the inner problem to your own solver, and report where it breaks.
 
@@ -71,6 +81,8 @@ def verify_solver(
       are then judged by the primal and the dual value that they give. Zero asks for rounding. The mass must
       be one to rounding in any case.
     - `effort`: multiplies the number of problems; `seed`: repeats a search.
+    - `progress`: whether the claim at hand, how far it is and the time left are shown on the error stream,
+      as a bar on a terminal and as a line per minute elsewhere.
 
     Returns a `SolverReport`; print it. The problems are arrays of the active backend, in float64. It takes
     about half a minute.
@@ -96,10 +108,14 @@ def verify_solver(
     options = Options(asked, laws, batches, float(tol))
     began, checks = perf_counter(), []
     missing: set[str] = set()
-    for claim in inner_claims():
-        trial = Trial(solve, options, fixed=not claim.strategies)
-        checks.append(_check(claim, trial, effort, seed))
-        missing |= trial.missing
     name = getattr(solve, "__name__", None) or type(solve).__name__
+    claims, done = inner_claims(), 0
+    total = sum(claim.examples for claim in claims)
+    with Progress(name, shown=progress) as whole:
+        for claim in claims:
+            trial = Trial(solve, options, fixed=not claim.strategies)
+            part = whole.part(done / total, (done := done + claim.examples) / total)
+            checks.append(_check(claim, trial, effort, seed, part))
+            missing |= trial.missing
     absent = tuple(field for field in FIELDS if field in missing)
     return SolverReport(name, tuple(checks), absent, options.tol, active().name, perf_counter() - began)

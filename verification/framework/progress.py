@@ -1,0 +1,128 @@
+"""How far long work is: a bar on a terminal, and elsewhere a line per minute on the error stream."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event, Thread
+from time import monotonic
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+PAUSE = 0.5  # seconds between two looks at the work
+LINE_PAUSE = 60.0  # seconds between two lines where there is no terminal
+ENOUGH = 0.01  # share of the work after which the time left is estimated
+
+
+class Progress:
+    """What is being done, how far it is and how long it will take; a context manager around the work.
+
+    `update` says it; `each` goes through items and says it for each of them; `part` is a stretch of the
+    whole. A thread shows what was last said, twice a second, so that the work itself prints nothing.
+
+    >>> with Progress("counting") as progress:
+    ...     total = sum(progress.each([1, 2, 3], str))
+    >>> total, progress.share
+    (6, 1.0)
+    """
+
+    def __init__(self, name: str, console: Any = None, *, shown: bool = True) -> None:
+        self._name, self._console, self._shown = name, console, shown
+        self.share, self.text = 0.0, ""
+        self._over = Event()
+        self._thread: Thread | None = None
+
+    def __enter__(self) -> Progress:
+        self._began = self._last_line = monotonic()
+        if self._shown:
+            if self._console is None:
+                from rich.console import Console
+
+                self._console = Console(stderr=True)
+            self._bars = progress_bars(self._console)
+            self._bar = self._bars.add_task(self._name, total=1.0, text="", left="")
+            self._bars.start()
+            self._thread = Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+            self._bars.stop()
+
+    def update(self, share: float, text: str) -> None:
+        """Say that this share of the work is done, and what is done next."""
+        self.share, self.text = min(max(share, 0.0), 1.0), text
+
+    def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
+        """Yield the items, each after `text` of it is said; they take about the same time."""
+        return self.part(0.0, 1.0).each(items, text)
+
+    def part(self, start: float, stop: float) -> Part:
+        """Return the stretch from the share `start` to the share `stop`."""
+        return Part(self, start, stop)
+
+    def left(self) -> str:
+        """Return how long the rest will take if it goes on like this, in words; "" if nothing is known."""
+        if self.share < ENOUGH:
+            return ""
+        seconds = (monotonic() - self._began) * (1 - self.share) / self.share
+        return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+
+    def _watch(self) -> None:
+        while not self._over.wait(PAUSE):
+            if self._console.is_terminal:
+                self._bars.update(self._bar, completed=self.share, text=self.text, left=self.left())
+            elif monotonic() - self._last_line >= LINE_PAUSE:
+                self._last_line = monotonic()
+                words = (f"{100 * self.share:.0f} % of the work", self.left(), self.text)
+                print(f"{self._name}: {', '.join(filter(None, words))}", file=sys.stderr, flush=True)
+
+
+class Part:
+    """A stretch of a `Progress`, with shares of its own from 0 to 1."""
+
+    def __init__(self, whole: Progress, start: float, stop: float) -> None:
+        self._whole, self._start, self._stop = whole, start, stop
+
+    def update(self, share: float, text: str) -> None:
+        """Say that this share of the stretch is done, and what is done next."""
+        share = min(max(share, 0.0), 1.0)
+        self._whole.update(self._start + share * (self._stop - self._start), text)
+
+    def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
+        """Yield the items, each after `text` of it is said; they take about the same time."""
+        for number, item in enumerate(items):
+            self.update(number / len(items), text(item))
+            yield item
+        self.update(1.0, "")
+
+
+def progress_bars(console: Any) -> Any:
+    """Return rich's display with a line per task: name, bar, percentage, `text` and the time `left`."""
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    # On a narrow terminal words are cut, and no number.
+    def words(field: str, least: int) -> TextColumn:
+        return TextColumn(
+            field, table_column=Column(no_wrap=True, overflow="ellipsis", min_width=least), markup=False
+        )
+
+    return Bars(
+        words("{task.description}", 4),
+        BarColumn(8),
+        TextColumn("{task.percentage:3.0f} %", table_column=Column(no_wrap=True, min_width=5)),
+        words("{task.fields[text]}", 16),
+        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True, min_width=8)),
+        console=console,
+        transient=True,
+        refresh_per_second=1 / PAUSE,
+        disable=not console.is_terminal,
+    )
