@@ -27,6 +27,7 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.networks import torch_seed
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
+from phiball.verification.framework.progress import Progress, Update, silent
 
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
 NORMS = {2.0: "l2", inf: "linf"}
@@ -110,16 +111,21 @@ def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Arr
         return run(victim.x, victim.y)
 
 
-def rows(seeds: int, *, epochs: int = 20, test_images: int = 300, radii: int = 4) -> Iterator[Row]:
+def rows(
+    seeds: int, *, epochs: int = 20, test_images: int = 300, radii: int = 4, update: Update = silent
+) -> Iterator[Row]:
     """Yield the error that every attack finds, at the first `radii` radii of each norm, for each seed."""
+    balls = [Ball(norm, radius, BOX) for norm, values in RADII.items() for radius in values[:radii]]
     for seed in range(seeds):
+        update(seed / seeds, f"training network {seed + 1} of {seeds}")
         victim = train(seed, epochs=epochs, test_images=test_images)
         yield Row("none", 0.0, "none", seed, victim.errors(victim.x) / test_images)
-        for norm, values in RADII.items():
-            for radius in values[:radii]:
-                for name, attack in attacks(victim).items():
-                    x = attack(Ball(norm, radius, BOX), seed)
-                    yield Row(NORMS[norm], radius, name, seed, victim.errors(x) / test_images)
+        for number, ball in enumerate(balls, start=1):
+            where = f"{NORMS[ball.norm]} {ball.radius}"
+            update((seed + number / (1 + len(balls))) / seeds, f"attacking network {seed + 1}, {where}")
+            for name, attack in attacks(victim).items():
+                error = victim.errors(attack(ball, seed)) / test_images
+                yield Row(NORMS[ball.norm], ball.radius, name, seed, error)
 
 
 def compare(measured: list[Row]) -> list[Comparison]:
@@ -154,15 +160,17 @@ def verdict(compared: list[Comparison]) -> str:
     )
 
 
-def times(seconds: float) -> dict[tuple[str, str], float]:
+def times(seconds: float, update: Update = silent) -> dict[tuple[str, str], float]:
     """Return (norm, attack) to its time as a multiple of one forward and backward pass."""
     victim = train(0, epochs=1)
     unit = partial(victim.gradient, victim.x, import_module("torch").arange(len(victim.x)))
-    return {
-        (NORMS[norm], name): ratio(partial(attack, Ball(norm, values[1], BOX), 0), unit, seconds)
-        for norm, values in RADII.items()
-        for name, attack in attacks(victim).items()
-    }
+    spent = {}
+    for number, (norm, values) in enumerate(RADII.items()):
+        for name, attack in attacks(victim).items():
+            update(number / len(RADII), f"measuring the time of {name}, {NORMS[norm]}")
+            work = partial(attack, Ball(norm, values[1], BOX), 0)
+            spent[NORMS[norm], name] = ratio(work, unit, seconds)
+    return spent
 
 
 def table(measured: list[Row], norm: str, spent: dict[tuple[str, str], float]) -> ReportTable:
@@ -196,12 +204,9 @@ def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None
     console = open_console(out)
     seeds, radii = (2, 2) if quick else (6, 4)
     measured: list[Row] = []
-    with use("torch"), console.status("training and attacking") as status:
-        for row in rows(seeds, radii=radii):
-            status.update(f"seed {row.seed}: {row.attack} {row.norm} {row.radius}")
-            measured.append(row)
-        status.update("measuring time")
-        spent = times(0.1 if quick else 0.4)
+    with use("torch"), Progress("bench attacks", console) as progress:
+        measured.extend(rows(seeds, radii=radii, update=progress.part(0.0, 0.9).update))
+        spent = times(0.1 if quick else 0.4, progress.part(0.9, 1.0).update)
     for norm in NORMS.values():
         console.print(table(measured, norm, spent).table())
     compared = compare(measured)

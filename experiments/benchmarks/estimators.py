@@ -21,6 +21,7 @@ from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.pretrained import Classifier, pretrained
 from phiball.refimpl import Ball, Tilted, Uniform
+from phiball.verification.framework.progress import Progress, Update, silent
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
     "uniform": Uniform(),
@@ -125,27 +126,31 @@ def row(where: tuple[str, float, float], name: str, n: int, mean: Mean, truth: R
     )
 
 
-def rows(classifier: Classifier, scale: Scale, seed: int = 0) -> Iterator[Row]:
+def rows(classifier: Classifier, scale: Scale, seed: int = 0, update: Update = silent) -> Iterator[Row]:
     """Yield every proposal and number of points, at every ball and eta."""
     source = rng(seed)
-    for norm, name in NORMS.items():
-        for radius in RADII[norm][: scale.radii]:
-            for ratio in scale.ratios:
-                problem = classifier, Ball(norm, radius), ratio * radius
-                means = {
-                    (label, level): estimate(*problem, proposal, level, scale.replications, source)
-                    for label, proposal in PROPOSALS.items()
-                    for level in scale.levels
-                    if level > 0 or label != "antithetic"  # a pair is two points
-                }
-                tilted, uniform = (
-                    long_run(*problem, PROPOSALS[label], scale.long[label], scale.runs, source)
-                    for label in ("tilted", "uniform")
-                )
-                truth = judge(tilted, uniform, list(means.values()))
-                top = max([tilted, uniform, *means.values()], key=lambda m: m.value - AGREE * m.value_error)
-                for (label, level), mean in means.items():
-                    yield row((name, radius, ratio), label, 1 << level, mean, truth, top)
+    places = [
+        (norm, r, ratio) for norm in NORMS for r in RADII[norm][: scale.radii] for ratio in scale.ratios
+    ]
+    for number, (norm, radius, ratio) in enumerate(places):
+        where = f"{NORMS[norm]} {radius:g}, eta {ratio:g} radius"
+        update(number / len(places), f"{where}: short runs")
+        problem = classifier, Ball(norm, radius), ratio * radius
+        means = {
+            (label, level): estimate(*problem, proposal, level, scale.replications, source)
+            for label, proposal in PROPOSALS.items()
+            for level in scale.levels
+            if level > 0 or label != "antithetic"  # a pair is two points
+        }
+        update((number + 0.3) / len(places), f"{where}: the reference")
+        tilted, uniform = (
+            long_run(*problem, PROPOSALS[label], scale.long[label], scale.runs, source)
+            for label in ("tilted", "uniform")
+        )
+        truth = judge(tilted, uniform, list(means.values()))
+        top = max([tilted, uniform, *means.values()], key=lambda m: m.value - AGREE * m.value_error)
+        for (label, level), mean in means.items():
+            yield row((NORMS[norm], radius, ratio), label, 1 << level, mean, truth, top)
 
 
 def _number(x: float) -> str:
@@ -220,11 +225,11 @@ def main(threads: int = 1, quick: bool = False, seed: int = 0, out: Path | None 
     require("torch", user="bench estimators", extra="bench").set_num_threads(threads)
     console = open_console(out)
     measured: list[Row] = []
-    with console.status("training") as status:
+    with Progress("bench estimators", console) as progress:
+        progress.update(0.0, "training")
         classifier = pretrained(seed)
-        for row in rows(classifier, QUICK if quick else Scale(), seed):
-            status.update(f"{row.where}: {row.proposal}, n = {row.n}")
-            measured.append(row)
+        scale = QUICK if quick else Scale()
+        measured.extend(rows(classifier, scale, seed, progress.part(0.02, 1.0).update))
     pages = [*tables(measured), summary(measured)]
     for page in pages:
         console.print(page.table())

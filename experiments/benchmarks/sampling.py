@@ -22,6 +22,7 @@ from phiball.experiments.benchmarks.output import open_console, print_lines, wri
 from phiball.experiments.benchmarks.schemes import SCHEMES
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Ball
+from phiball.verification.framework.progress import Progress, Update, silent
 
 NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}
 DIMENSIONS = (2, 10, 784)
@@ -76,14 +77,25 @@ def repetitions(d: int, quick: bool) -> int:
 
 
 def rows(
-    *, quick: bool = False, dimensions: tuple[int, ...] = DIMENSIONS, counts: tuple[int, ...] = COUNTS
+    *,
+    quick: bool = False,
+    dimensions: tuple[int, ...] = DIMENSIONS,
+    counts: tuple[int, ...] = COUNTS,
+    update: Update = silent,
 ) -> Iterator[Row]:
     """Yield the measurement of every scheme on every function, ball and n."""
-    for norm, label in NORMS.items():
-        for d in dimensions:
-            for n in counts:
-                for (function, scheme), ratio in measure(norm, d, n, repetitions(d, quick)).items():
-                    yield Row(function, label, d, scheme, n, ratio)
+    cases = [(norm, d, n) for norm in NORMS for d in dimensions for n in counts]
+    total, done = sum(_numbers(d, n, quick) for _, d, n in cases), 0
+    for norm, d, n in cases:
+        update(done / total, f"{NORMS[norm]}, d = {d}, n = {n}")
+        for (function, scheme), ratio in measure(norm, d, n, repetitions(d, quick)).items():
+            yield Row(function, NORMS[norm], d, scheme, n, ratio)
+        done += _numbers(d, n, quick)
+
+
+def _numbers(d: int, n: int, quick: bool) -> int:
+    """Return how many random numbers a measurement takes, which is what takes the time."""
+    return repetitions(d, quick) * n * d
 
 
 def no_help(measured: list[Row]) -> list[str]:
@@ -122,10 +134,8 @@ def main(quick: bool = False, out: Path | None = None) -> None:
     console = open_console(out, 100)
     dimensions = DIMENSIONS[:2] if quick else DIMENSIONS
     measured: list[Row] = []
-    with use("numpy"), console.status("drawing") as status:
-        for row in rows(quick=quick, dimensions=dimensions):
-            status.update(f"drawing {row.norm} d={row.d} n={row.n}")
-            measured.append(row)
+    with use("numpy"), Progress("bench sampling", console) as progress:
+        measured.extend(rows(quick=quick, dimensions=dimensions, update=progress.update))
     for page in tables(measured, quick):
         console.print(page.table())
     print_lines(console, no_help(measured))

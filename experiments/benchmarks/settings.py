@@ -31,6 +31,7 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.methods import Method
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, pgm, white_noise
+from phiball.verification.framework.progress import Progress, Update, silent
 
 NOISE, TESTS = Ball(2, 2.0), {"pgm_l2": Ball(2, 0.5), "pgm_linf": Ball(inf, 0.1)}
 ERRORS = ("clean", "noise", *TESTS)
@@ -107,26 +108,38 @@ def _errors(model: Any, x: Array, y: Array, steps: int) -> dict[str, float]:
     return {name: 100 * (classifier.errors(z) / len(x)) for name, z in points.items()}
 
 
-def study(data: Data, scale: Scale) -> Iterator[Row]:
+def study(data: Data, scale: Scale, update: Update = silent) -> Iterator[Row]:
     """Yield all rows: baselines, tilted points, ball and eta; at the best ball, estimator and divergence."""
     measured: list[Row] = []
+    level = max(scale.levels)
+    grid = balls_and_etas(scale.radii, level)
+    first = [*baselines(scale.radii, level), *tilted(scale.radii), *grid]
+
+    def second(ball: Ball) -> list[Method]:
+        return [*estimators(ball, scale.levels), *divergences(ball, level)]
+
+    total = sum(map(_work, first + second(NOISE)))  # which ball does not matter for the cost
+    done = 0.0
 
     def run(methods: Iterable[Method]) -> Iterator[Row]:
+        nonlocal done
         for method in methods:
             for seed in range(scale.seeds):
+                update(done / total, f"{method.family}, {method.setting}, seed {seed}")
                 rows = measure(method, data, seed, scale)
+                done += _work(method) / scale.seeds
                 measured.extend(rows)
                 yield from rows
 
-    level = max(scale.levels)
-    yield from run(baselines(scale.radii, level))
-    yield from run(tilted(scale.radii))
-    grid = balls_and_etas(scale.radii, level)
-    yield from run(grid)
+    yield from run(first)
     scores = {(s.family, s.setting): s.score for s in summaries(measured, "held out")}
     ball = grid[min(grid, key=lambda method: scores[method.family, method.setting])]
-    yield from run(estimators(ball, scale.levels))
-    yield from run(divergences(ball, level))
+    yield from run(second(ball))
+
+
+def _work(method: Method) -> float:
+    """Return about how long a method takes: its evaluations, and what every step and attack costs."""
+    return method.evaluations + 10
 
 
 @dataclass(frozen=True)
@@ -194,10 +207,8 @@ def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None
     data, scale = load(), QUICK if quick else Scale()
     console = open_console(out)
     measured: list[Row] = []
-    with console.status("training") as status:
-        for row in study(data, scale):
-            status.update(f"{row.family}, {row.setting}, seed {row.seed}")
-            measured.append(row)
+    with Progress("bench settings", console) as progress:
+        measured.extend(study(data, scale, progress.update))
     held_out, test = (
         f"{len(y)} {kind} images" for (_, y), kind in ((data.held_out, "held-out"), (data.test, "test"))
     )

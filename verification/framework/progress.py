@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Update: TypeAlias = Callable[[float, str], None]  # the share that is done, and what is done next
 PAUSE = 0.5  # seconds between two looks at the work
 LINE_PAUSE = 60.0  # seconds between two lines where there is no terminal
 ENOUGH = 0.01  # share of the work after which the time left is estimated
+
+
+def silent(share: float, text: str) -> None:
+    """Show nothing: the `Update` of work that nobody watches."""
 
 
 class Progress:

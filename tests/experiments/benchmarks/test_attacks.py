@@ -19,6 +19,7 @@ pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 
 from phiball.experiments.benchmarks import attacks as bench  # noqa: E402
 from phiball.experiments.training.pretrained import Classifier  # noqa: E402
+from tests.support.progress import Watched  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -139,11 +140,11 @@ def test_nothing_to_compare_without_torchattacks_or_with_one_seed() -> None:
 
 @pytest.mark.slow
 def test_the_whole_bench_without_torchattacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = bench.rows
+    small, watched = bench.rows, Watched(monkeypatch)
     monkeypatch.setattr(bench, "optional_module", lambda name: None)
     monkeypatch.setattr(bench, "STEPS", 2)
     monkeypatch.setattr(
-        bench, "rows", lambda seeds, radii: small(seeds, epochs=1, test_images=30, radii=radii)
+        bench, "rows", lambda seeds, **options: small(seeds, epochs=1, test_images=30, **options)
     )
     monkeypatch.setattr(bench, "ratio", lambda work, unit, seconds: (work(), 2.0)[1])
     threads = torch.get_num_threads()
@@ -152,6 +153,7 @@ def test_the_whole_bench_without_torchattacks(tmp_path: Path, monkeypatch: pytes
     assert result.exit_code == 0, result.output
     assert "torchattacks cannot be imported: pip install --no-deps torchattacks" in result.output
     assert "wrote" in result.output
+    watched.check()
     record = json.loads((tmp_path / "attacks.json").read_text())
     assert record["compared"] == []
     assert len(record["rows"]) == 2 * (1 + 2 * 2 * 7)  # seeds, clean, norms, radii, attacks

@@ -25,6 +25,7 @@ from phiball.experiments.datasets.images import VARIABLE  # noqa: E402
 from phiball.experiments.training.pretrained import Classifier, pretrained  # noqa: E402
 from phiball.refimpl import Ball, Tilted, Uniform  # noqa: E402
 from tests.support.idx_files import packed  # noqa: E402
+from tests.support.progress import Watched  # noqa: E402
 
 Z = 4.75  # one in a million
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -297,10 +298,12 @@ def test_the_whole_quick_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         bench, "QUICK", replace(bench.QUICK, replications=3, long={"tilted": 3, "uniform": 4}, runs=2)
     )
+    watched = Watched(monkeypatch)
     result = CliRunner().invoke(
         app, ["bench", "estimators", "--quick", "--seed", "1", "--out", str(tmp_path)]
     )
     assert result.exit_code == 0, result.output
+    watched.check()
     assert "wrote" in result.output
     record = json.loads((tmp_path / "estimators.json").read_text())
     assert record["versions"]["torch"] == torch.__version__

@@ -14,6 +14,7 @@ from phiball.experiments.cli.app import app
 pytest.importorskip("scipy", reason="scipy: not installed")
 
 from phiball.experiments.benchmarks import sampling as bench
+from tests.support.progress import Watched
 
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, inf])
@@ -51,9 +52,11 @@ def test_where_it_does_not_help_is_reported() -> None:
 @pytest.mark.slow
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "repetitions", lambda d, quick: 16)
+    watched = Watched(monkeypatch)
     result = CliRunner().invoke(app, ["bench", "sampling", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "Noise of the mean of the loss" in result.output
+    watched.check()
     record = json.loads((tmp_path / "sampling.json").read_text())["rows"]
     assert len(record) == 3 * 3 * 2 * 4 * 4  # functions, norms, dimensions, schemes, counts
     assert all(row["ratio"] > 0 for row in record)

@@ -21,6 +21,7 @@ pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 from phiball.experiments.benchmarks import settings as bench  # noqa: E402
 from phiball.experiments.benchmarks import settings_grid as grid  # noqa: E402
 from phiball.experiments.training.methods import Method  # noqa: E402
+from tests.support.progress import Watched  # noqa: E402
 
 ALL = (0, 1, 2, 3)
 SHORT = bench.Scale(epochs=2, steps=3)
@@ -221,8 +222,10 @@ def test_the_whole_quick_bench(tmp_path: Path, data: bench.Data, monkeypatch: py
     monkeypatch.setattr(
         bench, "pgm", lambda gradient, x, ball, **rest: x + ball.steepest(gradient(x, torch.arange(len(x))))
     )
+    watched = Watched(monkeypatch)
     result = CliRunner().invoke(app, ["bench", "settings", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
+    watched.check()
     assert "wrote" in result.output
     record = json.loads((tmp_path / "settings.json").read_text())
     settings = {(r["family"], r["setting"]) for r in record}
