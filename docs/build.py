@@ -23,6 +23,7 @@ import pdoc.render
 import pdoc.render_helpers
 import pdoc.search
 
+from phiball.backends.files import write_whole
 from phiball.verification.report.math import formula
 
 PAGES = (
@@ -202,7 +203,7 @@ def build(folder: Path) -> list[Path]:
         texts["search.js"] = pdoc.render.search_index(pages)
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        write_whole(folder / name, text)
     return [folder / name for name in texts]
 
 

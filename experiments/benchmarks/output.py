@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from phiball.backends.files import write_whole
 from phiball.experiments.framework.provenance import versions
 from phiball.experiments.framework.tables import ReportTable
 
@@ -50,7 +51,7 @@ def write_results(
     if out is None:
         return
     files = [out / f"{name}.json"]
-    files[0].write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_whole(files[0], json.dumps(record, indent=1, allow_nan=False) + "\n")
     if tables:
         files.append(out / f"{name}.md")
         page = [
@@ -60,5 +61,5 @@ def write_results(
             "",
             *(table.markdown() for table in tables),
         ]
-        files[1].write_text("\n".join(page), encoding="utf-8")
+        write_whole(files[1], "\n".join(page))
     print_lines(console, [f"wrote {' and '.join(map(str, files))}"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 from importlib import import_module
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
+from phiball.backends.files import atomic_write, write_whole
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import Table
@@ -16,11 +18,11 @@ from phiball.experiments.framework.tasks import Table
 def write_table(table: Table, out: Path) -> Path:
     """Write the numbers and words of all rows, blank where a row has none; lists stay in the row files."""
     names = dict.fromkeys(k for row in table.rows for k, v in row.items() if not isinstance(v, (list, dict)))
-    with (out / "table.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(names), restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(table.rows)
-    return out / "table.csv"
+    stream = StringIO(newline="")
+    writer = csv.DictWriter(stream, list(names), restval="", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(table.rows)
+    return write_whole(out / "table.csv", stream.getvalue())
 
 
 def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
@@ -32,19 +34,20 @@ def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
         for kind, options in (("png", {"dpi": 110}), ("svg", {"metadata": {"Date": None}})):
             written.append(out / f"{name}.{kind}")
             with matplotlib.rc_context({"svg.hashsalt": name}):
-                figure.savefig(written[-1], **options)
-            if kind == "png":
-                _reduce_colours(written[-1])
+                picture = BytesIO()
+                figure.savefig(picture, format=kind, **options)
+            with atomic_write(written[-1]) as stream:
+                stream.write(_reduce_colours(picture) if kind == "png" else picture.getvalue())
         import_module("matplotlib.pyplot").close(figure)
     return written
 
 
-def _reduce_colours(file: Path) -> None:
-    """Save a picture in 256 colours: lines and words look the same, and take a third of the space."""
-    image = import_module("PIL.Image")
-    with image.open(file) as picture:
-        small = picture.convert("RGB").quantize(256)
-    small.save(file, optimize=True)
+def _reduce_colours(png: BytesIO) -> bytes:
+    """Return a picture in 256 colours: lines and words look the same, and take a third of the space."""
+    small = BytesIO()
+    with import_module("PIL.Image").open(png) as picture:
+        picture.convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
@@ -59,5 +62,4 @@ def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path
         f"Settings: {settings}. Seed {record['seed']}; {versions}; backend {record['backend']}; "
         f"{record['machine']}; revision {record['revision'] or 'not known'}."
     ]
-    (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return out / "report.md"
+    return write_whole(out / "report.md", "\n".join(lines) + "\n")

@@ -21,8 +21,8 @@ from time import perf_counter
 from typing import Any
 
 from phiball.backends import Rng, rng, use
+from phiball.backends.files import write_whole
 from phiball.backends.processes import Lost, run_in_processes
-from phiball.experiments.framework.atomic_write import atomic_write
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
 from phiball.experiments.framework.progress import RunStatus, TaskStatus
@@ -87,7 +87,7 @@ class RunFolder:
                 raise ValueError(
                     f"{self.path} is not empty and holds no run; expected another folder (--out)"
                 )
-            _write(file, json.dumps({**asked, **provenance()}, indent=1))
+            write_whole(file, json.dumps({**asked, **provenance()}, indent=1) + "\n")
         (self.path / "rows").mkdir(exist_ok=True)
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
@@ -138,12 +138,7 @@ def _compute_and_write(
     with use(record["backend"]), import_module("threadpoolctl").threadpool_limits(study.threads(config)):
         row = study.compute_task(config, task, rng, task_dir)
     content = {"task": _as_json(task), "row": _as_json(row), "seconds": perf_counter() - began, **record}
-    _write(file, json.dumps(content, allow_nan=True))
-
-
-def _write(file: Path, text: str) -> None:
-    with atomic_write(file) as stream:
-        stream.write(f"{text}\n".encode())
+    write_whole(file, json.dumps(content, allow_nan=True) + "\n")
 
 
 def _read(file: Path, names: Iterable[str], remedy: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 from typing import Any, TypeAlias
 
-from phiball.experiments.framework.atomic_write import atomic_write
+from phiball.backends.files import write_whole
 
 Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
 Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
@@ -40,8 +40,7 @@ class TaskDir:
         if file is None or (file.exists() and time() - file.stat().st_mtime < PAUSE):
             return
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as stream:
-            stream.write(json.dumps({"share": share, "text": text}).encode())
+        write_whole(file, json.dumps({"share": share, "text": text}))
 
     def read_progress(self) -> tuple[float, str] | None:
         """Return the share and the text of the last report, or None."""

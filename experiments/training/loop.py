@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from phiball.backends import Array, Rng
-from phiball.experiments.framework.atomic_write import atomic_write
+from phiball.backends.files import atomic_write
 from phiball.experiments.training.methods import Loss, Objective
 
 SAVE_EVERY = 20.0  # seconds between checkpoints

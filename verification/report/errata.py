@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from phiball.backends import use
+from phiball.backends.files import write_whole
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.runner import BEYOND, all_claims
@@ -52,9 +53,7 @@ def errata(claims: list[Claim] | None = None) -> str:
 
 def write_errata(path: Path) -> Path:
     """Write ERRATA.md, and return its path."""
-    text = errata()  # before the file is touched
-    path.write_text(text, encoding="utf-8")
-    return path
+    return write_whole(path, errata())
 
 
 def _head(claim: Claim, title: str) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from phiball.backends import active
+from phiball.backends.files import write_whole
 from phiball.verification.framework.claim import Result
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
@@ -44,8 +45,6 @@ def circumstances(
 def write_report(results: list[Result], out: Path, about: Mapping[str, Any]) -> list[Path]:
     """Write claims.json, claims.md and claims.html into the folder `out`, and return their paths."""
     out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for suffix, render in {"json": to_json, "md": to_markdown, "html": to_html}.items():
-        paths.append(out / f"claims.{suffix}")
-        paths[-1].write_text(render(results, about), encoding="utf-8")
-    return paths
+    renderers = {"json": to_json, "md": to_markdown, "html": to_html}
+    texts = {out / f"claims.{suffix}": render(results, about) for suffix, render in renderers.items()}
+    return [write_whole(file, text) for file, text in texts.items()]

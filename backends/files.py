@@ -1,0 +1,53 @@
+"""Files that are read only if they are files, and replaced in one step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO
+
+
+@contextmanager
+def atomic_write(file: Path) -> Iterator[BinaryIO]:
+    """Open a stream whose content becomes `file` at the end: a reader sees all of it or nothing.
+
+    A process that is killed, or an error inside the block, leaves the file as it was. A link stays a link. A
+    pipe or device cannot be replaced, and is written to.
+    """
+    if file.exists() and not file.is_file():
+        with file.open("wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(file))
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(file: Path, text: str) -> Path:
+    """Replace a file by `text`, completely or not at all, and return its path."""
+    with atomic_write(file) as stream:
+        stream.write(text.encode())
+    return file
+
+
+@contextmanager
+def open_regular(file: Path) -> Iterator[BinaryIO]:
+    """Open a file to read bytes; ValueError for a pipe, a device or a folder, which might never end."""
+    # Without O_NONBLOCK, opening a pipe waits for a writer.
+    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(f"{file} is not a regular file; expected one, and no pipe, device or folder")
+    with os.fdopen(descriptor, "rb") as stream:
+        yield stream
