@@ -16,6 +16,7 @@ them, for example `phiball.refimpl.inner.worst_case.WorstCase`. "Claim D12" in a
 from phiball.refimpl.attacks import fgm, ifgm, pgm, white_noise
 from phiball.refimpl.causal import Conditional, causal_risk, causal_value, conditional_loss
 from phiball.refimpl.inner.check import check_divergence
+from phiball.refimpl.inner.constrained import constrained_worst_case
 from phiball.refimpl.inner.divergences import (
     ABSOLUTE,
     ENTROPIC,
@@ -104,6 +105,7 @@ __all__ = [
     "chi_square_bound",
     "conditional_loss",
     "constrained_risk",
+    "constrained_worst_case",
     "convex_plan",
     "covering_bound",
     "cressie_read",

@@ -119,6 +119,32 @@ def check_eta(
     return False
 
 
+def valid_radius(radius: Array, losses: Array) -> Array:
+    """`radius` as an array of shape losses.shape[:-1], or an error."""
+    xp = array_namespace(losses)
+    if check_radius(radius, losses):
+        radius = xp.astype(radius, losses.dtype, copy=False)
+        if not xp.all((radius >= 0) & xp.isfinite(radius)):
+            raise ValueError(f"radius is {_short(radius)}; expected finite numbers that are not negative")
+        return xp.broadcast_to(radius, losses.shape[:-1])
+    return xp.full(losses.shape[:-1], float(radius), dtype=losses.dtype, device=device(losses))
+
+
+def check_radius(radius: Array, losses: Array) -> bool:
+    """Whether `radius` is an array; raise unless it has the right type and shape, or is a valid number."""
+    if isinstance(radius, (int, float)) or not is_array_api_obj(radius):
+        valid_number("radius", radius, least=0.0)
+        return False
+    valid_array("radius", radius)
+    check_same_array_type("radius", radius, losses)
+    if not broadcasts(radius.shape, losses.shape[:-1]):
+        raise ValueError(
+            f"radius has shape {tuple(radius.shape)}; expected a number, or a shape that broadcasts to "
+            f"losses.shape[:-1] = {tuple(losses.shape[:-1])}"
+        )
+    return True
+
+
 def valid_p(p: Array | None, losses: Array) -> Array | None:
     """`p` as an array of the shape of `losses` whose rows sum to one, or an error."""
     if p is None:

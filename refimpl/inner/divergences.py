@@ -285,7 +285,7 @@ def indicator(alpha: float) -> Divergence:
 # --- The Cressie-Read family ------------------------------------------------------------------------
 
 
-def _expm1_over(k: float, x: Array) -> Array:
+def expm1_over(k: float, x: Array) -> Array:
     """(exp(k x) - 1)/k, continued to x at k = 0."""
     return array_namespace(x).expm1(k * x) / k if k else x
 
@@ -304,7 +304,7 @@ def _power_phi(x: Array, *, k: float) -> Array:
     xp = array_namespace(x)
     safe = xp.where(x > 0, x, _filled(x, 1.0))
     log_x = xp.log(safe)
-    value = safe * _expm1_over(k - 1, log_x) - _expm1_over(k, log_x)
+    value = safe * expm1_over(k - 1, log_x) - expm1_over(k, log_x)
     value = xp.where(xp.isnan(value), _filled(x, inf), value)  # both terms overflow, as phi does
     return _on_positives(xp.where(x > 0, value, _filled(x, 1 / k if k > 0 else inf)), x)
 
@@ -313,7 +313,7 @@ def _power_conj(s: Array, *, k: float) -> Array:
     xp = array_namespace(s)
     log_x = _log_power(s, k=k)
     # For k < 0 the conjugate is finite at its pole and infinite beyond it.
-    value = _expm1_over(k, log_x)
+    value = expm1_over(k, log_x)
     return xp.where((k - 1) * s < -1, _filled(s, inf), value) if k < 1 else value
 
 

@@ -1,0 +1,184 @@
+"""The price at which the worst case uses up a budget for the divergence: entropic, and Cressie-Read.
+
+The worst cases of a problem, over all prices, are a curve with one parameter beta > 0. With g = f - max f,
+
+    gamma_i ~ p_i exp(g_i/beta)                                              for k = 1
+    gamma_i ~ p_i (1 + sign(a) g_i/beta)_+^(1/a),  a = k - 1                 for other orders k
+
+so that no multiplier of the sum has to be found. The divergence falls along the curve, from that of the
+reference law on the largest losses to zero; Newton's method finds where it equals the budget.
+"""
+
+from __future__ import annotations
+
+from math import copysign, exp, factorial, inf, log
+from typing import NamedTuple
+
+from phiball.backends import Array, array_namespace, ignore_float_warnings, kernel
+from phiball.refimpl.inner.divergences import Divergence, expm1_over
+from phiball.refimpl.inner.solvers import shifted
+
+FAMILIES = ("entropic", "quadratic", "cressie_read")
+_STEPS = 200  # far above the 10 or so that are needed; bounds the loop on NaN
+_LONGEST = 30.0  # of a step in log beta
+_SMALL, _TERMS = 0.25, 12  # phi(exp(t)) is summed as a series up to t^12 where abs(t) max(1, abs(k)) is small
+
+
+@kernel
+def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
+    """(eta, cost): the multiplier of the constraint cost <= radius, and the divergence of its worst case.
+
+    For a divergence of FAMILIES and valid input: f has shape (..., m), radius (...), p (..., m) or None. eta
+    is 0 where the radius reaches the law on the largest losses, and infinite where it is 0. Where phi(0) is
+    infinite, the cost is below a radius that would need weights below the range of the dtype. It is computed
+    in float64, as the curve is steep where a loss just has weight.
+    """
+    xp = array_namespace(f)
+    dtype, k = f.dtype, order(d)
+    f, radius = xp.astype(f, xp.float64), xp.astype(radius, xp.float64)
+    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else xp.astype(p, xp.float64)
+    with ignore_float_warnings():
+        _, g = shifted(f, p)
+        most = largest_cost(xp.sum(xp.where(g == 0, p, xp.zeros_like(p)), axis=-1), k)
+        idle = (xp.min(g, axis=-1) == 0) | (radius >= most)
+        tiny = float(xp.finfo(dtype).smallest_normal)
+        eta, cost = _root(g, p, radius, most, k, ~idle & (radius > 0), tiny)
+        eta = xp.where(idle, xp.zeros_like(eta), xp.where(radius > 0, eta, xp.full_like(eta, xp.inf)))
+        cost = xp.where(idle, most, xp.where(radius > 0, cost, xp.zeros_like(cost)))
+    return xp.astype(eta, dtype), xp.astype(cost, dtype)
+
+
+def order(d: Divergence) -> float:
+    """The order k that a divergence of FAMILIES has among those of Cressie and Read."""
+    return 1.0 if d.family == "entropic" else 2.0 if d.family == "quadratic" else float(d.parameter or 0.0)
+
+
+def largest_cost(at_top: Array, k: float) -> Array:
+    """The divergence of the reference law on a set of mass `at_top`: (at_top^(1-k) - 1)/(k(k-1))."""
+    xp = array_namespace(at_top)
+    if k <= 0:
+        return xp.where(at_top < 1, xp.full_like(at_top, inf), xp.zeros_like(at_top))
+    return expm1_over(k - 1, -xp.log(at_top)) / k
+
+
+class _Point(NamedTuple):
+    """A worst case on the curve: its divergence, the derivative of that in log beta, and its price."""
+
+    cost: Array
+    slope: Array
+    eta: Array
+
+
+def _root(
+    g: Array, p: Array, radius: Array, most: Array, k: float, wanted: Array, tiny: float
+) -> tuple[Array, Array]:
+    """(eta, cost) with cost = radius, for the rows that are `wanted`; eta is at least `tiny`."""
+    xp = array_namespace(g)
+    eps = float(xp.finfo(g.dtype).eps)
+    spread, zero = -xp.min(g, axis=-1), xp.zeros_like(radius)
+    # Ratios are down to about (spread/beta)^(1/a), and must not underflow where phi(0) is large or infinite.
+    longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(tiny)))
+    end = xp.maximum(spread * exp(-longest), xp.full_like(spread, 1e-290))
+    odds = radius / (1 - radius / most)
+    start = xp.maximum(_start(g, p, odds, k), end)
+    point, beta = _newton(g, p, radius, most, k, ~wanted, start, zero, end)
+    missed = wanted & (xp.abs(point.cost - radius) > 8 * eps * radius) & (beta > end)
+    if k > 2 and xp.any(missed):
+        # The smallest loss with weight is so close to having none that neighbouring numbers beta differ.
+        # So the curve is followed in its distance from that loss, which has all its digits.
+        close = (g >= -(beta * (1 + 16 * eps))[..., None]) & (p > 0)
+        lowest = xp.min(xp.where(close, g, xp.zeros_like(g)), axis=-1)
+        start = xp.maximum(beta + lowest, eps * beta)
+        again, _ = _newton(g, p, radius, most, k, ~missed, start, lowest, 1e-307 + zero)
+        better = missed & (xp.abs(again.cost - radius) < xp.abs(point.cost - radius))
+        point = _Point(*(xp.where(better, x, y) for x, y in zip(again, point, strict=True)))
+    return xp.maximum(point.eta, xp.full_like(point.eta, tiny)), point.cost
+
+
+def _newton(
+    g: Array, p: Array, radius: Array, most: Array, k: float, met: Array, x: Array, anchor: Array, end: Array
+) -> tuple[_Point, Array]:
+    """The point of the curve with cost = radius, and x = beta + anchor there, from a start; not where `met`.
+
+    Newton's method on log(cost/(most - cost)), which is close to a straight line in log beta at both of its
+    ends, and a bracket. It stops at the `end` where the root lies below that.
+    """
+    xp = array_namespace(g)
+    eps = float(xp.finfo(g.dtype).eps)
+    low, high = xp.zeros_like(x), xp.full_like(x, inf)
+    goal = xp.log(radius / (1 - radius / most))
+    for _ in range(_STEPS):
+        point = _at(x, anchor, g, p, k)
+        far = point.cost > radius
+        low, high = xp.where(far, x, low), xp.where(far, high, x)
+        left = 1 - point.cost / most
+        step = (goal - xp.log(point.cost / left)) * point.cost * left / point.slope
+        met = met | (xp.abs(point.cost - radius) <= 2 * eps * radius) | (xp.abs(step) <= 2 * eps)
+        met = met | (low >= high * (1 - 4 * eps)) | (~far & (x <= end))
+        if xp.all(met):
+            break
+        new = x * xp.exp(xp.clip(step, -_LONGEST, _LONGEST))
+        # Without a bracket yet, or a step inside it, go on by a factor, or to the middle.
+        middle = xp.where(high == inf, 16 * low, xp.where(low == 0, high / 16, xp.sqrt(low) * xp.sqrt(high)))
+        new = xp.where((new > low) & (new < high), new, middle)
+        x = xp.where(met, x, xp.maximum(new, end))
+    return point, x
+
+
+def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
+    """A first beta: the divergence is about Var g/(2 eta^2) for a large price."""
+    xp = array_namespace(g)
+    mean = xp.sum(p * g, axis=-1)
+    variance = xp.sum(p * (g - mean[..., None]) ** 2, axis=-1)
+    eta = xp.sqrt(variance / 2) / xp.sqrt(odds)
+    if k == 1:
+        return eta
+    return xp.maximum(eta / abs(k - 1) - copysign(1.0, k - 1) * mean, eta / (16 * abs(k - 1)))
+
+
+def _at(x: Array, anchor: Array, g: Array, p: Array, k: float) -> _Point:
+    """The point of the curve at beta = x - anchor, by logs of ratios, which keep the digits of those near 1.
+
+    The derivative is that in log x.
+    """
+    xp = array_namespace(g)
+    a, zero = k - 1, xp.zeros_like(g)
+    beta = (x - anchor)[..., None]
+    if a == 0:
+        active = g <= 0
+        log_w = g / beta
+        turn = -log_w  # the derivative of log_w in log x, up to a constant
+    else:
+        v = copysign(1.0, a) * g / beta
+        z = xp.where(v > -0.5, 1 + v, ((g - anchor[..., None]) + x[..., None]) / beta)
+        active = z > 0
+        z = xp.where(active, z, xp.ones_like(z))
+        log_w = xp.where(v > -0.5, xp.log1p(xp.where(active, v, zero)), xp.log(z)) / a
+        turn = x[..., None] / beta * xp.where(anchor[..., None] == 0, -v / z, 1 / z) / a
+    less_one = xp.where(active, xp.expm1(log_w), -xp.ones_like(g))
+    excess = xp.sum(p * less_one, axis=-1, keepdims=True)
+    total = xp.sum(p * xp.where(active, xp.exp(log_w), zero), axis=-1, keepdims=True)
+    log_total = xp.where(excess > -0.5, xp.log1p(excess), xp.log(total))
+    t = log_w - log_total  # log of gamma/p
+    weights = p * xp.where(active, xp.exp(t), zero)
+    cost = xp.where(active, phi_of_exp(t, k), xp.full_like(t, 1 / k if k > 0 else 0.0))
+    cost = xp.sum(xp.where(p > 0, p * cost, zero), axis=-1)
+    turn = xp.where(weights > 0, turn, zero)
+    turn = turn - xp.sum(weights * turn, axis=-1, keepdims=True)
+    slope = xp.sum(xp.where(weights > 0, weights * expm1_over(a, t) * turn, zero), axis=-1)
+    eta = beta[..., 0] * (abs(a) * xp.exp(a * log_total[..., 0]) if a else 1.0)
+    return _Point(cost, slope, eta)
+
+
+def phi_of_exp(t: Array, k: float) -> Array:
+    """phi(exp(t)) for the order k, as a series where it would cancel: sum t^n/n! (1 + k + ... + k^(n-2))."""
+    xp = array_namespace(t)
+    small = xp.abs(t) * max(1.0, abs(k)) < _SMALL
+    near = xp.where(small, t, xp.zeros_like(t))
+    series = xp.zeros_like(t)
+    for n in range(_TERMS, 1, -1):
+        series = series * near + sum(k**j for j in range(n - 1)) / factorial(n)
+    far = xp.where(small, xp.ones_like(t), t)
+    value = xp.exp(far) * expm1_over(k - 1, far) - expm1_over(k, far)
+    value = xp.where(xp.isnan(value), xp.full_like(t, inf), value)  # both terms overflow, as phi does
+    return xp.where(small, series * near * near, value)
