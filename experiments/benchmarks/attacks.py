@@ -207,14 +207,18 @@ def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None
     with use("torch"), Progress("bench attacks", console) as progress:
         measured.extend(rows(seeds, radii=radii, update=progress.part(0.0, 0.9).update))
         spent = times(0.1 if quick else 0.4, progress.part(0.9, 1.0).update)
-    for norm in NORMS.values():
-        console.print(table(measured, norm, spent).table())
+    pages = [table(measured, norm, spent) for norm in NORMS.values()]
+    for page in pages:
+        console.print(page.table())
     compared = compare(measured)
     lines = [f"{OURS}, minus torchattacks, {c}" for c in compared]
-    print_lines(console, [*lines, verdict(compared) if compared else HINT.format(THEIRS)])
+    lines.append(verdict(compared) if compared else HINT.format(THEIRS))
+    print_lines(console, lines)
     record = {
         "rows": [asdict(row) for row in measured],
         "compared": [asdict(c) for c in compared],
         "times": [{"norm": norm, "attack": name, "ratio": t} for (norm, name), t in spent.items()],
     }
-    write_results(console, out, "attacks", record)
+    write_results(
+        console, out, "attacks", record, title="Errors that attacks find", facts=lines, tables=pages
+    )

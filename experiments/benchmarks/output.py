@@ -15,7 +15,7 @@ from phiball.backends.files import write_whole
 from phiball.experiments.framework.provenance import versions
 from phiball.experiments.framework.tables import ReportTable
 
-PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "torchattacks", "skwdro", "dro")
+PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
 
 
 def run_details(**settings: Any) -> dict[str, Any]:

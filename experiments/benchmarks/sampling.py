@@ -136,7 +136,9 @@ def main(quick: bool = False, out: Path | None = None) -> None:
     measured: list[Row] = []
     with use("numpy"), Progress("bench sampling", console) as progress:
         measured.extend(rows(quick=quick, dimensions=dimensions, update=progress.update))
-    for page in tables(measured, quick):
+    pages, lines = tables(measured, quick), no_help(measured)
+    for page in pages:
         console.print(page.table())
-    print_lines(console, no_help(measured))
-    write_results(console, out, "sampling", {"rows": [asdict(row) for row in measured]})
+    print_lines(console, lines)
+    record = {"rows": [asdict(row) for row in measured]}
+    write_results(console, out, "sampling", record, title="Points of balls", facts=lines, tables=pages)

@@ -4,7 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
+
+ROUNDS = 5
+BLOCK = 0.02  # seconds of a block of calls that are timed together
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The time of one thing over that of another: the median of several rounds, and their extremes."""
+
+    middle: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """As the tables show it."""
+        return f"{self.middle:.2f} ({self.low:.2f}-{self.high:.2f})"
 
 
 def ratio(work: Callable[[], Any], unit: Callable[[], Any], seconds: float) -> float:
@@ -13,15 +31,61 @@ def ratio(work: Callable[[], Any], unit: Callable[[], Any], seconds: float) -> f
     Each is timed in a block of its own, since work in between would evict the unit's data from the cache.
     """
     work(), unit()  # warm up
-    before = _lower_quartile(unit, seconds / 4)
-    spent = _lower_quartile(work, seconds)
-    return 2 * spent / (before + _lower_quartile(unit, seconds / 4))
+    before = lower_quartile(unit, seconds / 4)
+    spent = lower_quartile(work, seconds)
+    return 2 * spent / (before + lower_quartile(unit, seconds / 4))
 
 
-def _lower_quartile(work: Callable[[], Any], seconds: float) -> float:
+def ratio_of_rounds(
+    work: Callable[[], Any], unit: Callable[[], Any], seconds: float, rounds: int = ROUNDS
+) -> Ratio:
+    """Return `ratio` of several rounds, in which the two take turns; all rounds together take `seconds`."""
+    ratios = [ratio(work, unit, seconds / (1.5 * rounds)) for _ in range(rounds)]
+    return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+def ratio_of_totals(
+    work: Callable[[], Any], unit: Callable[[], Any], seconds: float, rounds: int = ROUNDS
+) -> Ratio:
+    """Return the total time of `work` over that of `unit`, of as many calls, with every interruption counted.
+
+    On a busy machine a call is now and then interrupted for long, and that is a part of what it costs. The
+    two take turns in blocks of about BLOCK seconds; the rounds are consecutive stretches of the whole.
+    """
+    work(), unit()  # warm up
+    calls = max(1, round(BLOCK / max(_time(unit, 3) / 3, 1e-9)))
+    parts = []
+    for _ in range(rounds):
+        end, spent, units = time.perf_counter() + seconds / rounds, 0.0, 0.0
+        while not units or time.perf_counter() < end:
+            spent += _time(work, calls)
+            units += _time(unit, calls)
+        parts.append((spent, units))
+    ratios = [spent / units for spent, units in parts]
+    total = sum(spent for spent, _ in parts) / sum(units for _, units in parts)
+    return Ratio(total, min(ratios), max(ratios))
+
+
+def _time(work: Callable[[], Any], calls: int) -> float:
+    start = time.perf_counter()
+    for _ in range(calls):
+        work()
+    return time.perf_counter() - start
+
+
+def lower_quartile(work: Callable[[], Any], seconds: float) -> float:
+    """Return the lower quartile of the times of as many calls as fit into `seconds`, up to 400.
+
+    If fewer than five fit, it takes up to three times as long, and calls at least twice.
+    """
     times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 5 or (time.perf_counter() < end and len(times) < 400):
+    began = time.perf_counter()
+
+    def over() -> bool:
+        spent, count = time.perf_counter() - began, len(times)
+        return count >= 400 or (count >= 2 and spent > 3 * seconds) or (count >= 5 and spent > seconds)
+
+    while not over():
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)

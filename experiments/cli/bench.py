@@ -24,11 +24,28 @@ def _run(module: str, **options: Any) -> None:
 @app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
 def inner(
     threads: Threads = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Measure each for a tenth of a second.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two shapes, and a few calls of each: under a minute.")
+    ] = False,
+    busy: Annotated[
+        bool,
+        typer.Option(
+            "--busy",
+            help="Only the threads: the default number and two against one, on the machine as it is and "
+            "with every core kept busy by processes that this command starts.",
+        ),
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Only the kernels, beside those of another version: the folder of its clone."),
+    ] = None,
     out: Out = None,
 ) -> None:
     """Time the inner solver, and its accuracy, beside the other systems that are installed."""
-    _run("phiball.experiments.benchmarks.inner_solver", threads=threads, quick=quick, out=out)
+    if busy and against is not None:
+        raise typer.BadParameter("--busy and --against are two measurements; expected one of them")
+    options = {"threads": threads, "quick": quick, "busy": busy, "against": against, "out": out}
+    _run("phiball.experiments.benchmarks.inner_solver", **options)
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")

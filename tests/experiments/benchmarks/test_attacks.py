@@ -154,6 +154,7 @@ def test_the_whole_bench_without_torchattacks(tmp_path: Path, monkeypatch: pytes
     assert "torchattacks cannot be imported: pip install --no-deps torchattacks" in result.output
     assert "wrote" in result.output
     watched.check()
+    assert (tmp_path / "attacks.md").read_text(encoding="utf-8").count("| PGM, last iterate |") == 2
     record = json.loads((tmp_path / "attacks.json").read_text())
     assert record["compared"] == []
     assert len(record["rows"]) == 2 * (1 + 2 * 2 * 7)  # seeds, clean, norms, radii, attacks

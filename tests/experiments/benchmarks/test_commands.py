@@ -14,6 +14,10 @@ from phiball.experiments.cli.app import app
 
 QUICK: dict[str, Any] = {"threads": 2, "quick": True}
 OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "inner_solver": (
+        ["--threads", "2", "--busy"],
+        {"threads": 2, "quick": False, "busy": True, "against": None},
+    ),
     "attacks": (["--threads", "2", "--quick"], QUICK),
     "sampling": (["--quick"], {"quick": True}),
     "settings": (["--threads", "2", "--quick"], QUICK),
@@ -32,7 +36,7 @@ def test_options_are_passed_on(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     fake.main = received.update  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module, fake)
     arguments, expected = OPTIONS[name]
-    result = CliRunner().invoke(app, ["bench", name, *arguments, "--out", str(tmp_path)])
+    result = CliRunner().invoke(app, ["bench", name.partition("_")[0], *arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert received == {**expected, "out": tmp_path}
 

@@ -57,6 +57,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.exit_code == 0, result.output
     assert "Noise of the mean of the loss" in result.output
     watched.check()
+    assert "| l1 | 2 | Sobol |" in (tmp_path / "sampling.md").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "sampling.json").read_text())["rows"]
     assert len(record) == 3 * 3 * 2 * 4 * 4  # functions, norms, dimensions, schemes, counts
     assert all(row["ratio"] > 0 for row in record)

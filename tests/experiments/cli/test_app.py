@@ -173,16 +173,6 @@ def test_backends_says_how_to_install_what_is_missing(monkeypatch: pytest.Monkey
 # --- bench ----------------------------------------------------------------------------------------
 
 
-def test_bench_inner_hands_over_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    fake = ModuleType("phiball.experiments.benchmarks.inner_solver")
-    fake.main = given.update  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.inner_solver", fake)
-    result = call("bench", "inner", "--threads", "2", "--quick", "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert given == {"threads": 2, "quick": True, "out": tmp_path}
-
-
 def test_bench_inner_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def needs_more(**options: Any) -> None:
         raise ImportError("entmax is not installed:\n pip install 'phiball[bench]'")
