@@ -23,7 +23,7 @@ from phiball.experiments.benchmarks.inner_problems import (
 )
 from phiball.experiments.benchmarks.timing import ROUNDS, Ratio, ratio_of_rounds
 from phiball.experiments.framework.tables import ReportTable
-from phiball.refimpl import Divergence, worst_case
+from phiball.refimpl import Divergence, worst_case, worst_case_ragged
 
 LAW_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.6, 4.0, 1.0, 1.0
 RADII = {"entropic": 0.5, "quadratic": 0.5, "Cressie-Read 1.5": 0.5, "absolute": 0.5}  # of the radius form
@@ -92,9 +92,6 @@ def comparisons(
 
 
 def _ragged(f: Any) -> Iterator[Comparison]:
-    worst_case_ragged = getattr(refimpl, "worst_case_ragged", None)
-    if worst_case_ragged is None:
-        return
     n, m = f.shape
     flat = f.reshape(-1)
     cuts = np.sort(np.random.default_rng(2).choice(np.arange(1, n * m), n - 1, replace=False))
