@@ -1,0 +1,120 @@
+"""Two judges of a fault: the tests, and `phiball verify`. Each can say which lines a check runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.mutants.forks import Copy
+
+MEASURED = ("refimpl", "backends")
+Trace = dict[str, Any]
+"""`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
+
+
+class _Tests:
+    """A pytest plugin: runs the tests it is given in that order, and tells `coverage` which one runs."""
+
+    def __init__(self, order: list[str] | None = None, cover: Any = None) -> None:
+        self.rank = None if order is None else {name: rank for rank, name in enumerate(order)}
+        self.cover = cover
+        self.seconds: dict[str, float] = {}
+        self.failed: list[str] = []
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        rank = self.rank
+        if rank is not None:
+            items[:] = sorted((i for i in items if i.nodeid in rank), key=lambda item: rank[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self.cover:
+            self.cover.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+def _pytest(files: list[str], plugin: _Tests, *options: str) -> int:
+    import pytest
+
+    quiet = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    quiet += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # Hypothesis is imported before the fork
+    return int(pytest.main([*quiet, *options, *files], plugins=[plugin]))
+
+
+def run_tests(copy: Copy, names: list[str]) -> dict[str, str]:
+    """The first of these tests that fails, as `by`; empty if none does."""
+    plugin = _Tests(order=names)
+    files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+    code = _pytest(files, plugin, "-x")
+    return {"by": "" if code == 0 else (plugin.failed or [f"pytest ends with {code}"])[0]}
+
+
+def trace_tests(copy: Copy, file: str) -> Trace:
+    """Which lines each test of a file runs."""
+    with _covered(copy) as cover:
+        plugin = _Tests(cover=cover)
+        _pytest([file], plugin)
+    return _trace(copy, cover, {n: s for n, s in plugin.seconds.items() if n not in plugin.failed})
+
+
+def run_claims(copy: Copy, names: list[str]) -> dict[str, str]:
+    """The first of these claims that does not reach its verdict, as `by`; empty if all do."""
+    chosen = set(names)
+    for claim in sorted((c for c in _claims() if c.id in chosen), key=lambda c: names.index(c.id)):
+        if not claim.run(shrink=False).as_recorded:
+            return {"by": str(claim.id)}
+    return {"by": ""}
+
+
+def trace_claims(copy: Copy, part: str) -> Trace:
+    """Which lines each claim of a part of them runs, "1/8" for the second of eight."""
+    first, _, step = part.partition("/")
+    claims = _claims()[int(first) :: int(step)]
+    seconds = {}
+    with _covered(copy) as cover:
+        for claim in claims:
+            began = time.process_time()
+            cover.switch_context(claim.id)
+            if claim.run(shrink=False).as_recorded:
+                seconds[claim.id] = time.process_time() - began
+    return _trace(copy, cover, seconds)
+
+
+def _claims() -> list[Any]:
+    os.environ["PHIBALL_BACKEND"] = "numpy"
+    from phiball.verification import all_claims
+
+    return all_claims()
+
+
+@contextmanager
+def _covered(copy: Copy) -> Iterator[Any]:
+    import coverage
+
+    folders = [f"{copy.tree}/{name}/*" for name in MEASURED]
+    cover = coverage.Coverage(data_file=None, include=folders, config_file=False, messages=False)
+    cover.start()
+    try:
+        yield cover
+    finally:
+        with suppress(Exception):
+            cover.stop()
+
+
+def _trace(copy: Copy, cover: Any, seconds: dict[str, float]) -> Trace:
+    number = {name: index for index, name in enumerate(seconds)}
+    data, lines = cover.get_data(), {}
+    for file in data.measured_files():
+        table = {
+            line: [number[name] for name in names if name in number]
+            for line, names in data.contexts_by_lineno(file).items()
+        }
+        lines[str(Path(file).relative_to(copy.tree))] = {k: v for k, v in table.items() if v}
+    return {"checks": seconds, "lines": lines}
