@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from phiball.experiments.benchmarks.inner_problems import (
     ours,
     peers,
 )
-from phiball.experiments.benchmarks.timing import ROUNDS, Ratio, ratio_of_rounds
+from phiball.experiments.benchmarks.timing import ROUNDS, Clock, Ratio, ratio_of_rounds
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Divergence, worst_case, worst_case_ragged
 
@@ -117,9 +118,9 @@ def _radius_form(f: Any) -> Iterator[Comparison]:
         )  # fmt: skip
 
 
-def judge(c: Comparison, seconds: float, rounds: int = ROUNDS) -> Verdict:
+def judge(c: Comparison, seconds: float, rounds: int = ROUNDS, clock: Clock = perf_counter) -> Verdict:
     """Time the two in turn."""
-    return Verdict(c.work, c.unit, c.shape, c.bar, ratio_of_rounds(c.solve, c.beside, seconds, rounds))
+    return Verdict(c.work, c.unit, c.shape, c.bar, ratio_of_rounds(c.solve, c.beside, seconds, rounds, clock))
 
 
 def table(verdicts: list[Verdict], threads: int) -> ReportTable:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from phiball.experiments.benchmarks.inner_problems import (
 )
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
 from phiball.experiments.benchmarks.third_party import optional_module
-from phiball.experiments.benchmarks.timing import ROUNDS, ratio
+from phiball.experiments.benchmarks.timing import ROUNDS, Clock, clock_for, ratio
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
 from phiball.verification.framework.progress import Progress, Update, silent
@@ -57,7 +58,11 @@ class Row:
 
 
 def rows(
-    *, seconds: float, shapes: tuple[tuple[int, int], ...] = SHAPES, update: Update = silent
+    *,
+    seconds: float,
+    shapes: tuple[tuple[int, int], ...] = SHAPES,
+    clock: Clock = perf_counter,
+    update: Update = silent,
 ) -> Iterator[Row]:
     """Yield the measurement of every solver of every problem on every shape."""
     losses = {shape: losses_of(shape) for shape in shapes}
@@ -80,7 +85,8 @@ def rows(
                         if exact is not None
                     ]
                     error = max(errors, default=None)
-                yield Row(problem, solver, shape, ratio(partial(solve, f), f.reshape(-1).max, seconds), error)
+                spent = ratio(partial(solve, f), f.reshape(-1).max, seconds, clock)
+                yield Row(problem, solver, shape, spent, error)
 
 
 def table(measured: list[Row], threads: int) -> ReportTable:
@@ -145,9 +151,10 @@ def _solvers_and_bars(
         for name in progress.part(0.0, 0.2).each(list(kernels), lambda name: f"loading {name}"):
             kernels[name]()
         update = progress.part(0.2, 0.7).update
-        measured = list(rows(seconds=0.02 if quick else 0.6, shapes=shapes, update=update))
+        seconds, clock = 0.02 if quick else 0.6, clock_for(threads)
+        measured = list(rows(seconds=seconds, shapes=shapes, clock=clock, update=update))
         pairs = list(inner_bars.comparisons(BAR_SHAPES, with_peers=not quick))
-        effort = (0.06, 3) if quick else (1.5, ROUNDS)
+        effort = (0.06, 3, clock) if quick else (1.5, ROUNDS, clock)
         verdicts = [inner_bars.judge(pair, *effort) for pair in progress.part(0.7, 1.0).each(pairs, str)]
         pages = [table(measured, thread_count()), inner_bars.table(verdicts, thread_count())]
     return pages, {

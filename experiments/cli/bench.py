@@ -107,3 +107,17 @@ def estimators(
 ) -> None:
     """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA is set."""
     _run("phiball.experiments.benchmarks.estimators", threads=threads, quick=quick, seed=seed, out=out)
+
+
+@app.command(epilog="Example: phiball bench scaling --quick --out results/bench")
+def scaling(
+    axis: Annotated[
+        str | None, typer.Option(help="What grows: m, batch, level, dimension or threads; all by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer sizes and curves, for an instant each: under a minute.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder of the results and of the plot.")] = None,
+) -> None:
+    """Show how time and memory grow: fitted exponents beside theory, ours and those of other systems."""
+    _run("phiball.experiments.benchmarks.scaling", axis=axis, quick=quick, out=out)

@@ -34,7 +34,7 @@ from tests.support.progress import Watched
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = ((3, 8), (2, 64), (2, 200))
     monkeypatch.setattr(bench, "BAR_SHAPES", shapes)
-    monkeypatch.setattr(bench, "ratio", lambda work, unit, seconds: (work(), 2.0)[1])
+    monkeypatch.setattr(bench, "ratio", lambda work, *others: (work(), 2.0)[1])
     watched = Watched(monkeypatch)
     monkeypatch.setattr(
         bars,
@@ -67,7 +67,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_wrong_solver_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "ratio", lambda work, unit, seconds: 2.0)
+    monkeypatch.setattr(bench, "ratio", lambda work, *others: 2.0)
     monkeypatch.setattr(bench, "DIVERGENCES", {"quadratic": problems.QUADRATIC})
     right = problems.ours("quadratic", problems.SHARED, (2, 16))
 
@@ -113,8 +113,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Callable[[], None]]:
 
 def test_a_ratio_of_known_times(clock: Any) -> None:
     """Lower quartiles: rare slow runs do not count, unless totals are asked for."""
-    assert timing.ratio(clock(3.0, 3.0, 300.0, 3.0, 3.0, 300.0, 3.0), clock(1.5), 10.0) == 2.0
-    rounds = timing.ratio_of_rounds(clock(3.0), clock(1.5), 100.0)
+    now = timing.time.perf_counter
+    assert timing.ratio(clock(3.0, 3.0, 300.0, 3.0, 3.0, 300.0, 3.0), clock(1.5), 10.0, now) == 2.0
+    rounds = timing.ratio_of_rounds(clock(3.0), clock(1.5), 100.0, clock=now)
+    assert timing.mean_time(clock(*[1.0, 3.0] * 5, 1e9), 10.0, now) == 2.0
     assert rounds == Ratio(2.0, 2.0, 2.0)
     totals = timing.ratio_of_totals(clock(3.0, 3.0, 3.0, 60.0, 3.0), clock(1.5), 100.0)
     assert totals.low == 2.0
@@ -125,8 +127,16 @@ def test_a_ratio_of_known_times(clock: Any) -> None:
 def test_slow_work_is_not_repeated_for_long(clock: Any) -> None:
     calls: list[int] = []
     slow = clock(50.0)
-    timing.lower_quartile(lambda: (calls.append(1), slow()), 1.0)
-    assert len(calls) == 2
+    timing.lower_quartile(lambda: (calls.append(1), slow()), 1.0, timing.time.perf_counter)
+    assert len(calls) == 3  # one to see how long it takes
+
+
+def test_short_work_is_timed_in_blocks(clock: Any) -> None:
+    calls: list[int] = []
+    short = clock(1e-5)
+    now = timing.time.perf_counter
+    assert timing.lower_quartile(lambda: (calls.append(1), short()), 1e-3, now) == pytest.approx(1e-5)
+    assert len(calls) == 1 + 20 * 5
 
 
 # --- Threads --------------------------------------------------------------------------------------
