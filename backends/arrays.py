@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import array_api_compat
@@ -44,13 +46,23 @@ def array_namespace(*arrays: Array) -> Any:
     >>> float(xp.sum(xp.ones(3)))
     3.0
     """
-    if all(type(a) is np.ndarray for a in arrays) and arrays:
-        return array_api_compat.numpy  # the common case, without the search through all libraries
+    # The common cases, without the search through all libraries.
+    kinds = {type(a) for a in arrays}
+    if kinds == {np.ndarray}:
+        return array_api_compat.numpy
+    torch = sys.modules.get("torch")
+    if torch is not None and kinds == {torch.Tensor}:
+        return _torch_namespace()
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError as error:
-        kinds = ", ".join(f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays)
-        raise TypeError(f"expected arrays of one supported library, got {kinds}") from error
+        names = ", ".join(f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays)
+        raise TypeError(f"expected arrays of one supported library, got {names}") from error
+
+
+@cache
+def _torch_namespace() -> Any:
+    return import_module("array_api_compat.torch")
 
 
 def is_array_api_obj(x: object) -> bool:
@@ -60,7 +72,7 @@ def is_array_api_obj(x: object) -> bool:
     >>> is_array_api_obj(np.zeros(3)), is_array_api_obj([0.0, 0.0, 0.0])
     (True, False)
     """
-    return bool(array_api_compat.is_array_api_obj(x))
+    return type(x) is np.ndarray or _is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
 
 
 def device(x: Array) -> Any:
@@ -70,7 +82,7 @@ def device(x: Array) -> Any:
     >>> device(np.zeros(3))
     'cpu'
     """
-    return array_api_compat.device(x)
+    return x.device if _is_torch(x) else array_api_compat.device(x)
 
 
 def library(x: Array) -> str:

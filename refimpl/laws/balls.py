@@ -7,24 +7,15 @@ which loses that property at the border of the domain (see `Ball.clip`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
-from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, gamma_quantile, ignore_float_warnings
-from phiball.refimpl.laws.moments import log_mgf_1, log_mgf_2, log_mgf_inf
+from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.refimpl.laws.moments import log_mgf
 from phiball.refimpl.laws.norms import dual, flat, length, soft_threshold, split, valid_pair
-from phiball.refimpl.laws.tilting import tilted_1, tilted_2, tilted_inf
-from phiball.refimpl.validation import (
-    check_same_array_type,
-    valid_array,
-    valid_count,
-    valid_number,
-    valid_rng,
-)
-
-_HUGE = 1e75  # beyond it the powers that the functions below take would overflow
+from phiball.refimpl.laws.tilting import TILTABLE, check_reach, tilted, valid_tilt
+from phiball.refimpl.laws.uniform import quasi, uniform
+from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
 @dataclass(frozen=True)
@@ -93,28 +84,35 @@ class Ball:
           scipy and at most 21,200 dimensions, and is best with n a power of two.
 
         Returns points of shape batch + (n,) + event. Each has the uniform law in all four cases; what changes
-        is how the n points of one z depend on each other, and so the variance of their mean. The points are
-        g/(sum |g_j|^p + e)^(1/p), where the g_j have density proportional to exp(-|g_j|^p) and e is
-        exponential (Barthe, Guedon, Mendelson and Naor, 2005). This is exact in any dimension.
+        is how the n points of one z depend on each other, and so the variance of their mean. The draws are
+        exact in any dimension (see refimpl/laws/uniform.py).
         """
         batch, event = split(z, event_ndim, "z")
-        xp = array_namespace(z)
         n = self._valid_draw(z, n, rng)
-        draws = (n + 1) // 2 if antithetic else n
-        d = prod(event)
-        b = (self._quasi if qmc else self._uniform)((*batch, draws), d, z, rng, xp=xp)
+        xp = array_namespace(z)
+        draw = quasi if qmc else uniform
+        centres = xp.reshape(detach(z), (*batch, prod(event)))
         if antithetic:
+            b = draw(xp.zeros_like(centres), (n + 1) // 2, self.norm, self.radius, rng)
             b = xp.stack([b, -b], axis=-2)  # batch + (draws, 2, d)
-            b = xp.reshape(b, (*batch, 2 * draws, d))[..., :n, :]
-        b = xp.reshape(self.radius * b, (*batch, n, *event))
-        x = xp.expand_dims(z, axis=len(batch)) + b
+            b = xp.reshape(b, (*batch, -1, prod(event)))[..., :n, :]
+            x = xp.expand_dims(centres, axis=-2) + b
+        else:
+            x = draw(centres, n, self.norm, self.radius, rng)
+        return self._around(z, xp.reshape(x, (*batch, n, *event)), len(batch))
+
+    def _around(self, z: Array, x: Array, axis: int) -> Array:
+        """The points x as they are returned: with the gradient in their centres z, and in the box."""
+        xp = array_namespace(z)
+        if detach(z) is not z:
+            x = x + xp.expand_dims(z - detach(z), axis=axis)  # adds 0
         return x if self.clip is None else xp.clip(x, *self.clip)
 
     def _valid_draw(self, z: Array, n: int, rng: Rng) -> int:
         xp = array_namespace(z)
         n = valid_count("n", n)
         valid_rng(rng)
-        if not xp.all(xp.isfinite(z)):
+        if not all_finite(z):
             raise ValueError("z contains NaN or infinity; expected finite numbers")
         if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
             raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
@@ -153,53 +151,17 @@ class Ball:
         >>> print(round(float(square), 1))  # 1/3 under the uniform law
         0.3
         """
-        draw = {1.0: tilted_1, 2.0: tilted_2, inf: tilted_inf}
-        if self.norm not in draw:
+        if self.norm not in TILTABLE:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
         batch, event = split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
-        s = flat(valid_tilt(s, z), event_ndim, "s")
+        s, top = valid_tilt(s, z)
+        s = flat(s, event_ndim, "s")
+        check_reach(s, top, self.norm, self.radius)
         xp = array_namespace(z)
-        with ignore_float_warnings():
-            a = self.radius * s
-            size = self.radius * length(xp.astype(s, xp.float64, copy=False), dual(self.norm))
-        if not (xp.all(xp.isfinite(a)) and xp.all(xp.isfinite(size))):
-            raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
-        b = self.radius * draw[self.norm](a, n, rng)
-        x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
-        return x if self.clip is None else xp.clip(x, *self.clip), log_ratio(self.log_mgf, s, b)
-
-    def _uniform(self, shape: tuple[int, ...], d: int, like: Array, rng: Rng, *, xp: Any) -> Array:
-        """Points of the unit ball, shape + (d,), independent."""
-        if self.norm == inf:
-            return rng.uniform((*shape, d), like=like, low=-1.0)
-        if self.norm == 2:
-            g = rng.normal((*shape, d), like=like)
-            return g / xp.sqrt(xp.sum(g * g, axis=-1) + 2 * rng.exponential(shape, like=like))[..., None]
-        # |g_j|^p has the Gamma(1/p) law, which is Gamma(1 + 1/p) times the p-th power of a uniform number.
-        p = self.norm
-        root = rng.gamma(1 + 1 / p, (*shape, d), like=like) ** (1 / p)
-        return self._scaled(
-            root * rng.uniform((*shape, d), like=like, low=-1.0), rng.exponential(shape, like=like), xp=xp
-        )
-
-    def _quasi(self, shape: tuple[int, ...], d: int, like: Array, rng: Rng, *, xp: Any) -> Array:
-        """Points of the unit ball, shape + (d,), that fill it evenly along the last axis of `shape`."""
-        if self.norm == inf:
-            return 2 * rng.sobol((*shape, d), like=like) - 1
-        p = self.norm
-        double = xp.empty((0,), dtype=xp.float64, device=like.device)
-        u = rng.sobol((*shape, d + 1), like=double)
-        v = 2 * u[..., :d] - 1
-        power = gamma_quantile(1 / p, xp.abs(v))
-        # Where the quantile underflows it is (|v| Gamma(1 + 1/p))^p.
-        root = xp.where(power > 1e-290, power ** (1 / p), xp.abs(v) * exp(lgamma(1 + 1 / p)))
-        b = self._scaled(xp.sign(v) * root, -xp.log1p(-u[..., d]), xp=xp)
-        return xp.astype(b, like.dtype, copy=False)
-
-    def _scaled(self, g: Array, e: Array, *, xp: Any) -> Array:
-        total = xp.sum(xp.abs(g) ** self.norm, axis=-1) + e
-        return g / (total ** (1 / self.norm))[..., None]
+        centres = xp.reshape(detach(z), (*batch, prod(event)))
+        x, log_w = tilted(centres, s, n, self.norm, self.radius, rng)
+        return self._around(z, xp.reshape(x, (*batch, n, *event)), len(batch)), log_w
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
         """The norm of each v.
@@ -341,20 +303,12 @@ class Ball:
         >>> print(round(float(Ball(np.inf, 1.0).log_mgf(np.asarray([1.0]))), 12))
         0.161439361571
         """
-        functions = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}
-        if self.norm not in functions:
+        if self.norm not in TILTABLE:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
         v = self.radius * xp.astype(v, xp.float64, copy=False)
-        size = length(detach(v), dual(self.norm))
-        rest = xp.zeros_like(size)
-        if xp.any(size > _HUGE):
-            # Nothing but the dual norm is left of the value there.
-            share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
-            rest = (1 - share) * length(v, dual(self.norm))
-            v = v * share[..., None]
-        return xp.astype(functions[self.norm](v) + rest, s.dtype, copy=False)
+        return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
         """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
@@ -374,26 +328,3 @@ class Ball:
             return d * log(2 * self.radius)
         side = log(2 * self.radius) + lgamma(1 + 1 / self.norm)
         return d * side - lgamma(1 + d / self.norm)
-
-
-def valid_tilt(s: Array, z: Array) -> Array:
-    """`s` without a gradient, or an error unless it is finite and has the shape and dtype of z."""
-    valid_array("s", s)
-    check_same_array_type("s", s, z, other="z")
-    if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
-        raise ValueError(
-            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "
-            f"{tuple(z.shape)} and {z.dtype}"
-        )
-    xp = array_namespace(s)
-    if not xp.all(xp.isfinite(s)):
-        raise ValueError("s contains NaN or infinity; expected finite numbers")
-    return detach(s)
-
-
-def log_ratio(log_mgf: Callable[[Array], Array], s: Array, b: Array) -> Array:
-    """log E_nu exp(s.b) - s.b, the log of nu/q at b (..., n, d) for tilts s (..., d), in double precision."""
-    xp = array_namespace(s)
-    double = xp.astype(s, xp.float64, copy=False)
-    product = xp.sum(xp.astype(b, xp.float64, copy=False) * double[..., None, :], axis=-1)
-    return xp.astype(log_mgf(double)[..., None] - product, s.dtype, copy=False)

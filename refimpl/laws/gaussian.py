@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, ignore_float_warnings
-from phiball.refimpl.laws.balls import log_ratio, valid_tilt
 from phiball.refimpl.laws.norms import flat, split
-from phiball.refimpl.validation import valid_count, valid_number, valid_rng
+from phiball.refimpl.laws.tilting import log_ratio, valid_tilt
+from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,10 @@ class Gaussian:
         n = valid_count("n", n)
         valid_rng(rng)
         xp = array_namespace(z)
-        b = rng.normal((*batch, n, *event), like=z)
-        return xp.expand_dims(z, axis=len(batch)) + self.scale * b
+        x = rng.normal((*batch, n, *event), like=z)
+        x *= self.scale
+        x += xp.expand_dims(z, axis=len(batch))
+        return x
 
     def sample_tilted(
         self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
@@ -53,18 +55,20 @@ class Gaussian:
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
         valid_rng(rng)
-        s = flat(valid_tilt(s, z), event_ndim, "s")
+        s, top = valid_tilt(s, z)
+        s = flat(s, event_ndim, "s")
         xp = array_namespace(z)
         with ignore_float_warnings():
-            b = self.scale**2 * s[..., None, :] + self.scale * rng.normal((*batch, n, s.shape[-1]), like=z)
-            x = xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event))
-            log_w = log_ratio(self.log_mgf, s, b)
-        if not xp.all(xp.isfinite(log_w)):
+            b = rng.normal((*batch, n, s.shape[-1]), like=z)
+            b *= self.scale
+            b += self.scale**2 * s[..., None, :]
+            log_w = log_ratio(self.log_mgf(xp.astype(s, xp.float64, copy=False)), s, b)
+        if not all_finite(log_w):
             raise ValueError(
-                f"s has entries up to {float(xp.max(xp.abs(s))):g}; expected a tilt whose scale^2 |s|^2 is "
-                f"within the range of {s.dtype}"
+                f"s has entries up to {top:g}; expected a tilt whose scale^2 |s|^2 is within the range of "
+                f"{s.dtype}"
             )
-        return x, log_w
+        return xp.expand_dims(z, axis=len(batch)) + xp.reshape(b, (*batch, n, *event)), log_w
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
         """The log of E exp(s.b) for b normal around 0, scale^2 |s|^2/2, of each s, batch + event.

@@ -10,10 +10,25 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from math import factorial, lgamma, log, pi
+from math import ceil, factorial, inf, lgamma, log, pi
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach
+from phiball.backends import Array, array_namespace, detach, kernel, tracks_derivatives
+from phiball.refimpl.laws.norms import dual, largest, length
+
+_HUGE = 1e75  # beyond it the powers that the functions below take would overflow
+
+
+def log_mgf(s: Array, norm: float) -> Array:
+    """log E exp(s.b) for b uniform on the unit ball of norm 1, 2 or inf; s (..., d) in double precision."""
+    xp = array_namespace(s)
+    function = {1.0: log_mgf_1, 2.0: log_mgf_2, inf: log_mgf_inf}[norm]
+    if largest(s) * s.shape[-1] <= _HUGE:
+        return function(s)
+    # Nothing but the dual norm is left of the value there.
+    size = length(detach(s), dual(norm))
+    share = xp.where(size > _HUGE, _HUGE / size, xp.ones_like(size))
+    return function(s * share[..., None]) + (1 - share) * length(s, dual(norm))
 
 
 def log_mgf_inf(s: Array) -> Array:
@@ -32,25 +47,40 @@ def log_mgf_inf(s: Array) -> Array:
 
 
 # Debye's expansion is used from this order of the Bessel function on, and a recurrence leads down from it:
-# eight of its terms leave less than 1e-14 there.
-_ORDER = 40
-_TERMS = 8
+# twelve of its terms leave less than 1e-15 there.
+_ORDER = 20
+_TERMS = 12
 
 
 def log_mgf_2(s: Array) -> Array:
-    """log Gamma(nu + 1) (2/t)^nu I_nu(t) with nu = d/2 and t = |s|, for b uniform on the Euclidean ball.
-
-    H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t), x = t^2, has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2),
-    whose terms are positive: so it is stable downwards, from an order where Debye's expansion is exact.
-    """
+    """The log of E exp(s.b) for b uniform on the Euclidean unit ball; s (..., d) in double precision."""
     xp = array_namespace(s)
-    x = xp.sum(s * s, axis=-1)
-    nu = s.shape[-1] / 2
-    steps = max(0, int(_ORDER - nu) + 1)
-    value = _debye(x, nu + steps, xp=xp)
+    return log_bessel(xp.sum(s * s, axis=-1), s.shape[-1] / 2)
+
+
+def log_bessel(x: Array, nu: float) -> Array:
+    """log Gamma(nu + 1) (2/t)^nu I_nu(t), which is log E exp(s.b) with nu = d/2 and x = t^2 = |s|^2.
+
+    H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t) has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2), whose terms
+    are positive: so it is stable downwards, from an order where Debye's expansion is exact.
+    """
+    steps = max(0, ceil(_ORDER - nu))
+    function = _bessel if tracks_derivatives(x) else bessel_rows
+    return function(x, nu, steps, [_debye_coefficients(nu + steps + k) for k in (0, 1)])
+
+
+@kernel
+def bessel_rows(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array:
+    """`log_bessel` without derivatives, from Debye's expansions of the orders nu + steps and one more."""
+    return _bessel(x, nu, steps, series)
+
+
+def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array:
+    xp = array_namespace(x)
+    value = _debye(x, nu + steps, series[0], xp=xp)
     if not steps:
         return value
-    gap = _debye(x, nu + steps + 1, xp=xp) - value
+    gap = _debye(x, nu + steps + 1, series[1], xp=xp) - value
     # H_(nu+1)/H_nu <= 1. For t beyond 1e15 the gap is rounding alone; its error enters by its logarithm.
     ratio = xp.exp(xp.where(gap < 0, gap, xp.zeros_like(gap)))
     for j in range(steps, 0, -1):
@@ -61,7 +91,7 @@ def log_mgf_2(s: Array) -> Array:
     return value
 
 
-def _debye(x: Array, nu: float, *, xp: Any) -> Array:
+def _debye(x: Array, nu: float, series: list[float], *, xp: Any) -> Array:
     """log H_nu(x) for a large order nu, by the uniform expansion of the Bessel function.
 
     With sigma = sqrt(1 + x/nu^2), p = 1/sigma and m = (x/nu^2)/(1 + sigma) it is
@@ -71,20 +101,26 @@ def _debye(x: Array, nu: float, *, xp: Any) -> Array:
     sigma = xp.sqrt(1 + y)
     m = y / (1 + sigma)
     q = m / sigma  # 1 - p, without the cancellation
+    rest = xp.zeros_like(q)
+    for coefficient in reversed(series):
+        rest = q * (coefficient + rest)  # A(p)/A(1) - 1
+    return nu * (m - xp.log1p(m / 2)) - xp.log1p(y) / 4 + xp.log1p(rest)
+
+
+@cache
+def _debye_coefficients(nu: float) -> list[float]:
+    """A(p)/A(1) - 1 as a polynomial in q = 1 - p: coefficients of q, q^2, ..."""
     at_one, tail = 1.0, [0.0] * (3 * _TERMS)
     for k, polynomial in enumerate(_debye_polynomials(), start=1):
         at_one += float(polynomial[0]) / nu**k
         for j, c in enumerate(polynomial[1:]):
             tail[j] += float(c) / nu**k
-    rest = xp.zeros_like(q)
-    for coefficient in reversed(tail):
-        rest = q * (coefficient + rest)  # A(p) - A(1)
-    return nu * (m - xp.log1p(m / 2)) - xp.log1p(y) / 4 + xp.log1p(rest / at_one)
+    return [c / at_one for c in tail]
 
 
 @cache
 def _debye_polynomials() -> tuple[tuple[Fraction, ...], ...]:
-    """u_1, ..., u_8 as polynomials in q = 1 - p: coefficients of 1, q, q^2, ..."""
+    """u_1, ..., u_12 as polynomials in q = 1 - p: coefficients of 1, q, q^2, ..."""
     u = [Fraction(1)]
     shifted = []
     for _ in range(_TERMS):

@@ -7,80 +7,176 @@ maximises a.b: they work with the distance to that point, in which nothing cance
 
 from __future__ import annotations
 
+from math import inf, isfinite, pi
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace
+from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings, kernel
+from phiball.refimpl.laws.moments import log_bessel, log_mgf
+from phiball.refimpl.laws.norms import dual, largest, length
+from phiball.refimpl.validation import check_same_array_type, valid_array
 
+TILTABLE = (1.0, 2.0, inf)  # the norms whose balls have tilts that can be drawn
 _TINY = 1e-30  # a tilt below it is none, in single precision too
 _HUGE = 1e75  # a tilt beyond it leaves nothing but the maximiser, and its powers would overflow
 _SHARP = 100.0  # exp(-2 a) of a larger tilt is nothing beside 1, and 2 a must not overflow
 _NUMBERS = 2**20  # that are drawn at a time where candidates are rejected
 
 
-def tilted_inf(a: Array, n: int, rng: Rng) -> Array:
-    """`n` points of [-1, 1]^d for each a (..., d), by the inverse distribution function; (..., n, d)."""
-    xp = array_namespace(a)
-    a = xp.expand_dims(a, axis=-2)
-    u = rng.uniform((*a.shape[:-2], n, a.shape[-1]), like=a)
-    x = 1 - _below(xp.abs(a), u, xp=xp)
-    return xp.where(a < 0, -x, x)
+def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> tuple[Array, Array]:
+    """`n` points z + b, b of density proportional to exp(s.b) on the ball, for each z and s (..., d).
+
+    Returns the points (..., n, d) and log(nu/q) (..., n), the log of the uniform density over the tilted one.
+    The norm is 1, 2 or inf.
+    """
+    xp = array_namespace(z)
+    shape = (*z.shape[:-1], n, z.shape[-1])
+    if norm == inf:
+        return aimed_inf(rng.uniform(shape, like=z), z, s, radius)
+    if norm == 2:
+        t = radius * _euclidean(xp.astype(s, xp.float64, copy=False), xp=xp)
+        seen = xp.where(t < _HUGE, t, xp.full_like(t, _HUGE))
+        whole = log_bessel(seen * seen, shape[-1] / 2) + (t - seen)
+        below = _wood(xp.broadcast_to(seen[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
+        numbers = rng.normal(shape, like=z), rng.uniform(shape[:-1], like=z)
+        return aimed_2(*numbers, below, whole, z, s, radius)
+    b = radius * tilted_1(radius * s, n, rng)
+    return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, norm, radius, xp=xp), s, b)
+
+
+def valid_tilt(s: Array, z: Array) -> tuple[Array, float]:
+    """`s` without a gradient and its largest |s_j|, or an error unless it is finite and like z."""
+    valid_array("s", s)
+    check_same_array_type("s", s, z, other="z")
+    if tuple(s.shape) != tuple(z.shape) or s.dtype != z.dtype:
+        raise ValueError(
+            f"s has shape {tuple(s.shape)} and dtype {s.dtype}; expected those of z, "
+            f"{tuple(z.shape)} and {z.dtype}"
+        )
+    top = largest(s)
+    if not isfinite(top):
+        raise ValueError("s contains NaN or infinity; expected finite numbers")
+    return detach(s), top
+
+
+def check_reach(s: Array, top: float, norm: float, radius: float) -> None:
+    """Raise if radius s (..., d) overflows, or radius times its dual norm; `top` is its largest |s_j|."""
+    xp = array_namespace(s)
+    bound = radius * top
+    if bound * s.shape[-1] == inf:  # which is rare: then the norms themselves are taken
+        with ignore_float_warnings():
+            bound = radius * largest(length(xp.astype(s, xp.float64, copy=False), dual(norm)))
+    if not bound <= float(xp.finfo(s.dtype).max):
+        raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
+
+
+def _whole(s: Array, norm: float, radius: float, *, xp: Any) -> Array:
+    return log_mgf(radius * xp.astype(s, xp.float64, copy=False), norm)
+
+
+def log_ratio(whole: Array, s: Array, b: Array) -> Array:
+    """log E exp(s.b) - s.b, the log of nu/q at b (..., n, d) for tilts s (..., d), in double precision.
+
+    `whole` (...) is the first term.
+    """
+    xp = array_namespace(s)
+    double = xp.astype(s, xp.float64, copy=False)
+    product = xp.sum(xp.astype(b, xp.float64, copy=False) * double[..., None, :], axis=-1)
+    return xp.astype(whole[..., None] - product, s.dtype, copy=False)
+
+
+def _euclidean(s: Array, *, xp: Any) -> Array:
+    """|s| along the last axis, of a double-precision s; where it is below 1e-154 it may come out as 0."""
+    with ignore_float_warnings():
+        square = xp.sum(s * s, axis=-1)
+    return xp.sqrt(square) if xp.all(square < xp.inf) else length(s, 2)
+
+
+@kernel
+def aimed_inf(u: Array, z: Array, s: Array, radius: float) -> tuple[Array, Array]:
+    """The points and log(nu/q) of norm inf, from uniform numbers u (..., n, d), which may be overwritten.
+
+    Each coordinate has its law by the inverse distribution function.
+    """
+    xp = array_namespace(z)
+    a = xp.expand_dims(radius * s, axis=-2)
+    b = 1 - _below(xp.abs(a), u, xp=xp)
+    b *= xp.where(a < 0, xp.full_like(a, -radius), xp.full_like(a, radius))
+    return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, inf, radius, xp=xp), s, b)
 
 
 def _below(a: Array, u: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(a x) on [-1, 1], a >= 0, from a uniform u: in [0, 2]."""
     a = xp.where(a > _TINY, a, xp.full_like(a, _TINY))
     seen = xp.where(a < _SHARP, a, xp.full_like(a, _SHARP))
-    t = -xp.log1p(u * xp.expm1(-2 * seen)) / a
-    return xp.where(t < 2, t, xp.full_like(t, 2.0))
+    t = xp.log1p(u * xp.expm1(-2 * seen))
+    t /= -a
+    return xp.clip(t, max=2.0)
 
 
-def tilted_2(a: Array, n: int, rng: Rng) -> Array:
-    """`n` points of the Euclidean unit ball for each a (..., d); (..., n, d).
+@kernel
+def aimed_2(
+    v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float
+) -> tuple[Array, Array]:
+    """The points and log(nu/q) of norm 2, from numbers that may be overwritten.
 
-    The component x along a has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = |a|, as that of a
-    von Mises-Fisher law in d + 2 dimensions. Given it, the rest is uniform on a ball of radius
-    sqrt(1 - x^2) in the d - 1 dimensions across.
+    The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as that
+    of a von Mises-Fisher law in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is uniform on
+    a ball of radius sqrt(1 - x^2) in the d - 1 dimensions across, made from normal v (..., n, d) and
+    uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
     """
-    xp = array_namespace(a)
-    d = a.shape[-1]
-    top = xp.max(xp.abs(a), axis=-1, keepdims=True)
-    share = a / xp.where(top > 0, top, xp.ones_like(top))  # its square neither over- nor underflows
-    first = xp.astype(xp.arange(d, device=a.device) == 0, a.dtype)
+    xp = array_namespace(z)
+    top = xp.max(xp.abs(s), axis=-1, keepdims=True)
+    share = s / xp.where(top > 0, top, xp.ones_like(top))  # its square neither over- nor underflows
+    first = xp.astype(xp.arange(s.shape[-1], device=s.device) == 0, s.dtype)
     share = xp.where(top > 0, share, first)  # any direction will do where there is no tilt
-    size = xp.sqrt(xp.sum(share * share, axis=-1, keepdims=True))
-    along = xp.expand_dims(share / size, axis=-2)
-    t = xp.astype(top, xp.float64, copy=False) * xp.astype(size, xp.float64, copy=False)
-    t = xp.broadcast_to(xp.where(t < _HUGE, t, xp.full_like(t, _HUGE)), (*a.shape[:-1], n))
-    below = _wood(t, d, rng, xp=xp)  # 1 - x
-    wide = xp.astype(xp.sqrt(below * (2 - below)), a.dtype, copy=False)
-    v = rng.normal((*t.shape, d), like=a)
-    v = v - along * xp.sum(v * along, axis=-1, keepdims=True)
-    reach = xp.sqrt(xp.sum(v * v, axis=-1) + 2 * rng.exponential(t.shape, like=a))
+    along = xp.expand_dims(share / xp.sqrt(xp.sum(share * share, axis=-1, keepdims=True)), axis=-2)
+    v -= along * xp.sum(v * along, axis=-1, keepdims=True)
+    reach = xp.sqrt(xp.sum(v * v, axis=-1) - 2 * xp.log1p(-u))
     reach = xp.where(reach > 0, reach, xp.ones_like(reach))  # on a line v is 0, and a draw may be 0 too
-    x = xp.astype(1 - below, a.dtype, copy=False)
-    return x[..., None] * along + (wide / reach)[..., None] * v
+    wide = xp.astype(xp.sqrt(below * (2 - below)), s.dtype, copy=False)
+    v *= (radius * wide / reach)[..., None]
+    v += (radius * xp.astype(1 - below, s.dtype, copy=False))[..., None] * along
+    return xp.expand_dims(z, axis=-2) + v, log_ratio(whole, s, v)
 
 
-def _wood(t: Array, d: int, rng: Rng, *, xp: Any) -> Array:
+def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1], elementwise in t.
 
     By rejection from the law of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2) law, with
     Wood's choice of b (1994): at least two thirds of the candidates are kept, whatever t and d are.
     """
+    shape, t = t.shape, xp.reshape(t, (-1,))
+    kept, found = _draw_wood(t, d, rng, like, xp=xp)
+    while not xp.all(found):
+        missing = ~found
+        kept[missing], found[missing] = _draw_wood(t[missing], d, rng, like, xp=xp)
+    return xp.reshape(kept, shape)
+
+
+def _draw_wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> tuple[Array, Array]:
+    tries = max(1, min(8, 2048 // max(1, t.shape[0])))  # many at once where they are few
+    return first_kept(t, d, rng.uniform((3, tries, t.shape[0]), like=like))
+
+
+@kernel
+def first_kept(t: Array, d: int, u: Array) -> tuple[Array, Array]:
+    """For each t (k,) the first of some candidates that is kept, and whether there is one.
+
+    The candidates are made from uniform numbers u (3, tries, k). w is (1 + y)/2, where y is a coordinate of a
+    uniform point of the ball in d dimensions: the first two of them have the length sqrt(1 - U^(2/d)) and a
+    uniform direction (Ulrich, 1984).
+    """
+    xp = array_namespace(t)
+    u = xp.astype(u, t.dtype, copy=False)
     m = d + 1.0
     b = m / (2 * t + xp.sqrt(4 * t * t + m * m))
     best = 2 * b / (1 + b)  # 1 - x where the ratio of the two densities is largest
-    kept = xp.zeros_like(t)
-    missing = xp.ones_like(t, dtype=xp.bool)
-    while xp.any(missing):
-        g, h = rng.gamma(m / 2, t.shape, like=t), rng.gamma(m / 2, t.shape, like=t)
-        below = 2 * b * g / (h + b * g)
-        ratio = (best + below - best * below) / (2 * best - best * best)
-        excess = t * (best - below) + m * xp.log(ratio)
-        keep = missing & (excess >= -rng.exponential(t.shape, like=t))
-        kept = xp.where(keep, below, kept)
-        missing = missing & ~keep
-    return kept
+    y = xp.sqrt(-xp.expm1((2 / d) * xp.log1p(-u[0, ...]))) * xp.cos(pi * u[1, ...])
+    below = 2 * b * (1 + y) / ((1 - y) + b * (1 + y))
+    ratio = (best + below - best * below) / (2 * best - best * best)
+    keep = t * (best - below) + m * xp.log(ratio) >= xp.log1p(-u[2, ...])
+    first = xp.argmax(xp.astype(keep, xp.int8), axis=0, keepdims=True)
+    return xp.take_along_axis(below, first, axis=0)[0, :], xp.any(keep, axis=0)
 
 
 def tilted_1(a: Array, n: int, rng: Rng) -> Array:

@@ -1,0 +1,259 @@
+"""The numba backend's twins for points of balls: random numbers made into points, in one pass.
+
+They take NumPy arrays and torch tensors in main memory. The points come back in the memory of the numbers.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import copysign, inf
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.arrays import Array
+from phiball.backends.numba.elementary import log1p_above, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.primitives import SUMS, compiled, exp_nonpositive, expm1_nonpositive, prepare
+from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
+
+_TINY = 1e-30  # as in refimpl/laws/tilting.py
+_WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
+
+
+def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
+    """Uniform points of the balls of norm 1, 2 and inf, or NotImplemented for others."""
+    views = _views(b, z) if norm in (1.0, 2.0, inf) else None
+    if views is None:
+        return NotImplemented
+    if u is None:
+        _run(_place_inf, *views, radius)
+    else:
+        _run(_place, *views, _rows(u, (-1, b.shape[-2])), float(norm), radius)
+    return b
+
+
+def aimed_inf(u: Array, z: Array, s: Array, radius: float) -> Any:
+    """Tilted points of balls of norm inf, and log(nu/q)."""
+    views = _views(u, z)
+    if views is None:
+        return NotImplemented
+    log_w = np.empty(u.shape[:-1], views[0].dtype)
+    _run(_aim_inf, *views, _rows(s, (-1, u.shape[-1])), radius, log_w.reshape(-1, u.shape[-2]))
+    return u, to_library(log_w, u)
+
+
+def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
+    """Tilted points of balls of norm 2, and log(nu/q)."""
+    views = _views(v, z)
+    if views is None:
+        return NotImplemented
+    n, d = v.shape[-2:]
+    log_w = np.empty(v.shape[:-1], views[0].dtype)
+    more = _rows(u, (-1, n)), _rows(below, (-1, n)), _rows(whole, (-1,))
+    _run(_aim_2, *views, _rows(s, (-1, d)), *more, radius, log_w.reshape(-1, n))
+    return v, to_library(log_w, v)
+
+
+def first_kept(t: Array, d: int, u: Array) -> Any:
+    """The components of tilted points along the tilt, for norm 2: the first candidates that are kept."""
+    tilt = as_numpy_view(t)
+    if tilt is None:
+        return NotImplemented
+    below, found = np.empty_like(tilt), np.zeros(len(tilt), np.bool_)
+    _run(_first_kept, _rows(u, u.shape), contiguous(tilt), d, below, found)
+    return to_library(below, t), to_library(found, t)
+
+
+def bessel_rows(x: Array, nu: float, steps: int, series: list[list[float]]) -> Any:
+    """log E exp(s.b) for norm 2, of x = |s|^2."""
+    squares = as_numpy_view(x)
+    if squares is None:
+        return NotImplemented
+    out = np.empty(squares.shape)
+    _run(_bessel, contiguous(squares).reshape(-1), float(nu), steps, np.array(series), out.reshape(-1))
+    return to_library(out, x)
+
+
+def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
+    """Numbers (rows, n, d) and centres (rows, d) on their own memory, or None where that cannot be."""
+    numbers = as_numpy_view(b)
+    if numbers is None or not numbers.flags.c_contiguous:
+        return None
+    n, d = numbers.shape[-2:]
+    return numbers.reshape(-1, n, d), _rows(z, (-1, d))
+
+
+def _rows(x: Array, shape: tuple[int, ...]) -> Any:
+    return contiguous(as_numpy_view(x)).reshape(shape)
+
+
+def _run(kernel: Any, numbers: Any, *arguments: Any) -> None:
+    # No numbers: it compiles and does nothing.
+    prepare(kernel, numbers.dtype, partial(kernel, numbers[:0], *arguments))
+    kernel(numbers, *arguments)
+
+
+@compiled(SUMS)
+def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
+    n, d = b.shape[1:]
+    factor = np.empty(n, b.dtype)
+    for i in range(len(b)):
+        if norm == 1.0:
+            _laplace(b[i].reshape(n * d))
+        for k in range(n):
+            total = b.dtype.type(0.0)
+            for j in range(d):
+                total += abs(b[i, k, j]) if norm == 1.0 else b[i, k, j] * b[i, k, j]
+            factor[k] = total
+        for k in range(n):
+            e = -log_normal(1.0 - u[i, k])
+            factor[k] = radius / (factor[k] + e if norm == 1.0 else (factor[k] + 2.0 * e) ** 0.5)
+        for k in range(n):
+            for j in range(d):
+                b[i, k, j] = z[i, j] + factor[k] * b[i, k, j]
+
+
+@compiled(SUMS)
+def _place_inf(b: Any, z: Any, radius: float) -> None:
+    n, d = b.shape[1:]
+    together = max(1, min(n, _WIDE // d))
+    centre = np.empty(together * d, b.dtype)
+    side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
+    for i in range(len(b)):
+        for j in range(together * d):
+            centre[j] = z[i, j] if j < d else centre[j - d]
+        numbers = b[i].reshape(n * d)
+        for start in range(0, n * d, together * d):
+            part = numbers[start : start + together * d]
+            for j in range(part.size):
+                part[j] = centre[j] + (side * part[j] - half)
+
+
+@compiled(SUMS)
+def _laplace(u: Any) -> None:
+    """Turn uniform numbers into some of density exp(-|g|)/2: a digit is the sign, the rest the size."""
+    for j in range(u.size):
+        side = 2.0 * np.float64(u[j]) - 1.0
+        u[j] = copysign(log_normal(1.0 + (np.floor(side) - side)), side)
+
+
+@compiled(SUMS)
+def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
+    n, d = u.shape[1:]
+    together = max(1, min(n, _WIDE // d))
+    size, decay, inverse, sign = np.empty((4, together * d))
+    for i in range(len(u)):
+        for j in range(d):
+            a = radius * abs(np.float64(s[i, j]))
+            size[j] = a if a > _TINY else _TINY
+            sign[j] = -radius if s[i, j] < 0.0 else radius
+        for j in range(d):
+            decay[j] = expm1_nonpositive(-2.0 * size[j])
+            inverse[j] = -1.0 / size[j]
+        whole = 0.0
+        for j in range(d):
+            whole += log_sinhc(radius * abs(np.float64(s[i, j])), decay[j])
+        for j in range(d, together * d):
+            decay[j], inverse[j], sign[j] = decay[j - d], inverse[j - d], sign[j - d]
+        numbers = u[i].reshape(n * d)
+        for start in range(0, n * d, together * d):
+            part = numbers[start : start + together * d]
+            for j in range(part.size):
+                below = log1p_above(part[j] * decay[j]) * inverse[j]
+                part[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
+        for k in range(n):
+            row, product = u[i, k], 0.0
+            for j in range(d):
+                product += np.float64(s[i, j]) * np.float64(row[j])
+                row[j] += z[i, j]
+            log_w[i, k] = whole - product
+
+
+@compiled(SUMS)
+def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float, log_w: Any) -> None:
+    n, d = v.shape[1:]
+    along = np.empty(d, v.dtype)
+    ahead, wide = np.empty((2, n), v.dtype)
+    for i in range(len(v)):
+        top, square = 0.0, 0.0
+        for j in range(d):
+            top = max(top, abs(np.float64(s[i, j])))
+        for j in range(d):
+            along[j] = s[i, j] / top if top > 0.0 else 0.0
+            square += along[j] * along[j]
+        if top == 0.0:  # any direction will do
+            along[0] = square = 1.0
+        for j in range(d):
+            along[j] /= square**0.5
+        for k in range(n):
+            dot, rest = v.dtype.type(0.0), v.dtype.type(0.0)
+            for j in range(d):
+                dot += v[i, k, j] * along[j]
+            for j in range(d):
+                v[i, k, j] -= dot * along[j]
+                rest += v[i, k, j] * v[i, k, j]
+            wide[k] = rest
+        for k in range(n):
+            depth = below[i, k]
+            reach = (wide[k] - 2.0 * log_normal(1.0 - u[i, k])) ** 0.5
+            wide[k] = radius * (depth * (2.0 - depth)) ** 0.5 / (reach if reach > 0.0 else 1.0)
+            ahead[k] = radius * (1.0 - depth)
+        for k in range(n):
+            product = 0.0
+            for j in range(d):
+                b = ahead[k] * along[j] + wide[k] * v[i, k, j]
+                product += np.float64(s[i, j]) * np.float64(b)
+                v[i, k, j] = z[i, j] + b
+            log_w[i, k] = whole[i] - product
+
+
+@compiled({"contract"})
+def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
+    m = d + 1.0
+    candidate, excess = np.empty((2, len(t)))
+    for k in range(u.shape[1] if len(u) else 0):
+        for i in range(len(t)):
+            b = m / (2.0 * t[i] + (4.0 * t[i] * t[i] + m * m) ** 0.5)
+            best = 2.0 * b / (1.0 + b)
+            square = -expm1_nonpositive(2.0 / d * log_normal(1.0 - u[0, k, i]))
+            y = square**0.5 * sin_pi(0.5 - u[1, k, i])
+            depth = 2.0 * b * (1.0 + y) / ((1.0 - y) + b * (1.0 + y))
+            ratio = (best + depth - best * depth) / (2.0 * best - best * best)
+            candidate[i] = depth
+            excess[i] = t[i] * (best - depth) + m * log_normal(ratio) - log_normal(1.0 - u[2, k, i])
+        for i in range(len(t)):
+            if excess[i] >= 0.0 and not found[i]:
+                below[i], found[i] = candidate[i], True
+
+
+@compiled()
+def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
+    q, ratio = np.empty((2, len(x)))
+    _debye(x, nu + steps, series[0], q, out)
+    if steps == 0:
+        return
+    _debye(x, nu + steps + 1.0, series[1], q, ratio)
+    for i in range(len(x)):
+        ratio[i] = exp_nonpositive(min(ratio[i] - out[i], 0.0))
+    for j in range(steps, 0, -1):
+        below = 4.0 * (nu + j) * (nu + j + 1.0)
+        for i in range(len(x)):
+            rest = x[i] / below * ratio[i]
+            out[i] += log1p_above(rest)
+            ratio[i] = 1.0 / (1.0 + rest)
+
+
+@compiled()
+def _debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
+    for i in range(len(x)):
+        y = x[i] / (nu * nu)
+        sigma = (1.0 + y) ** 0.5
+        q[i] = y / (1.0 + sigma) / sigma
+        out[i] = 0.0
+    for k in range(len(series) - 1, -1, -1):
+        for i in range(len(x)):
+            out[i] = q[i] * (series[k] + out[i])
+    for i in range(len(x)):
+        y = x[i] / (nu * nu)
+        m = y / (1.0 + (1.0 + y) ** 0.5)
+        out[i] = log1p_above(out[i]) + nu * (m - log1p_above(0.5 * m)) - 0.25 * log1p_above(y)
