@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from phiball import refimpl
 from phiball.experiments.benchmarks.inner_problems import (
     BAR_SHAPES,
     DIVERGENCES,
@@ -24,7 +23,7 @@ from phiball.experiments.benchmarks.inner_problems import (
 )
 from phiball.experiments.benchmarks.timing import ROUNDS, Clock, Ratio, ratio_of_rounds
 from phiball.experiments.framework.tables import ReportTable
-from phiball.refimpl import Divergence, worst_case, worst_case_ragged
+from phiball.refimpl import Divergence, constrained_worst_case, worst_case, worst_case_ragged
 
 LAW_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.6, 4.0, 1.0, 1.0
 RADII = {"entropic": 0.5, "quadratic": 0.5, "Cressie-Read 1.5": 0.5, "absolute": 0.5}  # of the radius form
@@ -107,9 +106,6 @@ def _ragged(f: Any) -> Iterator[Comparison]:
 
 
 def _radius_form(f: Any) -> Iterator[Comparison]:
-    constrained_worst_case = getattr(refimpl, "constrained_worst_case", None)
-    if constrained_worst_case is None:
-        return
     for problem, radius in RADII.items():
         d: Divergence = DIVERGENCES[problem]
         yield Comparison(

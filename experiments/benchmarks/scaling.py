@@ -67,7 +67,7 @@ def memory_of(axis: str, name: str, size: int) -> float:
     """Return the peak memory of one call, in MB; to be run in a process of its own."""
     curve = next(c for c in curves() if (c.axis, c.name) == (axis, name))
     with use("numba"), thread_limit(1):
-        curve.make(min(size, 16))()  # loads what the first call loads
+        curve.make(min(size, 64))()  # loads what the first call loads
         return max(SMALLEST, peak_memory(curve.make(size)))
 
 
