@@ -117,7 +117,7 @@ def _fork(job: Job, copy: Copy) -> int:
     if pid:
         return pid
     try:
-        os.setsid()
+        os.setpgid(0, 0)  # so that it can be killed with what it starts
         resource.setrlimit(resource.RLIMIT_CPU, (int(job.seconds) + 1, int(job.seconds) + 1))
         log = os.open(copy.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,12 +13,16 @@ from typing import Any
 from tests.support.mutants.forks import Copy
 
 MEASURED = ("refimpl", "backends")
+CASES = 6  # of a test that runs on many backends, dtypes and values, so many stand for all
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
 
 
 class _Tests:
-    """A pytest plugin: runs the tests it is given in that order, and tells `coverage` which one runs."""
+    """A pytest plugin: runs the tests it is given in that order, or else some cases of each.
+
+    It tells `coverage` which one runs.
+    """
 
     def __init__(self, order: list[str] | None = None, cover: Any = None) -> None:
         self.rank = None if order is None else {name: rank for rank, name in enumerate(order)}
@@ -29,6 +34,13 @@ class _Tests:
         rank = self.rank
         if rank is not None:
             items[:] = sorted((i for i in items if i.nodeid in rank), key=lambda item: rank[item.nodeid])
+            return
+        cases: dict[str, list[Any]] = {}
+        for item in items:
+            if "cupy" not in item.name and "cuda" not in item.name:
+                cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        draw = {test: random.Random(test).sample(of, min(CASES, len(of))) for test, of in cases.items()}
+        items[:] = [item for item in items if item in draw.get(item.nodeid.partition("[")[0], [])]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self.cover:
