@@ -5,8 +5,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Numba's cache notices a change of a kernel's own file only; this folder changes with any of them.
-export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba-$(shell cat backends/numba/*.py | cksum | cut -d' ' -f1)
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 # Which benchmark: inner, attacks, sampling, estimators, training or settings.

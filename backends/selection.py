@@ -10,6 +10,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any
 
+from phiball.backends.interrupts import finish
+
 VARIABLE = "PHIBALL_BACKEND"
 DEFAULT = "numba"
 
@@ -36,7 +38,7 @@ class Backend:
     def namespace(self) -> Any:
         """The Array API namespace in which this backend makes new arrays."""
         try:
-            return import_module(self.module)
+            return _import(self.module)
         except ImportError as error:
             raise self.missing() from error
 
@@ -52,6 +54,16 @@ class Backend:
         return None if target is None else _load(target, self)
 
 
+_modules: dict[str, Any] = {}
+
+
+def _import(name: str) -> Any:
+    """The module; an interrupt that comes while a library is imported would leave it unusable for good."""
+    if name not in _modules:
+        _modules[name] = finish(lambda: import_module(name))
+    return _modules[name]
+
+
 _loaded: dict[str, Callable[..., Any]] = {}
 
 
@@ -61,7 +73,7 @@ def _load(target: str, backend: Backend) -> Callable[..., Any]:
     if function is None:
         module, name = target.split(":")
         try:
-            function = getattr(import_module(module), name)
+            function = getattr(_import(module), name)
         except ImportError as error:
             raise backend.missing() from error
         _loaded[target] = function

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numba import float64
 
+from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.primitives import (
     BLOCK,
     SUMS,
     before,
-    compiled,
     exp_nonpositive,
     expm1_nonpositive,
     larger,

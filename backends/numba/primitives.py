@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from threading import Timer
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import float64, int64, njit
+from numba import float64, int64
 from numba.extending import intrinsic
+
+from phiball.backends.numba.compilation import compiled
 
 # Sums may be reordered, to be vectorised; NaN and infinity keep their meaning. A function that says
 # nothing inherits this from its caller, so what must not be reordered says fastmath=False.
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
 TILE = 64  # rows that are solved side by side where they are short
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def compiled(fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Compile a function without the interpreter's lock, cached on disk; 1/0 is infinite, as in NumPy."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        options = {"fastmath": fastmath, "cache": True, "nogil": True, "error_model": "numpy"}
-        return cast("Callable[P, R]", njit(**options)(function))
-
-    return decorate
-
-
-_prepared: set[tuple[Any, Any]] = set()
-
-
-def prepare(kernel: Any, dtype: Any, call: Callable[[], None]) -> None:
-    """Make the first call of a kernel for a dtype, which loads it from the disk or else compiles it.
-
-    A notice is logged if it compiles for more than a second.
-    """
-    if (kernel, dtype) in _prepared:
-        return
-    misses = kernel.stats.cache_misses.total()
-
-    def announce() -> None:
-        if kernel.stats.cache_misses.total() > misses:
-            message = "compiling the Numba kernel %r, once: later it is loaded from a cache"
-            logging.getLogger("phiball").warning(message, kernel.__name__)
-
-    notice = Timer(1.0, announce)
-    notice.daemon = True
-    notice.start()
-    try:
-        call()
-    finally:
-        notice.cancel()
-    _prepared.add((kernel, dtype))
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.primitives import compiled, exp_nonpositive, expm1_nonpositive, prepare
+from phiball.backends.numba.compilation import compiled, prepare
+from phiball.backends.numba.primitives import exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 

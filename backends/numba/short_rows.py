@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.primitives import (
     SUMS,
     TILE,
-    compiled,
     minus,
     product,
     rank_of,

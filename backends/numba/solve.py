@@ -10,7 +10,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array, detach, library
 from phiball.backends.numba import kernels, short_rows
-from phiball.backends.numba.primitives import prepare
+from phiball.backends.numba.compilation import prepare
 from phiball.backends.numba.threads import over_rows
 
 KERNELS: dict[str | None, Callable[..., None]] = {

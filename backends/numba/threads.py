@@ -1,30 +1,57 @@
-"""Rows of a batch on a few threads, from a pool made on first use in each process."""
+"""Rows of a batch on a few threads, which are started on first use in each process.
+
+Not a ThreadPoolExecutor: an interrupt in its `submit` may leave a lock taken, and every later call waits.
+What the caller does here are single steps of the interpreter: it puts into a queue and takes locks.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache, partial
-from threading import RLock
+from functools import partial
+from queue import SimpleQueue
+from threading import RLock, Thread
 from typing import TypeAlias
+
+from phiball.backends.interrupts import finish
 
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
 _PARTS = 4  # per thread, as threads do not run at one speed
 
 Parts: TypeAlias = deque[partial[None] | None]
+Tasks: TypeAlias = "SimpleQueue[Callable[[], None] | None]"  # None ends a thread
 
 
-@lru_cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, thread_name_prefix="phiball")
-
-
+_queues: dict[int, Tasks] = {}
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child does not have its parent's threads
+    os.register_at_fork(after_in_child=_queues.clear)  # a child does not have its parent's threads
+
+
+def _queue(workers: int) -> Tasks:
+    """The queue that so many threads serve, or fewer; RuntimeError if not one can be started."""
+    if workers not in _queues:
+        finish(partial(_start, workers))
+    return _queues[workers]
+
+
+def _start(workers: int) -> None:
+    tasks: Tasks = SimpleQueue()
+    for n in range(workers):
+        try:
+            Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
+            if n == 0:
+                raise
+            break
+    _queues[workers] = tasks
+
+
+def _serve(tasks: Tasks) -> None:
+    for task in iter(tasks.get, None):
+        task()
 
 
 def threads() -> int:
@@ -84,9 +111,10 @@ def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None
                 lock.release()
 
     try:
-        with suppress(RuntimeError):  # no thread can be started, or the interpreter is shutting down
+        with suppress(RuntimeError):  # no thread can be started
+            tasks = _queue(most - 1)
             for lock in locks:
-                _pool(most - 1).submit(help_out, lock)
+                tasks.put(partial(help_out, lock))
         _run_all(parts)
         _finish(parts, locks)
     except BaseException:  # an interrupt may come at any moment, while it waits too

@@ -21,7 +21,7 @@ from phiball.backends import use
 from phiball.backends.numba import kernels as numba_kernels
 from phiball.backends.numba import primitives as numba_parts
 from phiball.backends.numba import solve as numba_solve
-from phiball.backends.numba.primitives import prepare
+from phiball.backends.numba.compilation import prepare
 from phiball.refimpl import (
     ENTROPIC,
     HINGE,
@@ -242,7 +242,7 @@ class Kernel:
     __name__ = "slow"
 
     def __init__(self) -> None:
-        self.stats = SimpleNamespace(cache_misses=Counter())
+        self.stats = SimpleNamespace(cache_misses=Counter(), cache_path="a folder")
 
     def load(self) -> None:
         time.sleep(1.2)

@@ -123,4 +123,4 @@ def test_kernel_is_cached_and_free_of_the_lock() -> None:
     assert loop.targetoptions["nogil"]
     # Compiled here or by an earlier process, it is on the disk now.
     assert sum(loop.stats.cache_hits.values()) + sum(loop.stats.cache_misses.values()) == 1
-    assert list(Path(loop.stats.cache_path).glob("*qlearning.q_loop*.nbc"))
+    assert list(Path(loop.stats.cache_path).glob("*qlearning.q_loop*.kernel"))

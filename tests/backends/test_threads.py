@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import threads, use
+from phiball.backends.numba import compilation
 from phiball.backends.numba import threads as module
 from phiball.backends.numba.threads import over_rows
 from phiball.refimpl import QUADRATIC, worst_case
@@ -150,25 +151,27 @@ def test_an_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
 
 def test_the_caller_works_alone_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _solve_batch()
-    module._pool.cache_clear()
+    module._queues.clear()
+    compilation._prepared.clear()  # so that there is no thread for the notice either
 
     def fail(self: Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Thread, "start", fail)
     np.testing.assert_array_equal(_solve_batch(), expected)
-    module._pool.cache_clear()
 
 
 @pytest.mark.slow
-def test_a_call_while_the_interpreter_shuts_down() -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_a_call_while_the_interpreter_shuts_down(first: bool) -> None:
+    """The first call, or a later one."""
     code = (
         "import atexit, numpy as np\n"
         "from phiball.refimpl import QUADRATIC, worst_case\n"
         "f = np.random.default_rng(0).exponential(size=(1024, 1024))\n"
         "solve = lambda: worst_case(f, 0.1, QUADRATIC).value.sum()\n"
-        "before = solve()\n"
-        "atexit.register(lambda: print(solve() == before))\n"
+        f"{'' if first else 'solve()'}\n"
+        "atexit.register(lambda: print(solve() == solve() > 1000))\n"
     )
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends.numba.primitives import compiled
+from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.qlearning import landing_value, perturbed
 from phiball.refimpl import Grid, Maximum
 
