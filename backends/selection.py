@@ -54,14 +54,15 @@ class Backend:
         return None if target is None else _load(target, self)
 
 
-_modules: dict[str, Any] = {}
+_imported: set[str] = set()  # modules, to their end
 
 
 def _import(name: str) -> Any:
     """The module; an interrupt that comes while a library is imported would leave it unusable for good."""
-    if name not in _modules:
-        _modules[name] = finish(lambda: import_module(name))
-    return _modules[name]
+    if name not in _imported:
+        finish(lambda: import_module(name))
+        _imported.add(name)
+    return import_module(name)
 
 
 _loaded: dict[str, Callable[..., Any]] = {}

@@ -151,7 +151,7 @@ def test_a_solve_is_interrupted_at_every_line(first: bool, monkeypatch: pytest.M
         while came:
             if first:
                 selection._loaded.clear()
-                selection._modules.clear()
+                selection._imported.clear()
                 compilation._prepared.clear()
                 _end_threads()
             came, place = _interrupted_at(len(places) + 1)
