@@ -76,6 +76,28 @@ def test_permutations_are_uniform(arrays: Arrays) -> None:
     assert stats.chisquare(counts).pvalue > LEVEL
 
 
+@pytest.mark.parametrize("n", [1, 5, 8])
+def test_sobol_points_fill_each_axis_evenly(n: int, arrays: Arrays) -> None:
+    """Of 8 points each eighth of an axis has one, and n points are the first of them."""
+    points = rng(4).sobol((2, 3, n, 4), like=arrays.asarray([0.0]))
+    assert points.shape == (2, 3, n, 4)
+    assert points.dtype == arrays.dtype
+    u = arrays.numpy(points).astype(np.float64)
+    assert np.all((u > 0) & (u < 1))
+    assert all(len(set(column)) == n for column in np.floor(8 * u).swapaxes(-1, -2).reshape(-1, n))
+    assert len(np.unique(u[:, :, 0, 0])) == 6  # each batch entry has a shift of its own
+
+
+def test_sobol_points_are_uniform_to_the_last_bits() -> None:
+    u = rng(5).sobol((N // 4, 4, 2), like=np.empty(0))
+    for bits in (u, u * 2.0**30 % 1):  # those of the set and its shift, and those below
+        assert stats.kstest(bits.ravel(), stats.uniform().cdf).pvalue > LEVEL
+    first, second = u[:-1, 0, 0] - 0.5, u[1:, 0, 0] - 0.5  # of neighbours in the batch
+    assert abs(np.sum(first * second)) * 12 / np.sqrt(len(first)) < stats.norm.isf(LEVEL / 2)
+    seeds = [rng(seed).sobol((2, 2), like=np.empty(0)).tolist() for seed in (5, 5, 6)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (2, 0, 3)])
 def test_shapes_and_dtypes(shape: tuple[int, ...], arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(0)
