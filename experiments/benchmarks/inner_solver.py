@@ -19,8 +19,10 @@ from rich.console import Console
 
 from phiball.backends import threads as thread_count
 from phiball.backends import use
-from phiball.experiments.benchmarks import inner_bars, inner_threads, inner_versions
-from phiball.experiments.benchmarks.inner_problems import (
+from phiball.experiments.benchmarks.inner import bars as kernel_bars
+from phiball.experiments.benchmarks.inner import threads as thread_bars
+from phiball.experiments.benchmarks.inner import versions
+from phiball.experiments.benchmarks.inner.problems import (
     BAR_SHAPES,
     DIVERGENCES,
     LAWS,
@@ -122,13 +124,13 @@ def main(
     """
     console = open_console(out)
     if against is not None:
-        pages = [inner_versions.compare(console, against, seconds=0.2 if quick else 2.0)]
+        pages = [versions.compare(console, against, seconds=0.2 if quick else 2.0)]
         record: dict[str, Any] = run_details(quick=quick, against=str(against))
         name = "inner-against"
     elif busy:
         with use("numba"):
-            measured = inner_threads.measure(console, quick=quick)
-        pages = [inner_threads.table(measured)]
+            measured = thread_bars.measure(console, quick=quick)
+        pages = [thread_bars.table(measured)]
         record = {**run_details(quick=quick), "rows": [asdict(row) for row in measured]}
         name = "inner-busy"
     else:
@@ -153,10 +155,10 @@ def _solvers_and_bars(
         update = progress.part(0.2, 0.7).update
         seconds, clock = 0.02 if quick else 0.6, clock_for(threads)
         measured = list(rows(seconds=seconds, shapes=shapes, clock=clock, update=update))
-        pairs = list(inner_bars.comparisons(BAR_SHAPES, with_peers=not quick))
+        pairs = list(kernel_bars.comparisons(BAR_SHAPES, with_peers=not quick))
         effort = (0.06, 3, clock) if quick else (1.5, ROUNDS, clock)
-        verdicts = [inner_bars.judge(pair, *effort) for pair in progress.part(0.7, 1.0).each(pairs, str)]
-        pages = [table(measured, thread_count()), inner_bars.table(verdicts, thread_count())]
+        verdicts = [kernel_bars.judge(pair, *effort) for pair in progress.part(0.7, 1.0).each(pairs, str)]
+        pages = [table(measured, thread_count()), kernel_bars.table(verdicts, thread_count())]
     return pages, {
         **run_details(threads=threads, quick=quick),
         "rows": [asdict(row) for row in measured],

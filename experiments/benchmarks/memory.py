@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import CDLL
 from importlib import import_module
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from phiball.backends.processes import worker_initializer
-
 MEASURABLE = "forkserver" in get_all_start_methods()  # not on Windows
-_PRELOADED = ("numpy", "torch", "phiball.refimpl")  # imported once, for all processes
+_PRELOADED = ("numpy", "torch")  # imported once, for all processes
 
 
 def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -24,7 +24,7 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
     The function must be importable by name.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
+    context.set_forkserver_preload([*_PRELOADED, function.__module__])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, function, arguments), daemon=True)
     process.start()
@@ -44,13 +44,21 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _answer(connection: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    worker_initializer(os.getppid())  # it ends with the server of processes, which ends with us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
+    Thread(target=_end_with_parent, daemon=True).start()
     answer: tuple[Exception | None, Any]
     try:
         answer = (None, function(*arguments))
     except Exception as error:
         answer = (error, None)
     connection.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()  # not the server of processes, which outlives it as long as one of them lives
+    os._exit(1)
 
 
 def peak_memory(work: Callable[[], Any]) -> float:

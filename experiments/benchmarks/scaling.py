@@ -12,11 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from phiball.backends import use
-from phiball.experiments.benchmarks.inner_problems import thread_limit
-from phiball.experiments.benchmarks.memory import MEASURABLE, in_own_process, peak_memory
-from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
-from phiball.experiments.benchmarks.scaling_curves import Axis, Curve, axes, curves
-from phiball.experiments.benchmarks.scaling_fits import (
+from phiball.experiments.benchmarks.growth.curves import Axis, Curve, axes, curves
+from phiball.experiments.benchmarks.growth.fits import (
     Measured,
     draw,
     fit_power,
@@ -24,6 +21,9 @@ from phiball.experiments.benchmarks.scaling_fits import (
     theoretical_exponent,
     write_figure,
 )
+from phiball.experiments.benchmarks.inner.problems import thread_limit
+from phiball.experiments.benchmarks.memory import MEASURABLE, in_own_process, peak_memory
+from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
 from phiball.experiments.benchmarks.timing import clock_for, lower_quartile, mean_time, ratio
 from phiball.experiments.framework.requirements import require
 from phiball.verification.framework.progress import Progress, Update, silent

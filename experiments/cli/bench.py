@@ -121,3 +121,14 @@ def scaling(
 ) -> None:
     """Show how time and memory grow: fitted exponents beside theory, ours and those of other systems."""
     _run("phiball.experiments.benchmarks.scaling", axis=axis, quick=quick, out=out)
+
+
+@app.command(epilog="Example: phiball bench endurance --out results/bench")
+def endurance(
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each method, in hundreds.")] = 10_000,
+    quick: Annotated[bool, typer.Option("--quick", help="At most 2,000 steps.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of data and draws.")] = 0,
+    out: Out = None,
+) -> None:
+    """Train for thousands of steps in one process, and see whether memory grows or steps get slower."""
+    _run("phiball.experiments.benchmarks.endurance", steps=steps, quick=quick, seed=seed, out=out)

@@ -18,6 +18,8 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["--threads", "2", "--busy"],
         {"threads": 2, "quick": False, "busy": True, "against": None},
     ),
+    "scaling": (["--axis", "m", "--quick"], {"axis": "m", "quick": True}),
+    "endurance": (["--steps", "2000", "--seed", "3"], {"steps": 2000, "quick": False, "seed": 3}),
     "attacks": (["--threads", "2", "--quick"], QUICK),
     "sampling": (["--quick"], {"quick": True}),
     "settings": (["--threads", "2", "--quick"], QUICK),
@@ -41,7 +43,7 @@ def test_options_are_passed_on(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert received == {**expected, "out": tmp_path}
 
 
-@pytest.mark.parametrize("name", ["attacks", "settings", "estimators", "training"])
+@pytest.mark.parametrize("name", ["attacks", "settings", "estimators", "training", "endurance"])
 def test_torch_is_named_where_it_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
     result = CliRunner().invoke(app, ["bench", name, "--quick"])

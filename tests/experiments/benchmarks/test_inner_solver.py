@@ -20,11 +20,9 @@ from phiball.experiments.cli.app import app
 
 pytest.importorskip("mpmath", reason="mpmath: not installed")
 
-from phiball.experiments.benchmarks import inner_bars as bars
-from phiball.experiments.benchmarks import inner_problems as problems
 from phiball.experiments.benchmarks import inner_solver as bench
-from phiball.experiments.benchmarks import inner_threads as threads
 from phiball.experiments.benchmarks import timing
+from phiball.experiments.benchmarks.inner import bars, problems, threads
 from phiball.experiments.benchmarks.timing import Ratio
 from tests.support.paths import ROOT
 from tests.support.progress import Watched
@@ -180,7 +178,7 @@ def test_busy_processes_end_with_the_block() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_busy_processes_end_when_the_benchmark_is_killed(number: int) -> None:
     code = (
-        "import time; from phiball.experiments.benchmarks.inner_threads import busy_cores\n"
+        "import time; from phiball.experiments.benchmarks.inner.threads import busy_cores\n"
         "with busy_cores(2) as pids: print(*pids, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen(
@@ -250,9 +248,9 @@ def test_verdicts_on_threads(
 
 @pytest.mark.slow
 def test_a_version_is_as_fast_as_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.inner_versions, "PROBLEMS", ("QUADRATIC",))
-    monkeypatch.setattr(bench.inner_versions, "SHAPES", ((64, 64),))
-    monkeypatch.setattr(bench.inner_versions, "BACKEND", "numpy")  # which compiles nothing
+    monkeypatch.setattr(bench.versions, "PROBLEMS", ("QUADRATIC",))
+    monkeypatch.setattr(bench.versions, "SHAPES", ((64, 64),))
+    monkeypatch.setattr(bench.versions, "BACKEND", "numpy")  # which compiles nothing
     watched = Watched(monkeypatch)
     arguments = ["bench", "inner", "--against", str(ROOT), "--quick", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
@@ -271,7 +269,7 @@ def test_another_version_must_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_version_that_breaks_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench.inner_versions, "BACKEND", "numpy")
+    monkeypatch.setattr(bench.versions, "BACKEND", "numpy")
     (tmp_path / "__init__.py").write_text("")
     result = CliRunner().invoke(app, ["bench", "inner", "--against", str(tmp_path)])
     assert result.exit_code == 1

@@ -24,7 +24,8 @@ COMMANDS = (
     ["backends"],
     ["run"],
     ["bench"],
-    *(["bench", name] for name in ("inner", "attacks", "sampling", "estimators", "training", "settings")),
+    *(["bench", name] for name in ("inner", "scaling", "endurance", "attacks", "sampling", "estimators")),
+    *(["bench", name] for name in ("training", "settings")),
 )
 
 

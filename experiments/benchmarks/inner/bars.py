@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.experiments.benchmarks.inner_problems import (
+from phiball.experiments.benchmarks.inner.problems import (
     BAR_SHAPES,
     DIVERGENCES,
     ETA,

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from phiball.backends.processes import cores
-from phiball.experiments.benchmarks.inner_problems import DIVERGENCES, ETA, losses_of, thread_limit
+from phiball.experiments.benchmarks.inner.problems import DIVERGENCES, ETA, losses_of, thread_limit
 from phiball.experiments.benchmarks.timing import Ratio, ratio_of_totals
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Divergence, worst_case

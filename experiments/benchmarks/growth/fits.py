@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.files import atomic_write
-from phiball.experiments.benchmarks.scaling_curves import Axis
+from phiball.experiments.benchmarks.growth.curves import Axis
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.tables import ReportTable
 
 FITTED = 5  # sizes, the largest: below, what every call costs would hide the growth
 OURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")  # distinct to all
+GREYS = ("0.25", "0.45", "0.65")
 UNITS = {"time": "time, passes of np.max over 2^16 numbers", "memory": "peak memory, MB"}
 
 
@@ -98,7 +99,7 @@ def draw(measured: list[Measured], axes: dict[str, Axis]) -> Any:
     figure_of = require("matplotlib.figure", user="the plot of bench scaling", extra="bench").Figure
     quantities = [q for q in UNITS if any(one.quantity == q for one in measured)]
     shown = [name for name in axes if any(one.axis == name for one in measured)]
-    figure = figure_of(figsize=(4.2 * len(shown), 4.6 * len(quantities)), layout="constrained")
+    figure = figure_of(figsize=(4.0 * len(shown), 6.2 * len(quantities)), layout="constrained")
     panels = figure.subplots(len(quantities), len(shown), squeeze=False)
     for row, quantity in zip(panels, quantities, strict=True):
         for panel, name in zip(row, shown, strict=True):
@@ -109,7 +110,8 @@ def draw(measured: list[Measured], axes: dict[str, Axis]) -> Any:
 
 
 def _draw_panel(panel: Any, curves: list[Measured], axis: Axis, quantity: str) -> None:
-    panel.set(xscale="log", yscale="log", xlabel=axis.name)
+    panel.set_xscale("log", base=2)
+    panel.set(yscale="log", xlabel=axis.name)
     panel.set_title(f"{quantity}: {axis.fixed}", fontsize=8)
     others = 0
     for number, one in enumerate(curves):
@@ -119,15 +121,21 @@ def _draw_panel(panel: Any, curves: list[Measured], axis: Axis, quantity: str) -
             marker = "o"
         else:
             marker = "s^vDPX*<>"[others % 9]
-            style = {"color": str(0.35 + 0.06 * (others % 6)), "linestyle": "--", "linewidth": 1.0}
+            style = {"color": GREYS[others % len(GREYS)], "linestyle": "--", "linewidth": 1.0}
             others += 1
         panel.plot(one.sizes, one.values, marker=marker, markersize=3.5, label=label, **style)
-    if axis.name == "threads":
-        sizes = sorted({size for one in curves for size in one.sizes})
-        panel.set_xticks(sizes, map(str, sizes))
-        panel.minorticks_off()
+    low, high = panel.get_ylim()
+    if high < 10 * low:  # at least a decade, so that noise does not look like growth
+        middle = sqrt(low * high)
+        panel.set_ylim(middle / sqrt(10), middle * sqrt(10))
+    if len(axis.time) < 9 and axis.time[0] == 1:  # few, such as threads
+        panel.set_xticks(axis.time, [str(size) for size in axis.time])
+    panel.minorticks_off()
     panel.grid(True, which="major", color="0.9", linewidth=0.6)
-    panel.legend(fontsize=6, frameon=False, title="exponent (theory)", title_fontsize=6)
+    panel.legend(
+        fontsize=7, frameon=False, title="exponent (theory)", title_fontsize=7, alignment="left",
+        loc="upper center", bbox_to_anchor=(0.5, -0.14),
+    )  # fmt: skip
 
 
 def write_figure(figure: Any, out: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES
+from phiball.experiments.benchmarks.inner.problems import ALPHA, ETA, SHAPES
 from phiball.experiments.benchmarks.timing import ROUNDS, Ratio
 from phiball.experiments.framework.tables import ReportTable
 from phiball.verification.framework.progress import Progress
@@ -85,7 +85,7 @@ def compare(console: Console, folder: Path, *, seconds: float) -> ReportTable:
         raise ValueError(f"against is {folder}; expected the folder of a clone of phiball")
     cells = []
     cases = [(problem, shape) for problem in PROBLEMS for shape in SHAPES]
-    here = Path(__file__).parents[2]
+    here = Path(__file__).parents[3]
     with (
         Progress("bench inner --against", console) as progress,
         _version(here) as new,

@@ -1,0 +1,1 @@
+"""Parts of the benchmark of growth: the curves, and the fits to them."""
