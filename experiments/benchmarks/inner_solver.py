@@ -8,6 +8,7 @@ gap; the others return what their row says.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -25,10 +26,10 @@ from phiball.experiments.benchmarks.inner import versions
 from phiball.experiments.benchmarks.inner.problems import (
     BAR_SHAPES,
     DIVERGENCES,
-    LAWS,
     SHAPES,
     VALUE_ONLY,
-    compile_all,
+    compile_from_the_end,
+    first_solves,
     law_of,
     losses_of,
     solvers,
@@ -36,11 +37,12 @@ from phiball.experiments.benchmarks.inner.problems import (
     truth,
 )
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
+from phiball.experiments.benchmarks.own_process import AVAILABLE, own_process
 from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.experiments.benchmarks.timing import ROUNDS, Clock, clock_for, ratio
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
-from phiball.verification.framework.progress import Progress, Update, silent
+from phiball.verification.framework.progress import Part, Progress, Update, silent
 
 JUDGED_ROWS = 2  # of each batch, whose weights are compared with an oracle
 
@@ -144,15 +146,22 @@ def main(
     write_results(console, out, name, record, title="The inner solver", facts=facts, tables=pages)
 
 
+def _compile(progress: Part, lengths: tuple[int, ...]) -> None:
+    """Load every kernel; those that are on no disk yet are compiled by two processes."""
+    kernels = first_solves(lengths)
+    helper = own_process(compile_from_the_end, lengths) if AVAILABLE else nullcontext()
+    with helper:
+        for name in progress.each(list(kernels), lambda name: f"loading {name}"):
+            kernels[name]()
+
+
 def _solvers_and_bars(
     console: Console, threads: int, quick: bool
 ) -> tuple[list[ReportTable], dict[str, Any]]:
     shapes = BAR_SHAPES if quick else SHAPES
     with use("numba"), thread_limit(threads), Progress("bench inner", console) as progress:
-        kernels = compile_all(shapes, LAWS)
-        for name in progress.part(0.0, 0.2).each(list(kernels), lambda name: f"loading {name}"):
-            kernels[name]()
-        update = progress.part(0.2, 0.7).update
+        _compile(progress.part(0.0, 0.3), tuple(sorted({min(shape[1], 128) for shape in shapes})))
+        update = progress.part(0.3, 0.7).update
         seconds, clock = 0.02 if quick else 0.6, clock_for(threads)
         measured = list(rows(seconds=seconds, shapes=shapes, clock=clock, update=update))
         pairs = list(kernel_bars.comparisons(BAR_SHAPES, with_peers=not quick))

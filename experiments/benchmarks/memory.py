@@ -1,64 +1,15 @@
-"""How much memory work takes at its peak, seen in a process of its own."""
+"""How much memory work takes at its peak, and how much is in use."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import CDLL
 from importlib import import_module
-from multiprocessing import get_all_start_methods, get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any
-
-MEASURABLE = "forkserver" in get_all_start_methods()  # not on Windows
-_PRELOADED = ("numpy", "torch")  # imported once, for all processes
-
-
-def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return function(*arguments), computed by a new process, which is gone when this returns or raises.
-
-    The function must be importable by name.
-    """
-    context = get_context("forkserver")
-    context.set_forkserver_preload([*_PRELOADED, function.__module__])
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(there, function, arguments), daemon=True)
-    process.start()
-    there.close()
-    try:
-        error, result = here.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the process of {function.__name__} ended with {process.exitcode}") from None
-    finally:
-        process.kill()
-        process.join()
-        here.close()
-    if error is not None:
-        raise error
-    return result
-
-
-def _answer(connection: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
-    Thread(target=_end_with_parent, daemon=True).start()
-    answer: tuple[Exception | None, Any]
-    try:
-        answer = (None, function(*arguments))
-    except Exception as error:
-        answer = (error, None)
-    connection.send(answer)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()  # not the server of processes, which outlives it as long as one of them lives
-    os._exit(1)
 
 
 def peak_memory(work: Callable[[], Any]) -> float:

@@ -22,8 +22,9 @@ from phiball.experiments.benchmarks.growth.fits import (
     write_figure,
 )
 from phiball.experiments.benchmarks.inner.problems import thread_limit
-from phiball.experiments.benchmarks.memory import MEASURABLE, in_own_process, peak_memory
+from phiball.experiments.benchmarks.memory import peak_memory
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
+from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process
 from phiball.experiments.benchmarks.timing import clock_for, lower_quartile, mean_time, ratio
 from phiball.experiments.framework.requirements import require
 from phiball.verification.framework.progress import Progress, Update, silent
@@ -77,7 +78,7 @@ def measure(
     """Measure the time of all curves, then the memory."""
     known = axes()
     jobs = [(c, "time", c.time) for c in chosen_curves if c.time is not None]
-    if MEASURABLE:
+    if AVAILABLE:
         jobs += [(c, "memory", c.memory) for c in chosen_curves if c.memory is not None]
     measured = []
     for number, (curve, quantity, theory) in enumerate(jobs):

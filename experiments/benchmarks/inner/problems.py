@@ -173,11 +173,18 @@ def thread_limit(n: int | None) -> Iterator[None]:
             os.environ["PHIBALL_THREADS"] = before
 
 
-def compile_all(shapes: tuple[tuple[int, int], ...], laws: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """Return name to a tiny solve that loads a kernel, or compiles it, before anything is timed."""
+def first_solves(lengths: tuple[int, ...]) -> dict[str, Callable[[], Any]]:
+    """Return name to a tiny solve of rows of so many points, which loads a kernel or compiles it."""
     return {
         f"{problem}, {law}, rows of {m}": partial(ours(problem, law, (2, m)), losses_of((2, m)))
         for problem in DIVERGENCES
-        for law in laws
-        for m in sorted({min(shape[1], 128) for shape in shapes})
+        for law in LAWS
+        for m in lengths
     }
+
+
+def compile_from_the_end(lengths: tuple[int, ...]) -> None:
+    """Make all first solves, the last first; for a process beside the one that makes them in order."""
+    with use("numba"):
+        for solve in reversed(first_solves(lengths).values()):
+            solve()

@@ -19,14 +19,14 @@ pytest.importorskip("torch", reason="torch: not installed")
 pytest.importorskip("matplotlib", reason="matplotlib: not installed")
 image = pytest.importorskip("PIL.Image", reason="Pillow: not installed")
 
-from phiball.experiments.benchmarks import memory  # noqa: E402
+from phiball.experiments.benchmarks import own_process  # noqa: E402
 from phiball.experiments.benchmarks import scaling as bench  # noqa: E402
 from phiball.experiments.benchmarks.growth import curves as growth_curves  # noqa: E402
 from phiball.experiments.benchmarks.growth import fits  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
 from tests.support.progress import Watched  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not memory.MEASURABLE, reason="no forkserver on this system")
+pytestmark = pytest.mark.skipif(not own_process.AVAILABLE, reason="no forkserver on this system")
 
 
 # --- Fits -----------------------------------------------------------------------------------------
@@ -86,17 +86,17 @@ def test_every_curve_does_its_work_and_knows_its_axis() -> None:
 def test_peak_memory_is_what_the_work_holds() -> None:
     for size in (512, 2048):
         held = growth_curves.BATCH * growth_curves.COPIES * size * 8 / 2**20
-        peak = memory.in_own_process(bench.memory_of, "dimension", "NumPy normals", size)
+        peak = own_process.in_own_process(bench.memory_of, "dimension", "NumPy normals", size)
         assert held <= peak <= held + 1.5
 
 
 @pytest.mark.slow
 def test_a_process_of_its_own_answers_raises_or_is_missed() -> None:
-    assert memory.in_own_process(pow, 2, 10) == 1024
+    assert own_process.in_own_process(pow, 2, 10) == 1024
     with pytest.raises(ValueError, match="invalid literal"):
-        memory.in_own_process(int, "x")
+        own_process.in_own_process(int, "x")
     with pytest.raises(RuntimeError, match="the process of _exit ended with 3"):
-        memory.in_own_process(os._exit, 3)
+        own_process.in_own_process(os._exit, 3)
 
 
 def processes(session: int) -> list[str]:
@@ -111,9 +111,9 @@ def processes(session: int) -> list[str]:
 def test_nothing_is_left_running(number: int) -> None:
     """On Ctrl-C, which reaches all processes of a terminal, and on a kill, which reaches one."""
     code = (
-        "import time\nfrom phiball.experiments.benchmarks import memory\n"
-        "memory._PRELOADED = ()\nmemory.in_own_process(pow, 2, 2)\nprint(flush=True)\n"
-        "memory.in_own_process(time.sleep, 60)"
+        "import time\nfrom phiball.experiments.benchmarks import own_process\n"
+        "own_process._PRELOADED = ()\nown_process.in_own_process(pow, 2, 2)\nprint(flush=True)\n"
+        "own_process.in_own_process(time.sleep, 60)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
