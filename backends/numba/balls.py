@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
+from phiball.backends.numba.compilation import compiled, prepare
 from phiball.backends.numba.elementary import log1p_above, log_normal, log_sinhc, sin_pi
-from phiball.backends.numba.primitives import SUMS, compiled, exp_nonpositive, expm1_nonpositive, prepare
+from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 _TINY = 1e-30  # as in refimpl/laws/tilting.py
