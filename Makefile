@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
-# Which benchmark: inner, attacks, sampling, estimators, training or settings.
+# Which benchmark: inner, scaling, endurance, attacks, sampling, estimators, training or settings.
 BENCH ?= inner
 # The packages whose branches the tests must run, and the tests of the kernels.
 COVERED := backends refimpl verification
