@@ -22,6 +22,7 @@ from phiball.backends.autograd import (
     differentiates,
     input_gradient,
     tracks_derivatives,
+    weighted_sum,
     without_gradient,
 )
 from phiball.backends.dispatch import kernel
@@ -53,5 +54,6 @@ __all__ = [
     "to_numpy",
     "tracks_derivatives",
     "use",
+    "weighted_sum",
     "without_gradient",
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
-from functools import cache
-from importlib import import_module
 from typing import Any, TypeAlias
 
 import array_api_compat
@@ -47,22 +45,21 @@ def array_namespace(*arrays: Array) -> Any:
     3.0
     """
     # The common cases, without the search through all libraries.
-    kinds = {type(a) for a in arrays}
-    if kinds == {np.ndarray}:
-        return array_api_compat.numpy
-    torch = sys.modules.get("torch")
-    if torch is not None and kinds == {torch.Tensor}:
-        return _torch_namespace()
+    known = _NAMESPACES.get(type(arrays[0])) if arrays else None
+    if known is not None and (len(arrays) == 1 or len(set(map(type, arrays))) == 1):
+        return known
     try:
-        return array_api_compat.array_namespace(*arrays)
+        namespace = array_api_compat.array_namespace(*arrays)
     except TypeError as error:
         names = ", ".join(f"{type(a).__module__}.{type(a).__qualname__}" for a in arrays)
         raise TypeError(f"expected arrays of one supported library, got {names}") from error
 
+    if type(arrays[0]) is getattr(sys.modules.get("torch"), "Tensor", None):
+        _NAMESPACES[type(arrays[0])] = namespace
+    return namespace
 
-@cache
-def _torch_namespace() -> Any:
-    return import_module("array_api_compat.torch")
+
+_NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
 
 
 def is_array_api_obj(x: object) -> bool:
@@ -72,7 +69,7 @@ def is_array_api_obj(x: object) -> bool:
     >>> is_array_api_obj(np.zeros(3)), is_array_api_obj([0.0, 0.0, 0.0])
     (True, False)
     """
-    return type(x) is np.ndarray or _is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
+    return type(x) is np.ndarray or is_torch(x) or bool(array_api_compat.is_array_api_obj(x))
 
 
 def device(x: Array) -> Any:
@@ -82,7 +79,7 @@ def device(x: Array) -> Any:
     >>> device(np.zeros(3))
     'cpu'
     """
-    return x.device if _is_torch(x) else array_api_compat.device(x)
+    return x.device if is_torch(x) else array_api_compat.device(x)
 
 
 def library(x: Array) -> str:
@@ -95,7 +92,13 @@ def library(x: Array) -> str:
     return type(x).__module__.partition(".")[0]
 
 
-def _is_torch(x: Array) -> bool:
+def is_torch(x: Array) -> bool:
+    """Whether `x` is a torch tensor.
+
+    >>> import numpy as np
+    >>> is_torch(np.zeros(3))
+    False
+    """
     torch = sys.modules.get("torch")  # never import torch only to find that x is not a tensor
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -107,7 +110,7 @@ def detach(x: Array) -> Array:
     >>> detach(torch.ones(2, requires_grad=True)).requires_grad
     False
     """
-    return x.detach() if _is_torch(x) and x.requires_grad else x
+    return x.detach() if is_torch(x) and x.requires_grad else x
 
 
 def to_numpy(x: Array) -> Any:
@@ -117,7 +120,7 @@ def to_numpy(x: Array) -> Any:
     >>> to_numpy(torch.ones(2, requires_grad=True))
     array([1., 1.], dtype=float32)
     """
-    if _is_torch(x):
+    if is_torch(x):
         return x.detach().cpu().numpy()
     if library(x) == "cupy":
         return x.get()

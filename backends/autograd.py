@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
 
-from phiball.backends.arrays import Array, _is_torch, is_array_api_obj, library
+from phiball.backends.arrays import Array, array_namespace, is_array_api_obj, is_torch, library
 
 
 def input_gradient(
@@ -38,7 +38,7 @@ def input_gradient(
     >>> input_gradient(lambda x, i: torch.sum(x**2, -1), x, torch.arange(2)).tolist()
     [[2.0, 4.0], [6.0, 8.0]]
     """
-    if not _is_torch(x):
+    if not is_torch(x):
         kind = f"a {library(x)} array" if is_array_api_obj(x) else f"of type {type(x).__name__}"
         raise TypeError(
             f"x is {kind}, which has no automatic differentiation; expected a torch tensor, or, where "
@@ -51,10 +51,10 @@ def input_gradient(
     torch: Any = import_module("torch")
     with torch.inference_mode(False), torch.enable_grad():
         # With a graph to be kept, what x itself was made from stays in it.
-        point = x if create_graph and x.requires_grad else x.detach().clone().requires_grad_()
+        point = x if create_graph and x.requires_grad else _leaf(x)
         losses = loss(point, i)
-        if not _is_torch(losses) or tuple(losses.shape) != tuple(x.shape[:1]):
-            got = f"shape {tuple(losses.shape)}" if _is_torch(losses) else f"type {type(losses).__name__}"
+        if not is_torch(losses) or tuple(losses.shape) != tuple(x.shape[:1]):
+            got = f"shape {tuple(losses.shape)}" if is_torch(losses) else f"type {type(losses).__name__}"
             raise ValueError(
                 f"loss(x, i) has {got}; expected a tensor of shape {tuple(x.shape[:1])}, one loss for each "
                 "x (reduction='none' in torch's losses)"
@@ -72,6 +72,11 @@ def input_gradient(
     return gradient
 
 
+def _leaf(x: Array) -> Array:
+    """x on the same memory, to be differentiated in; a tensor of inference mode cannot be, and is copied."""
+    return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
+
+
 def differentiates(x: Array) -> bool:
     """Whether the library of `x` differentiates by itself, so that `input_gradient` needs only a loss.
 
@@ -79,7 +84,7 @@ def differentiates(x: Array) -> bool:
     >>> differentiates(np.zeros(3))
     False
     """
-    return _is_torch(x)
+    return is_torch(x)
 
 
 def tracks_derivatives(*values: Any) -> bool:
@@ -138,6 +143,18 @@ def differentiable_solve(
     return implicit.solve(kind, parameters, losses, eta, p)
 
 
+def weighted_sum(weights: Array, losses: Array) -> Array:
+    """sum_i weights_i losses_i of two flat arrays; for torch one operation, with one step back.
+
+    >>> import numpy as np
+    >>> float(weighted_sum(np.array([0.5, 2.0]), np.array([1.0, 3.0])))
+    6.5
+    """
+    if is_torch(losses):
+        return losses.dot(weights)
+    return array_namespace(losses).sum(weights * losses)
+
+
 def backward(scalar: Array) -> None:
     """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from.
 
@@ -149,7 +166,7 @@ def backward(scalar: Array) -> None:
     >>> float(theta.grad)
     6.0
     """
-    if not _is_torch(scalar):
+    if not is_torch(scalar):
         raise TypeError(
             f"the losses are a {library(scalar)} array, which has no automatic differentiation; expected "
             "torch tensors, or, where one is taken, a gradient function"

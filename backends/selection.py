@@ -94,12 +94,12 @@ BACKENDS: dict[str, Backend] = {
             {
                 "aimed_2": "phiball.backends.numba.balls:aimed_2",
                 "aimed_inf": "phiball.backends.numba.balls:aimed_inf",
-                "bessel_rows": "phiball.backends.numba.balls:bessel_rows",
                 "first_kept": "phiball.backends.numba.balls:first_kept",
                 "placed": "phiball.backends.numba.balls:placed",
                 "q_run": "phiball.backends.numba.qlearning:q_run",
                 "solve": "phiball.backends.numba.solve:solve",
                 "solve_ragged": "phiball.backends.numba.solve:solve_ragged",
+                "tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),

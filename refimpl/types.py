@@ -7,7 +7,7 @@ that each comes from, so that their labels are y[i].
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -69,18 +69,18 @@ class LevelGroup:
     """The data points that get one level, and how their solutions count.
 
     - `level`: l, for 2^l perturbed points per data point.
-    - `members`: the places of the data points in the batch.
+    - `members`: the places of the data points in the batch, as a tuple, a range or an array on the host.
     - `scale`: the factor of their values and weights, 1/P(l) for RT-MLMC.
     - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.refimpl.signed_weights`.
 
     >>> import numpy as np
     >>> from phiball import SG, rng
     >>> SG(3).assign_levels(2, rng(0), like=np.empty(0))
-    [LevelGroup(level=3, members=(0, 1), scale=1.0, telescoping=False)]
+    [LevelGroup(level=3, members=range(0, 2), scale=1.0, telescoping=False)]
     """
 
     level: int
-    members: tuple[int, ...]
+    members: Sequence[int] | Array
     scale: float
     telescoping: bool
 
@@ -114,20 +114,26 @@ class PreparedProposal:
     - `x` (N,) + event: the data points.
     - `eta`: the weight of the divergence, a number or an array (N,).
     - `draw`: a function draw(index, n, rng) that returns n points of each data point of `index` (k,), of
-      shape (k, n) + event, and the log of the reference density over that which they were drawn from, (k, n).
+      shape (k, n) + event, and the log of the reference density over that which they were drawn from, (k, n);
+      None for logs that are all 0.
+    - `every` (N,): 0, ..., N - 1, which means all data points to `draw`, without a copy of x; or None.
+    - `independent`: True if the n points of a data point are independent. Data points of many levels may then
+      be drawn by one call, with n = 1 and an index that repeats each as often as it has points.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng
     >>> source, x = rng(0), np.zeros((5, 3))
     >>> prepared = Uniform().prepare(Ball(2, 0.5), x, 1.0, lambda x, i: 0 * x, source, 100)
     >>> points, log_w = prepared.draw(np.array([0, 4]), 8, source)
-    >>> points.shape, log_w.shape
-    ((2, 8, 3), (2, 8))
+    >>> points.shape, log_w
+    ((2, 8, 3), None)
     """
 
     x: Array
     eta: float | Array
-    draw: Callable[[Array, int, Rng], tuple[Array, Array]]
+    draw: Callable[[Array, int, Rng], tuple[Array, Array | None]]
+    every: Array | None = None
+    independent: bool = False
     __repr__ = one_line
 
 

@@ -17,7 +17,7 @@ from phiball.backends.numba.elementary import log1p_above, log_normal, log_sinhc
 from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
-_TINY = 1e-30  # as in refimpl/laws/tilting.py
+_TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 
@@ -65,14 +65,15 @@ def first_kept(t: Array, d: int, u: Array) -> Any:
     return to_library(below, t), to_library(found, t)
 
 
-def bessel_rows(x: Array, nu: float, steps: int, series: list[list[float]]) -> Any:
-    """log E exp(s.b) for norm 2, of x = |s|^2."""
-    squares = as_numpy_view(x)
-    if squares is None:
+def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
+    """radius |s|, but at most 1e75, and log E exp(s.b), for norm 2."""
+    tilts = as_numpy_view(s)
+    if tilts is None:
         return NotImplemented
-    out = np.empty(squares.shape)
-    _run(_bessel, contiguous(squares).reshape(-1), float(nu), steps, np.array(series), out.reshape(-1))
-    return to_library(out, x)
+    t, whole = np.empty((2, *tilts.shape[:-1]))
+    rows = contiguous(tilts).reshape(-1, tilts.shape[-1])
+    _run(_sizes, rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
+    return to_library(t, s), to_library(whole, s)
 
 
 def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
@@ -227,21 +228,39 @@ def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
                 below[i], found[i] = candidate[i], True
 
 
+@compiled(SUMS)
+def _sizes(s: Any, radius: float, steps: int, series: Any, t: Any, whole: Any) -> None:
+    d = s.shape[1]
+    for i in range(len(s)):
+        top, square = 0.0, 0.0
+        for j in range(d):
+            top = max(top, abs(np.float64(s[i, j])))
+        scale = top if top > 0.0 else 1.0  # so that a square neither over- nor underflows
+        for j in range(d):
+            square += (s[i, j] / scale) ** 2
+        whole[i] = radius * (top * square**0.5)
+        t[i] = min(whole[i], _HUGE)
+        whole[i] -= t[i]
+    _bessel(t * t, d / 2, steps, series, whole)
+
+
 @compiled()
 def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
-    q, ratio = np.empty((2, len(x)))
-    _debye(x, nu + steps, series[0], q, out)
-    if steps == 0:
-        return
-    _debye(x, nu + steps + 1.0, series[1], q, ratio)
-    for i in range(len(x)):
-        ratio[i] = exp_nonpositive(min(ratio[i] - out[i], 0.0))
-    for j in range(steps, 0, -1):
-        below = 4.0 * (nu + j) * (nu + j + 1.0)
+    """Add log Gamma(nu + 1) (2/t)^nu I_nu(t), x = t^2, to `out`."""
+    value, q, ratio = np.empty((3, len(x)))
+    _debye(x, nu + steps, series[0], q, value)
+    if steps > 0:
+        _debye(x, nu + steps + 1.0, series[1], q, ratio)
         for i in range(len(x)):
-            rest = x[i] / below * ratio[i]
-            out[i] += log1p_above(rest)
-            ratio[i] = 1.0 / (1.0 + rest)
+            ratio[i] = exp_nonpositive(min(ratio[i] - value[i], 0.0))
+        for j in range(steps, 0, -1):
+            below = 4.0 * (nu + j) * (nu + j + 1.0)
+            for i in range(len(x)):
+                rest = x[i] / below * ratio[i]
+                value[i] += log1p_above(rest)
+                ratio[i] = 1.0 / (1.0 + rest)
+    for i in range(len(x)):
+        out[i] += value[i]
 
 
 @compiled()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends.arrays import Array, detach, library
+from phiball.backends.arrays import Array, detach, is_torch
 from phiball.backends.numba import kernels, short_rows
 from phiball.backends.numba.compilation import prepare
 from phiball.backends.numba.threads import over_rows
@@ -82,7 +82,7 @@ def as_numpy_view(x: Array) -> Any:
     """`x` as a NumPy array on the same memory, or None where it has none."""
     if isinstance(x, np.ndarray):
         return x
-    if library(x) == "torch" and x.device.type == "cpu":
+    if is_torch(x) and x.is_cpu:
         return detach(x).numpy()
     return None
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, lgamma, log, prod
+from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
 from phiball.refimpl.laws.moments import log_mgf
-from phiball.refimpl.laws.norms import dual, flat, length, soft_threshold, split, valid_pair
-from phiball.refimpl.laws.tilting import TILTABLE, check_reach, tilted, valid_tilt
+from phiball.refimpl.laws.norms import dual, flat, largest, length, soft_threshold, split, valid_pair
+from phiball.refimpl.laws.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.laws.uniform import quasi, uniform
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
@@ -87,36 +88,51 @@ class Ball:
         is how the n points of one z depend on each other, and so the variance of their mean. The draws are
         exact in any dimension (see refimpl/laws/uniform.py).
         """
-        batch, event = split(z, event_ndim, "z")
+        split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
+        return self.draw(z, n, rng, event_ndim=event_ndim, antithetic=antithetic, qmc=qmc)
+
+    def draw(
+        self, z: Array, n: int, rng: Rng, *, event_ndim: int, antithetic: bool = False, qmc: bool = False
+    ) -> Array:
+        """What `sample` does, without the checks of its arguments, for callers that have made them."""
         xp = array_namespace(z)
+        batch = z.shape[: z.ndim - event_ndim]
+        centres = _flat(detach(z), event_ndim, xp=xp)
         draw = quasi if qmc else uniform
-        centres = xp.reshape(detach(z), (*batch, prod(event)))
         if antithetic:
             b = draw(xp.zeros_like(centres), (n + 1) // 2, self.norm, self.radius, rng)
             b = xp.stack([b, -b], axis=-2)  # batch + (draws, 2, d)
-            b = xp.reshape(b, (*batch, -1, prod(event)))[..., :n, :]
+            b = xp.reshape(b, (*batch, -1, centres.shape[-1]))[..., :n, :]
             x = xp.expand_dims(centres, axis=-2) + b
         else:
             x = draw(centres, n, self.norm, self.radius, rng)
-        return self._around(z, xp.reshape(x, (*batch, n, *event)), len(batch))
+        return self._around(z, x, event_ndim)
 
-    def _around(self, z: Array, x: Array, axis: int) -> Array:
-        """The points x as they are returned: with the gradient in their centres z, and in the box."""
+    def _around(self, z: Array, x: Array, event_ndim: int) -> Array:
+        """Points x (..., n, d) as they are returned: in the shape of z, with its gradient, in the box."""
         xp = array_namespace(z)
+        cut = z.ndim - event_ndim
+        if event_ndim != 1:
+            x = xp.reshape(x, (*x.shape[:-1], *z.shape[cut:]))
         if detach(z) is not z:
-            x = x + xp.expand_dims(z - detach(z), axis=axis)  # adds 0
+            x = x + xp.expand_dims(z - detach(z), axis=cut)  # adds 0
         return x if self.clip is None else xp.clip(x, *self.clip)
 
     def _valid_draw(self, z: Array, n: int, rng: Rng) -> int:
-        xp = array_namespace(z)
         n = valid_count("n", n)
         valid_rng(rng)
         if not all_finite(z):
             raise ValueError("z contains NaN or infinity; expected finite numbers")
-        if self.clip is not None and not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
-            raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
+        self.check_box(z)
         return n
+
+    def check_box(self, z: Array) -> None:
+        """Raise unless the centres z lie in the box, if there is one."""
+        if self.clip is not None:
+            xp = array_namespace(z)
+            if not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
+                raise ValueError(f"z leaves the box clip = {self.clip}; expected data inside it")
 
     def sample_tilted(
         self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int = 1
@@ -153,15 +169,29 @@ class Ball:
         """
         if self.norm not in TILTABLE:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
-        batch, event = split(z, event_ndim, "z")
+        split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
         s, top = valid_tilt(s, z)
-        s = flat(s, event_ndim, "s")
-        check_reach(s, top, self.norm, self.radius)
+        self.check_reach(s, top, event_ndim=event_ndim)
+        return self.draw_tilted(z, s, n, rng, event_ndim=event_ndim)
+
+    def draw_tilted(self, z: Array, s: Array, n: int, rng: Rng, *, event_ndim: int) -> tuple[Array, Array]:
+        """What `sample_tilted` does, without the checks of its arguments, for callers that have made them."""
         xp = array_namespace(z)
-        centres = xp.reshape(detach(z), (*batch, prod(event)))
-        x, log_w = tilted(centres, s, n, self.norm, self.radius, rng)
-        return self._around(z, xp.reshape(x, (*batch, n, *event)), len(batch)), log_w
+        centres, tilts = (_flat(a, event_ndim, xp=xp) for a in (detach(z), s))
+        x, log_w = tilted(centres, tilts, n, self.norm, self.radius, rng)
+        return self._around(z, x, event_ndim), log_w
+
+    def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
+        """Raise if radius s overflows, or radius times its dual norm; `top` is the largest |s_j| of all."""
+        xp = array_namespace(s)
+        bound = self.radius * top
+        if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rarely: then the norms themselves are taken
+            with ignore_float_warnings():
+                sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)
+            bound = self.radius * largest(sizes)
+        if not bound <= float(xp.finfo(s.dtype).max):
+            raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
         """The norm of each v.
@@ -328,3 +358,9 @@ class Ball:
             return d * log(2 * self.radius)
         side = log(2 * self.radius) + lgamma(1 + 1 / self.norm)
         return d * side - lgamma(1 + d / self.norm)
+
+
+def _flat(x: Array, event_ndim: int, *, xp: Any) -> Array:
+    """x with the axes of a point made one, without checks."""
+    cut = x.ndim - event_ndim
+    return x if event_ndim == 1 else xp.reshape(x, (*x.shape[:cut], prod(x.shape[cut:])))

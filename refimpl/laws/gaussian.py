@@ -36,10 +36,9 @@ class Gaussian:
     def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
         """Draw `n` points of the normal law around each z, batch + event: shape batch + (n,) + event."""
         batch, event = split(z, event_ndim, "z")
-        n = valid_count("n", n)
-        valid_rng(rng)
+        shape = (*batch, valid_count("n", n), *event)
         xp = array_namespace(z)
-        x = rng.normal((*batch, n, *event), like=z)
+        x = valid_rng(rng).normal(shape, like=z)
         x *= self.scale
         x += xp.expand_dims(z, axis=len(batch))
         return x

@@ -13,7 +13,7 @@ from functools import cache
 from math import ceil, factorial, inf, lgamma, log, pi
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, kernel, tracks_derivatives
+from phiball.backends import Array, array_namespace, detach
 from phiball.refimpl.laws.norms import dual, largest, length
 
 _HUGE = 1e75  # beyond it the powers that the functions below take would overflow
@@ -64,15 +64,16 @@ def log_bessel(x: Array, nu: float) -> Array:
     H_nu(x) = Gamma(nu + 1) (2/t)^nu I_nu(t) has H_nu = H_(nu+1) + x/4/((nu+1)(nu+2)) H_(nu+2), whose terms
     are positive: so it is stable downwards, from an order where Debye's expansion is exact.
     """
+    return _bessel(x, nu, *debye_series(nu))
+
+
+def debye_series(nu: float) -> tuple[int, list[list[float]]]:
+    """How many steps lead up to an order where Debye's expansion is exact, and its coefficients there.
+
+    They are those of the orders nu + steps and nu + steps + 1.
+    """
     steps = max(0, ceil(_ORDER - nu))
-    function = _bessel if tracks_derivatives(x) else bessel_rows
-    return function(x, nu, steps, [_debye_coefficients(nu + steps + k) for k in (0, 1)])
-
-
-@kernel
-def bessel_rows(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array:
-    """`log_bessel` without derivatives, from Debye's expansions of the orders nu + steps and one more."""
-    return _bessel(x, nu, steps, series)
+    return steps, [_debye_coefficients(nu + steps + k) for k in (0, 1)]
 
 
 def _bessel(x: Array, nu: float, steps: int, series: list[list[float]]) -> Array:

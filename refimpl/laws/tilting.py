@@ -10,9 +10,9 @@ from __future__ import annotations
 from math import inf, isfinite, pi
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings, kernel
-from phiball.refimpl.laws.moments import log_bessel, log_mgf
-from phiball.refimpl.laws.norms import dual, largest, length
+from phiball.backends import Array, Rng, array_namespace, detach, kernel
+from phiball.refimpl.laws.moments import debye_series, log_bessel, log_mgf
+from phiball.refimpl.laws.norms import largest, length
 from phiball.refimpl.validation import check_same_array_type, valid_array
 
 TILTABLE = (1.0, 2.0, inf)  # the norms whose balls have tilts that can be drawn
@@ -33,10 +33,8 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
     if norm == inf:
         return aimed_inf(rng.uniform(shape, like=z), z, s, radius)
     if norm == 2:
-        t = radius * _euclidean(xp.astype(s, xp.float64, copy=False), xp=xp)
-        seen = xp.where(t < _HUGE, t, xp.full_like(t, _HUGE))
-        whole = log_bessel(seen * seen, shape[-1] / 2) + (t - seen)
-        below = _wood(xp.broadcast_to(seen[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
+        t, whole = tilt_sizes(s, radius, *debye_series(shape[-1] / 2))
+        below = _wood(xp.broadcast_to(t[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
         numbers = rng.normal(shape, like=z), rng.uniform(shape[:-1], like=z)
         return aimed_2(*numbers, below, whole, z, s, radius)
     b = radius * tilted_1(radius * s, n, rng)
@@ -58,17 +56,6 @@ def valid_tilt(s: Array, z: Array) -> tuple[Array, float]:
     return detach(s), top
 
 
-def check_reach(s: Array, top: float, norm: float, radius: float) -> None:
-    """Raise if radius s (..., d) overflows, or radius times its dual norm; `top` is its largest |s_j|."""
-    xp = array_namespace(s)
-    bound = radius * top
-    if bound * s.shape[-1] == inf:  # which is rare: then the norms themselves are taken
-        with ignore_float_warnings():
-            bound = radius * largest(length(xp.astype(s, xp.float64, copy=False), dual(norm)))
-    if not bound <= float(xp.finfo(s.dtype).max):
-        raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
-
-
 def _whole(s: Array, norm: float, radius: float, *, xp: Any) -> Array:
     return log_mgf(radius * xp.astype(s, xp.float64, copy=False), norm)
 
@@ -84,11 +71,16 @@ def log_ratio(whole: Array, s: Array, b: Array) -> Array:
     return xp.astype(whole[..., None] - product, s.dtype, copy=False)
 
 
-def _euclidean(s: Array, *, xp: Any) -> Array:
-    """|s| along the last axis, of a double-precision s; where it is below 1e-154 it may come out as 0."""
-    with ignore_float_warnings():
-        square = xp.sum(s * s, axis=-1)
-    return xp.sqrt(square) if xp.all(square < xp.inf) else length(s, 2)
+@kernel
+def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -> tuple[Array, Array]:
+    """radius |s| of norm 2, but at most _HUGE, and log E exp(s.b), in double precision.
+
+    `steps` and `series` are those of `debye_series`.
+    """
+    xp = array_namespace(s)
+    t = radius * length(xp.astype(s, xp.float64, copy=False), 2)
+    seen = xp.where(t < _HUGE, t, xp.full_like(t, _HUGE))
+    return seen, log_bessel(seen * seen, s.shape[-1] / 2) + (t - seen)
 
 
 @kernel

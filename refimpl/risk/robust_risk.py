@@ -132,7 +132,12 @@ def robust_risk(
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
     parts: list[tuple[Array, ...]] = []
     done = 0
-    points = tiled(z, indices(z), n, lambda index, m: prepared.draw(index, m, rng))
+
+    def draw(index: Array, m: int) -> tuple[Array, Array]:
+        x, log_w = prepared.draw(index, m, rng)
+        return x, xp.zeros(x.shape[:2], dtype=x.dtype, device=x.device) if log_w is None else log_w
+
+    points = tiled(z, indices(z), n, draw)
     pieces = evaluated(loss, points, chunk)
     for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
         e = xp.astype(every_eta[done : done + f.shape[0]], f.dtype, copy=False)

@@ -13,6 +13,7 @@ paper's Eq. (G:ell) leaves undefined. Both have the expectation of level L.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from phiball.backends import Array, Rng, array_namespace, to_numpy
 from phiball.refimpl.inner.divergences import Divergence
@@ -42,7 +43,7 @@ class SG:
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign the same level to all n data points."""
-        return [LevelGroup(self.level, tuple(range(n)), 1.0, False)]
+        return [LevelGroup(self.level, range(n), 1.0, False)]
 
     @property
     def evaluations(self) -> float:
@@ -93,20 +94,21 @@ class RTMLMC:
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
         """Assign a random level to each of n data points, and group them by it."""
-        xp = array_namespace(like)
         if self.allocation == "random":
-            u = rng.uniform((n,), like=like)
+            u = to_numpy(rng.uniform((n,), like=like))
         else:
-            ladder = xp.astype(rng.permutation(n, like=like), like.dtype)
-            u = (ladder + rng.uniform((), like=like)) / n
+            ladder = to_numpy(rng.permutation(n, like=like))
+            u = (ladder + to_numpy(rng.uniform((), like=like))) / n
+        host = array_namespace(u)  # the levels decide on shapes, which are made on the host
         p = self.probabilities
-        levels = xp.zeros(u.shape, dtype=xp.int64, device=u.device)
-        for k in range(self.level):
-            levels = levels + xp.astype(u >= sum(p[: k + 1]), xp.int64)
-        members: list[list[int]] = [[] for _ in p]
-        for place, level in enumerate(to_numpy(levels).tolist()):
-            members[level].append(place)
-        return [LevelGroup(k, tuple(m), 1 / p[k], True) for k, m in enumerate(members) if m]
+        levels = host.searchsorted(host.asarray(list(accumulate(p[:-1])), dtype=u.dtype), u, side="right")
+        order = host.argsort(levels, stable=True)
+        ends = host.searchsorted(levels[order], host.arange(self.level + 2)).tolist()
+        return [
+            LevelGroup(k, order[start:stop], 1 / p[k], True)
+            for k, (start, stop) in enumerate(pairwise(ends))
+            if start < stop
+        ]
 
 
 def signed_weights(

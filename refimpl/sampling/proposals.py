@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from math import isfinite, prod
 
 from phiball.backends import (
     Array,
@@ -18,9 +18,16 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.laws.norms import largest
 from phiball.refimpl.sampling.streaming import indices, joined, slices
 from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_number
+from phiball.refimpl.validation import (
+    all_finite,
+    check_same_array_type,
+    valid_array,
+    valid_count,
+    valid_number,
+)
 
 
 @dataclass(frozen=True)
@@ -61,13 +68,16 @@ class Uniform:
     ) -> PreparedProposal:
         """Prepare the draws from the law, for data points x (N,) + event."""
         how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
-        xp = array_namespace(x)
+        every = indices(x)
+        sample = law.sample
+        if type(law) is Ball:
+            law.check_box(detach(x))
+            sample = law.draw  # x has been checked
 
-        def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
-            points = law.sample(xp.take(x, index, axis=0), n, rng, event_ndim=x.ndim - 1, **how)
-            return points, xp.zeros((index.shape[0], n), dtype=x.dtype, device=x.device)
+        def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
+            return sample(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
 
-        return PreparedProposal(x, eta, draw)
+        return PreparedProposal(x, eta, draw, every, independent=not how)
 
 
 @dataclass(frozen=True)
@@ -138,31 +148,25 @@ class Tilted:
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
         """Take the gradients at the data points x (N,) + event, and `retilt` times again at tilted points."""
-        xp = array_namespace(x)
         every = indices(x)
+        sample = law.sample_tilted  # type: ignore[attr-defined]
+        if type(law) is Ball:
+            law.check_box(detach(x))
+            sample = law.draw_tilted  # x and s have been checked
         g = _gradients(gradient, detach(x), every, chunk)
         if self.kappa is not None and isinstance(law, Ball):
             eta = self._scale_free(law, self.kappa, g, eta)
-        row_eta = eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (x.ndim - 1))))
-
-        def tilt(g: Array) -> Array:
-            with ignore_float_warnings():
-                s = g / row_eta
-            if not xp.all(xp.isfinite(s)):
-                raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
-            return s
-
-        s = tilt(g)
+        s = _tilt(law, g, eta)
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
-            z, aimed = (xp.take(v, index, axis=0) for v in (x, s))
-            points, log_w = law.sample_tilted(z, aimed, n, rng, event_ndim=x.ndim - 1)  # type: ignore[attr-defined]
+            z, aimed = _rows(x, index, every), _rows(s, index, every)
+            points, log_w = sample(z, aimed, n, rng, event_ndim=x.ndim - 1)
             return points, log_w
 
         for _ in range(self.retilt):
             points, _ = draw(every, 1, rng)
-            s = tilt(_gradients(gradient, detach(points[:, 0, ...]), every, chunk))
-        return PreparedProposal(x, eta, draw)
+            s = _tilt(law, _gradients(gradient, detach(points[:, 0, ...]), every, chunk), eta)
+        return PreparedProposal(x, eta, draw, every, independent=True)
 
     @staticmethod
     def _scale_free(law: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
@@ -194,7 +198,10 @@ def _derived(loss: Loss, x: Array, i: Array) -> Array:
 def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
     """gradient(x, i) in pieces of at most `chunk` points, checked."""
     xp = array_namespace(x)
-    parts = [gradient(x[rows, ...], i[rows]) for rows in slices(x.shape[0], chunk)]
+    if x.shape[0] <= chunk:
+        parts = [gradient(x, i)]
+    else:
+        parts = [gradient(x[rows, ...], i[rows]) for rows in slices(x.shape[0], chunk)]
     for part in parts:
         valid_array("input_gradient(x, i)", part)
         check_same_array_type("input_gradient(x, i)", part, x, other="x")
@@ -203,6 +210,24 @@ def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
         raise ValueError(
             f"input_gradient(x, i) has shape {tuple(g.shape)}; expected that of x, {tuple(x.shape)}"
         )
-    if not xp.all(xp.isfinite(g)):
-        raise ValueError("input_gradient(x, i) contains NaN or infinity; expected finite numbers")
     return xp.astype(g, x.dtype, copy=False)
+
+
+def _tilt(law: Law, g: Array, eta: float | Array) -> Array:
+    """g/eta, checked; eta is a number, or one for each g."""
+    xp = array_namespace(g)
+    with ignore_float_warnings():
+        s = g / (eta if isinstance(eta, (int, float)) else xp.reshape(eta, (-1, *([1] * (g.ndim - 1)))))
+    top = largest(s)
+    if not isfinite(top):
+        if not all_finite(g):
+            raise ValueError("input_gradient(x, i) contains NaN or infinity; expected finite numbers")
+        raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
+    if isinstance(law, Ball):
+        law.check_reach(s, top, event_ndim=s.ndim - 1)
+    return s
+
+
+def _rows(x: Array, index: Array, every: Array) -> Array:
+    """The x of these data points, without a copy if they are all."""
+    return x if index is every else array_namespace(x).take(x, index, axis=0)

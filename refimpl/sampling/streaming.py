@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import TypeVar
 
-from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
 from phiball.refimpl.types import Law, Loss
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_eta, valid_rng
+from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
 
 TILE = 1024  # points that are drawn at a time
 CHUNK = 8192  # points that are evaluated at a time, unless the caller says otherwise
@@ -27,11 +27,9 @@ def valid_data(z: Array, *, name: str = "z") -> Array:
         raise ValueError(
             f"{name} has shape {tuple(z.shape)}; expected (N,) + event, with at least one data point"
         )
-    xp = array_namespace(z)
-    z = detach(z)
-    if not xp.all(xp.isfinite(z)):
+    if not all_finite(z):
         raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
-    return z
+    return detach(z)
 
 
 def valid_sampling(law: Law, rng: Rng) -> None:
@@ -48,8 +46,11 @@ def each_eta(eta: float | Array, z: Array) -> Array:
     return valid_eta(detach(eta), rows, rows="(N,)")
 
 
-def evaluate(loss: Loss, x: Array, i: Array) -> Array:
-    """loss(x, i), or an error unless it is one floating-point number for each x."""
+def evaluate(loss: Loss, x: Array, i: Array, *, half: bool = False) -> Array:
+    """loss(x, i), or an error unless it is one floating-point number for each x.
+
+    `half`: True takes losses in half precision too, and returns them in single.
+    """
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
     try:
@@ -58,6 +59,10 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
         if _takes_two(loss):
             raise
         raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
+    if half and is_array_api_obj(f):
+        xp = array_namespace(f)
+        if f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating"):
+            f = xp.astype(f, xp.float32)
     valid_array("loss(x, i)", f)
     check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):
@@ -65,7 +70,7 @@ def evaluate(loss: Loss, x: Array, i: Array) -> Array:
             f"loss(x, i) has shape {tuple(f.shape)}; expected ({x.shape[0]},), one loss for each x "
             "(reduction='none' in torch's losses)"
         )
-    return f + 0.0  # a copy: a loss that is a part of x would keep x in memory
+    return f
 
 
 def _takes_two(function: Loss) -> bool:
@@ -142,7 +147,12 @@ def evaluated(
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
         x, i, *along = _joined(held)
-        yield x, i, evaluate(loss, x, i), *along
+        yield (
+            x,
+            i,
+            evaluate(loss, x, i) + 0.0,
+            *along,
+        )  # a copy: a loss that is a part of x would keep x in memory
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:

@@ -20,14 +20,15 @@ from phiball.backends import (
     backward,
     detach,
     is_array_api_obj,
+    weighted_sum,
     without_gradient,
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.estimators import signed_weights
+from phiball.refimpl.sampling.draws import Draws, draw, in_chunks, solve, together
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
-from phiball.refimpl.sampling.streaming import CHUNK, evaluate, joined, packed, slices, valid_data
-from phiball.refimpl.types import Estimator, Gradient, Law, LevelGroup, Loss, Proposal
+from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
+from phiball.refimpl.types import Estimator, Gradient, Law, Loss, Proposal
 from phiball.refimpl.validation import (
     check_same_array_type,
     valid_array,
@@ -36,9 +37,7 @@ from phiball.refimpl.validation import (
     valid_rng,
 )
 
-# Perturbed points are drawn in blocks of about this many, so that the draws of one seed do not depend on the
-# memory that the caller grants.
-_BLOCK = 256
+_GRADIENTS = 256  # of the loss in theta, that `RegularizedLoss.gradient` holds at a time
 
 
 @dataclass(frozen=True)
@@ -60,31 +59,6 @@ class SignedPoints:
     log_weights: Array
     value: Array
     __repr__ = one_line
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """Some data points of one group: their perturbed points (k, n) + event, log-weights (k, n) and eta."""
-
-    group: LevelGroup
-    members: tuple[int, ...]
-    points: Array
-    log_weights: Array
-    eta: float | Array
-
-    @property
-    def evaluations(self) -> int:
-        return len(self.members) << self.group.level
-
-    def part(self, rows: slice) -> _Piece:
-        """Some of the data points."""
-        return _Piece(
-            self.group,
-            self.members[rows],
-            self.points[rows, ...],
-            self.log_weights[rows, :],
-            self.eta if isinstance(self.eta, (int, float)) else self.eta[rows],
-        )
 
 
 @dataclass(frozen=True)
@@ -161,12 +135,11 @@ class RegularizedLoss:
         - `input_gradient`: for `Tilted`, the gradients of the losses in x'; None derives them with torch.
         """
         n = _batch(x, rng)
-        xp = array_namespace(x)
-        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
-        _, _, losses = _evaluate(loss, pieces, x, xp=xp)
-        value, weights = self._solve(detach(losses), pieces, xp=xp)
-        linear = xp.sum(weights * losses) / n
-        return value / n + (linear - detach(linear))  # adds 0, with the gradient of the estimator
+        draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
+        losses = _losses(loss, draws.points, draws.index)
+        value, weights = self._solve(detach(losses), draws, n)
+        linear = weighted_sum(weights, losses)
+        return value + (linear - detach(linear))  # adds 0, with the gradient of the estimator
 
     def points(
         self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None
@@ -177,12 +150,13 @@ class RegularizedLoss:
         """
         n = _batch(x, rng)
         xp = array_namespace(x)
-        pieces = list(self._pieces(x, rng, input_gradients(loss, input_gradient)))
-        points, index, losses = _evaluate(loss, pieces, x, xp=xp)
-        losses = detach(losses)
-        value, weights = self._solve(losses, pieces, xp=xp)
-        log_weights = xp.concat([xp.reshape(piece.log_weights, (-1,)) for piece in pieces])
-        return SignedPoints(points, index, losses, weights / n, log_weights, value / n)
+        draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
+        losses = detach(_losses(loss, draws.points, draws.index))
+        value, weights = self._solve(losses, draws, n)
+        log_weights = draws.log_weights
+        if log_weights is None:
+            log_weights = xp.zeros(losses.shape, dtype=x.dtype, device=x.device)
+        return SignedPoints(draws.points, draws.index, losses, weights, log_weights, value)
 
     def gradient(
         self,
@@ -218,9 +192,10 @@ class RegularizedLoss:
             return loss(theta, a, i)
 
         slope = None if input_gradient is None else partial(input_gradient, theta)
-        for piece in self._pieces(x, rng, input_gradients(at_theta, slope)):
-            points, index, losses = _evaluate(at_theta, [piece], x, xp=xp)
-            _, weights = self._solve(detach(losses), [piece], xp=xp)
+        blocks = self._draws(x, rng, input_gradients(at_theta, slope))
+        for draws in in_chunks(blocks, _GRADIENTS):
+            points, index = draws.points, draws.index
+            _, weights = self._solve(detach(_losses(at_theta, points, index)), draws, n)
             gradients = gradient(theta, points, index)
             if tuple(gradients.shape) != (points.shape[0], *theta.shape):
                 raise ValueError(
@@ -229,7 +204,7 @@ class RegularizedLoss:
                 )
             weights = xp.reshape(weights, (-1, *([1] * theta.ndim)))
             total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * gradients, axis=0)
-        return total / n
+        return total
 
     def backward(
         self,
@@ -265,97 +240,41 @@ class RegularizedLoss:
             )
         total = xp.zeros((), dtype=x.dtype, device=x.device)
         slope = input_gradients(loss, input_gradient)
-        drawn = self._pieces(x, rng, slope, chunk)
-        sized = ((piece, len(piece.members), 1 << piece.group.level) for piece in drawn)
-        for pieces in packed(sized, chunk, _Piece.part):
-            if sum(piece.evaluations for piece in pieces) <= chunk:
-                _, _, losses = _evaluate(loss, pieces, x, xp=xp)
-                value, weights = self._solve(detach(losses), pieces, xp=xp)
-                backward(xp.sum(weights * losses) * (scale / n))
+        for draws in in_chunks(self._draws(x, rng, slope, chunk), chunk):
+            if len(draws) <= chunk:
+                losses = _losses(loss, draws.points, draws.index)
+                value, weights = self._solve(detach(losses), draws, n)
+                backward(weighted_sum(weights, losses) * scale)
             else:
-                value = self._backward_twice(loss, pieces[0], x, chunk, scale / n, xp=xp)
-            total = total + xp.astype(value, x.dtype, copy=False) / n
+                value = self._backward_twice(loss, draws, n, chunk, scale, xp=xp)
+            total = total + xp.astype(value, x.dtype, copy=False)
         return total
 
     def _backward_twice(
-        self, loss: Loss, piece: _Piece, x: Array, chunk: int, scale: float | Array, *, xp: Any
+        self, loss: Loss, draws: Draws, n: int, chunk: int, scale: float | Array, *, xp: Any
     ) -> Array:
-        points = xp.reshape(piece.points, (piece.evaluations, *x.shape[1:]))
-        index = _index([piece], x, xp=xp)
-        cuts = list(slices(piece.evaluations, chunk))
+        points, index = draws.points, draws.index
+        cuts = list(slices(len(draws), chunk))
         with without_gradient():
-            losses = xp.concat([_losses(loss, points[cut, ...], index[cut], xp=xp) for cut in cuts])
-        value, weights = self._solve(losses, [piece], xp=xp)
+            losses = xp.concat([_losses(loss, points[cut, ...], index[cut]) for cut in cuts])
+        value, weights = self._solve(losses, draws, n)
         for cut in cuts:
-            backward(xp.sum(weights[cut] * _losses(loss, points[cut, ...], index[cut], xp=xp)) * scale)
+            backward(weighted_sum(weights[cut], _losses(loss, points[cut, ...], index[cut])) * scale)
         return value
 
-    def _pieces(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[_Piece]:
-        """The perturbed points of all data points, in blocks that depend on nothing but the batch."""
-        xp = array_namespace(x)
-        groups = self.estimator.assign_levels(x.shape[0], rng, like=x)
-        prepared = self.proposal.prepare(self.ball, x, self.eta, slope, rng, chunk)
-        for group in groups:
-            step = max(1, _BLOCK >> group.level)
-            for start in range(0, len(group.members), step):
-                members = group.members[start : start + step]
-                index = xp.asarray(members, dtype=xp.int64, device=x.device)
-                points, log_weights = prepared.draw(index, 1 << group.level, rng)
-                eta = prepared.eta if isinstance(prepared.eta, (int, float)) else xp.take(prepared.eta, index)
-                yield _Piece(group, members, points, log_weights, eta)
+    def _draws(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[Draws]:
+        """The perturbed points of all data points."""
+        groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
+        return draw(groups, self.proposal.prepare(self.ball, x, self.eta, slope, rng, chunk), rng)
 
-    def _solve(self, losses: Array, pieces: list[_Piece], *, xp: Any) -> tuple[Array, Array]:
-        """The sum over the data points of their values, and the weights (M,) of all perturbed points."""
-        value, weights, start = xp.zeros((), dtype=losses.dtype, device=losses.device), [], 0
-        while start < losses.shape[0]:
-            group = pieces[0].group
-            same = [piece for piece in pieces if piece.group is group]
-            pieces = pieces[len(same) :]
-            stop = start + sum(piece.evaluations for piece in same)
-            rows = xp.reshape(losses[start:stop], (-1, 1 << group.level))
-            log_w = xp.astype(joined([piece.log_weights for piece in same]), rows.dtype, copy=False)
-            eta = same[0].eta
-            if not isinstance(eta, (int, float)):
-                eta = xp.astype(joined([piece.eta for piece in same]), rows.dtype, copy=False)
-            if not self.proposal.self_normalised:
-                rows = rows + (eta if isinstance(eta, (int, float)) else eta[:, None]) * log_w
-            values, signed = signed_weights(
-                rows,
-                eta,
-                self.divergence,
-                telescoping=group.telescoping,
-                log_p=log_w if self.proposal.self_normalised else None,
-            )
-            value = value + group.scale * xp.sum(values)
-            weights.append(group.scale * xp.reshape(signed, (-1,)))
-            start = stop
-        return value, xp.concat(weights)
+    def _solve(self, losses: Array, draws: Draws, n: int) -> tuple[Array, Array]:
+        """What these points add to the value of a batch of n data points, and to its weights."""
+        return solve(losses, draws, self.divergence, 1 / n, self_normalised=self.proposal.self_normalised)
 
 
-def _evaluate(loss: Loss, pieces: list[_Piece], x: Array, *, xp: Any) -> tuple[Array, Array, Array]:
-    """All perturbed points in a row, the data point of each, and their losses."""
-    points = joined([xp.reshape(piece.points, (piece.evaluations, *x.shape[1:])) for piece in pieces])
-    index = _index(pieces, x, xp=xp)
-    return points, index, _losses(loss, points, index, xp=xp)
-
-
-def _index(pieces: list[_Piece], x: Array, *, xp: Any) -> Array:
-    owners = [k for piece in pieces for k in piece.members for _ in range(1 << piece.group.level)]
-    return xp.asarray(owners, dtype=xp.int64, device=x.device)
-
-
-def _losses(loss: Loss, points: Array, index: Array, *, xp: Any) -> Array:
+def _losses(loss: Loss, points: Array, index: Array) -> Array:
     """loss(points, index), in single precision where it came in half: that cannot hold the weights."""
-
-    def single(x: Array, i: Array) -> Array:
-        f = loss(x, i)
-        if is_array_api_obj(f):
-            check_same_array_type("loss(x, i)", f, x, other="x")
-            half = f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating")
-            f = xp.astype(f, xp.float32) if half else f
-        return f
-
-    return evaluate(single if callable(loss) else loss, points, index)
+    return evaluate(loss, points, index, half=True)
 
 
 def _batch(x: Array, rng: Rng) -> int:
