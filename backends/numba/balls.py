@@ -82,17 +82,22 @@ def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
     if numbers is None or not numbers.flags.c_contiguous:
         return None
     n, d = numbers.shape[-2:]
-    return numbers.reshape(-1, n, d), _rows(z, (-1, d))
+    return numbers if numbers.ndim == 3 else numbers.reshape(-1, n, d), _rows(z, (-1, d))
 
 
 def _rows(x: Array, shape: tuple[int, ...]) -> Any:
-    return contiguous(as_numpy_view(x)).reshape(shape)
+    rows = contiguous(as_numpy_view(x))
+    return rows if rows.ndim == len(shape) else rows.reshape(shape)
 
 
 def _run(kernel: Any, numbers: Any, *arguments: Any) -> None:
-    # No numbers: it compiles and does nothing.
-    prepare(kernel, numbers.dtype, partial(kernel, numbers[:0], *arguments))
+    if (kernel, numbers.dtype) not in _ready:  # no numbers: it compiles and does nothing
+        prepare(kernel, numbers.dtype, partial(kernel, numbers[:0], *arguments))
+        _ready.add((kernel, numbers.dtype))
     kernel(numbers, *arguments)
+
+
+_ready: set[tuple[Any, Any]] = set()
 
 
 @compiled(SUMS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import isfinite, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, device, to_numpy, tracks_derivatives
+from phiball.backends import Array, Rng, array_namespace, detach, device, to_numpy, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.ragged import solve_ragged, worst_case_ragged
 from phiball.refimpl.inner.solvers import solve as inner_solve
@@ -44,6 +44,11 @@ class Draws:
     def __len__(self) -> int:
         return int(self.index.shape[0])
 
+    @property
+    def single(self) -> bool:
+        """Whether there is one group, with one point for each data point."""
+        return len(self.groups) == 1 and self.groups[0].level == 0
+
     def some(self, groups: list[LevelGroup], points: slice, rows: slice) -> Draws:
         """The data points of `groups`, which have these places among the points and the data points."""
         return Draws(
@@ -58,6 +63,9 @@ class Draws:
 def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[Draws]:
     """The perturbed points of all groups, in as few blocks as NUMBERS allows; data points are whole."""
     most = NUMBERS // max(1, prod(prepared.x.shape[1:]))
+    if sum(len(group.members) << group.level for group in groups) <= most:
+        yield _draw_block(groups, prepared, rng)
+        return
     sized = ((group, len(group.members), 1 << group.level) for group in groups)
     for block in packed(sized, max(1, most), _some_members):
         yield _draw_block(block, prepared, rng)
@@ -94,6 +102,9 @@ def solve(
 ) -> tuple[Array, Array]:
     """The sum over the data points of their values, and the weights (M,) of their points, times `share`."""
     xp = array_namespace(losses)
+    if draws.single:
+        value = mean_value(losses, draws, divergence, share, self_normalised=self_normalised)
+        return value, xp.full_like(losses, share * draws.groups[0].scale)
     eta, log_w = draws.eta, draws.log_weights
     if not isinstance(eta, (int, float)):
         eta = xp.astype(eta, losses.dtype, copy=False)
@@ -107,9 +118,6 @@ def solve(
     if len(draws.groups) > 1:
         return _solve_ragged(losses, draws.groups, eta, divergence, share, log_w)
     (group,) = draws.groups
-    share *= group.scale
-    if group.level == 0:  # one point has all the weight, whatever phi is
-        return share * _total(losses, losses, divergence), xp.full_like(losses, share)
     shape = (len(group.members), 1 << group.level)
     rows = xp.reshape(losses, shape)
     if group.telescoping or log_w is not None or tracks_derivatives(losses):
@@ -124,7 +132,23 @@ def solve(
     else:
         values, _, weights, _ = inner_solve(rows, _each(eta, shape[0], losses), None, divergence)
         value = _total(values, rows, divergence)
+    share *= group.scale
     return share * value, share * xp.reshape(weights, (-1,))
+
+
+def mean_value(
+    losses: Array, draws: Draws, divergence: Divergence, share: float, *, self_normalised: bool
+) -> Array:
+    """The value of `solve` where each data point has one point, with the gradient of the losses.
+
+    That point has all the weight, whatever phi is.
+    """
+    xp = array_namespace(losses)
+    share *= draws.groups[0].scale
+    value = share * _total(losses, losses, divergence)
+    if draws.log_weights is None or self_normalised:
+        return value
+    return value + share * xp.astype(xp.sum(draws.eta * draws.log_weights), losses.dtype, copy=False)
 
 
 def _solve_ragged(
@@ -177,7 +201,7 @@ def _each(eta: float | Array, n: int, like: Array) -> Array:
 def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values, or an error unless they are finite: then the losses are, too."""
     total = array_namespace(values).sum(values)
-    if not isfinite(float(total)):
+    if not isfinite(float(detach(total))):
         check_value(values, losses, divergence)
     return total
 

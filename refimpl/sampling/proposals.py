@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, prod
@@ -67,9 +68,9 @@ class Uniform:
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
         """Prepare the draws from the law, for data points x (N,) + event."""
-        how = {name: True for name in ("antithetic", "qmc") if getattr(self, name)}
+        how = {"antithetic": self.antithetic, "qmc": self.qmc} if self.antithetic or self.qmc else {}
         every = indices(x)
-        sample = law.sample
+        sample: Callable[..., Array] = law.sample
         if type(law) is Ball:
             law.check_box(detach(x))
             sample = law.draw  # x has been checked

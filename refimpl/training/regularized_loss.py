@@ -25,7 +25,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.draws import Draws, draw, in_chunks, solve, together
+from phiball.refimpl.sampling.draws import Draws, draw, in_chunks, mean_value, solve, together
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
 from phiball.refimpl.types import Estimator, Gradient, Law, Loss, Proposal
@@ -137,6 +137,9 @@ class RegularizedLoss:
         n = _batch(x, rng)
         draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
         losses = _losses(loss, draws.points, draws.index)
+        if draws.single:
+            normalised = self.proposal.self_normalised
+            return mean_value(losses, draws, self.divergence, 1 / n, self_normalised=normalised)
         value, weights = self._solve(detach(losses), draws, n)
         linear = weighted_sum(weights, losses)
         return value + (linear - detach(linear))  # adds 0, with the gradient of the estimator
