@@ -21,11 +21,12 @@ from phiball.backends.autograd import (
     differentiable_solve,
     differentiates,
     input_gradient,
+    is_traced,
     tracks_derivatives,
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.dispatch import kernel
+from phiball.backends.dispatch import kernel, kernel_memory
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
@@ -47,7 +48,9 @@ __all__ = [
     "ignore_float_warnings",
     "input_gradient",
     "is_array_api_obj",
+    "is_traced",
     "kernel",
+    "kernel_memory",
     "library",
     "rng",
     "threads",

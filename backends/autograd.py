@@ -112,6 +112,20 @@ def tracks_derivatives(*values: Any) -> bool:
     return any(torch.autograd.forward_ad.unpack_dual(x).tangent is not None for x in tensors)
 
 
+def is_traced(x: Any) -> bool:
+    """Whether `x` is a torch tensor whose numbers are not known yet: inside torch.func or torch.compile.
+
+    >>> import torch
+    >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
+    (False, [1.0, 1.0])
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return False
+    plain = type(x) in (torch.Tensor, torch.nn.Parameter)
+    return not plain or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
 ) -> tuple[Array, Array, Array, Array]:

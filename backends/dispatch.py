@@ -1,11 +1,15 @@
-"""`@kernel`: marks a reference function, for which a backend may have a faster one of the same name."""
+"""`@kernel` marks a reference function, for which a backend may have a faster one of the same name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
+
+from phiball.backends.arrays import Array, _is_torch
 from phiball.backends.selection import active
 
 P = ParamSpec("P")
@@ -38,3 +42,24 @@ def kernel(reference: Callable[P, R]) -> Callable[P, R]:
 
     cast(Any, dispatch).reference = reference
     return dispatch
+
+
+def kernel_memory(*arrays: Array | float | None) -> tuple[tuple[Any, ...], Callable[[Array], Array]]:
+    """The arrays as the kernels of the active backend read them, and what turns a result into one of theirs.
+
+    Kernels of the Numba backend read torch tensors in main memory as NumPy arrays on the same memory. A call
+    costs NumPy less than torch, so that whoever makes several is better off with these. All other arrays, and
+    what is not an array, stay as they are.
+
+    >>> import torch
+    >>> (x, eta), back = kernel_memory(torch.ones(2), 0.5)
+    >>> type(back(x)).__name__, eta
+    ('Tensor', 0.5)
+    """
+    tensors = [x for x in arrays if _is_torch(x)]
+    others = [x for x in arrays if not _is_torch(x) and hasattr(x, "shape")]
+    if not tensors or others or not active().kernels or any(x.device.type != "cpu" for x in tensors):
+        return arrays, lambda x: x
+    views = tuple(cast(Any, x).detach().numpy() if _is_torch(x) else x for x in arrays)
+    torch = import_module("torch")
+    return views, lambda x: torch.from_numpy(np.asarray(x))  # an array, where NumPy makes a number of it

@@ -6,58 +6,74 @@ torch.compile, which takes no function with a forward-mode rule, a custom operat
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any, Protocol
+from weakref import finalize, ref
 
 import torch
 
-Outputs = tuple[Any, Any, Any, Any]
+Outputs = tuple[Any, ...]
 
 
 class Rule(Protocol):
-    """A problem of (losses, eta, p) with the solution (value, mu, weights, gap), and its derivatives.
+    """A problem of (losses, setting, p) with a solution, and its derivatives.
 
-    `inputs` are (losses, eta, p) and `outputs` the solution. The products of the derivatives are written in
-    torch operations, which are differentiated for second derivatives.
+    `setting` is one number a row, such as eta. The solution is (value, ..., weights, gap), `outputs` tensors
+    of the shape of the rows, but for the weights, which have that of the losses. Derivatives are those of all
+    but the gap. Their products are written in torch operations, which are differentiated for second
+    derivatives; they are given the inputs (losses, setting, p), and the solution without value and gap.
     """
 
-    def validate(self, losses: Any, eta: Any, p: Any) -> None:
-        """Raise unless the types and shapes are right; the numbers are left to `solve`."""
+    outputs: int
 
-    def solve(self, losses: Any, eta: Any, p: Any) -> Outputs:
-        """(value, mu, weights, gap), whose shapes are losses.shape with or without the last axis."""
+    def validate(self, losses: Any, setting: Any, p: Any) -> None:
+        """Raise unless types and shapes are right, and a setting that is not a tensor is a valid number."""
+
+    def solve(self, losses: Any, setting: Any, p: Any) -> Outputs:
+        """The solution, after a check of the numbers."""
 
     def jvp(self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
-        """The derivatives of value, mu and weights along `tangents`, where None is zero."""
+        """The derivatives of the solution without the gap along `tangents`, where None is zero."""
 
     def vjp(
         self, inputs: tuple[Any, ...], outputs: tuple[Any, ...], factors: tuple[Any, ...], wanted: list[bool]
     ) -> Any:
-        """The gradients in the inputs that are `wanted`, for factors of value, mu and weights or None."""
+        """The gradients in the inputs that are `wanted`, for factors of the solution, or None."""
 
 
-class _Implicit(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(losses: Any, eta: Any, p: Any, rule: Rule) -> Outputs:
-        return rule.solve(losses, eta, p)
+class _Solver(torch.autograd.Function):  # type: ignore[misc]
+    """For eager mode, where one call is quicker than two."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        ctx.rule = inputs[3]
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[3])
-        ctx.save_for_backward(*inputs[:3], *output[1:3])
-        ctx.save_for_forward(*inputs[:3], *output[1:3])
+    def forward(ctx: Any, losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:
+        solution = rule.solve(losses, setting, p)
+        _keep(ctx, (losses, setting, p), solution)
+        ctx.rule = rule
+        ctx.save_for_forward(losses, setting, p, *solution[1:-1])
+        return solution
 
     @staticmethod
     def backward(ctx: Any, *factors: Any) -> Any:
-        saved = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        return *_gradients(ctx.rule, saved, factors, wanted), None
+        return *_gradients(ctx.rule, ctx, factors), None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         saved = ctx.saved_tensors
         return *ctx.rule.jvp(saved[:3], saved[3:], tangents[:3]), None
+
+
+class _Transformed(_Solver):
+    """The same for torch.func, which solves and saves in two calls."""
+
+    @staticmethod
+    def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:
+        return rule.solve(losses, setting, p)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        _keep(ctx, inputs[:3], output)
+        ctx.rule = inputs[3]
+        ctx.save_for_forward(*inputs[:3], *output[1:-1])
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
@@ -67,75 +83,115 @@ class _Implicit(torch.autograd.Function):  # type: ignore[misc]
             return x.expand(info.batch_size, *x.shape) if axis is None else x.movedim(axis, 0)
 
         batched = [first(x, axis) for x, axis in zip(inputs[:3], in_dims, strict=False)]
-        return _Implicit.apply(*batched, inputs[3]), (0, 0, 0, 0)
+        return _Transformed.apply(*batched, inputs[3]), (0,) * inputs[3].outputs
 
 
-def _gradients(rule: Rule, saved: Any, factors: Any, wanted: list[bool]) -> list[Any]:
-    if all(factor is None for factor in factors[:3]):
+def _keep(ctx: Any, inputs: tuple[Any, ...], solution: Outputs) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(solution[-1])
+    ctx.save_for_backward(*inputs, *solution[1:-1])
+
+
+def _gradients(rule: Rule, ctx: Any, factors: Any) -> list[Any]:
+    saved, wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
+    if all(factor is None for factor in factors[:-1]):
         return [None, None, None]
-    gradients = rule.vjp(saved[:3], saved[3:], factors[:3], wanted)
+    gradients = rule.vjp(saved[:3], saved[3:], factors[:-1], wanted)
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
-# A graph holds a number in the place of the rule. The rules live as long as the graphs, which no one counts.
-_rules: dict[tuple[Any, ...], int] = {}
-_numbered: list[Rule] = []
+# A graph holds a number in the place of the rule. What the rule is made of belongs to the function that was
+# compiled; here it is only referred to, so that it is freed with that.
+_numbers: dict[tuple[Any, ...], int] = {}
+_numbered: dict[int, tuple[Any, ...]] = {}
+_counter = count()
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _number(kind: Any, *parameters: Any) -> int:
-    key = (kind, *((type(x), x) if isinstance(x, bool) else (id(x),) for x in parameters))
-    if key not in _rules:
-        _rules[key] = len(_numbered)
-        _numbered.append(kind(*parameters))
-    return _rules[key]
+    key = (kind, *((type(x), x) if isinstance(x, (bool, float, int)) else (id(x),) for x in parameters))
+    if key not in _numbers:
+        number = _numbers[key] = next(_counter)
+        _numbered[number] = (kind, *map(_reference, parameters))
+        for x in parameters:
+            if not isinstance(x, (bool, float, int)):
+                finalize(x, _forget, key, number)
+    return _numbers[key]
 
 
-@torch.library.custom_op("phiball::implicit", mutates_args=())  # type: ignore[untyped-decorator]
-def _operator(
-    losses: torch.Tensor, eta: torch.Tensor, p: torch.Tensor | None, rule: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _numbered[rule].solve(losses.detach(), eta.detach(), None if p is None else p.detach())
+def _reference(x: Any) -> Any:
+    return (lambda: x) if isinstance(x, (bool, float, int)) else ref(x)
 
 
-@_operator.register_fake  # type: ignore[untyped-decorator]
-def _(losses: Any, eta: Any, p: Any, rule: int) -> Outputs:
-    rows = losses.shape[:-1]
-    return losses.new_empty(rows), losses.new_empty(rows), torch.empty_like(losses), losses.new_empty(rows)
+def _forget(key: tuple[Any, ...], number: int) -> None:
+    _numbers.pop(key, None)
+    _numbered.pop(number, None)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    ctx.rule = inputs[3]
-    ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(output[3])
-    ctx.save_for_backward(*inputs[:3], *output[1:3])
+def _rule(number: int) -> Rule:
+    kind, *references = _numbered.get(number, (None,))
+    parameters = [reference() for reference in references]
+    if kind is None or any(x is None for x in parameters):
+        raise RuntimeError(
+            "a compiled graph has outlived the divergence that it was compiled with; expected that the "
+            "divergence is kept for as long as the graph is used"
+        )
+    rule: Rule = kind(*parameters)
+    return rule
 
 
-def _backward(ctx: Any, *factors: Any) -> Any:
-    wanted = list(ctx.needs_input_grad[:3])
-    return *_gradients(_numbered[ctx.rule], ctx.saved_tensors, factors, wanted), None
+def _operator(outputs: int) -> Any:
+    """The custom operator for rules with that many outputs."""
+    tensors = ", ".join(["Tensor"] * outputs)
+
+    def solve(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+        return _rule(rule).solve(losses.detach(), setting.detach(), None if p is None else p.detach())
+
+    def fake(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
+        shapes = [losses.shape[:-1]] * outputs
+        shapes[-2] = losses.shape
+        return tuple(losses.new_empty(shape) for shape in shapes)
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+        _keep(ctx, inputs[:3], output)
+        ctx.rule = inputs[3]
+
+    def backward(ctx: Any, *factors: Any) -> Any:
+        return *_gradients(_rule(ctx.rule), ctx, factors), None
+
+    operator = torch.library.custom_op(
+        f"phiball::implicit{outputs}",
+        solve,
+        mutates_args=(),
+        schema=f"(Tensor losses, Tensor setting, Tensor? p, int rule) -> ({tensors})",
+    )
+    operator.register_fake(fake)
+    operator.register_autograd(backward, setup_context=save)
+    return operator
 
 
-_operator.register_autograd(_backward, setup_context=_save)
+_OPERATORS = {outputs: _operator(outputs) for outputs in (4, 5)}
 
 
-def solve(kind: Any, parameters: tuple[Any, ...], losses: Any, eta: Any, p: Any) -> Outputs:
+def solve(kind: Any, parameters: tuple[Any, ...], losses: Any, setting: Any, p: Any) -> Outputs:
     """Solve the problem of the rule kind(*parameters); the result carries derivatives."""
     compiling = torch.compiler.is_compiling()
     if not compiling:
         rule = kind(*parameters)
-        rule.validate(losses, eta, p)
+        rule.validate(losses, setting, p)
     rows = losses.shape[:-1]
-    if not isinstance(eta, torch.Tensor):
-        eta = torch.full(rows, float(eta), dtype=losses.dtype, device=losses.device)
-    eta = eta.to(losses.dtype).expand(rows)
+    if not isinstance(setting, torch.Tensor):
+        setting = torch.full(rows, float(setting), dtype=losses.dtype, device=losses.device)
+    setting = setting.to(losses.dtype).expand(rows)
     if p is not None:
         if p.shape[-1] != losses.shape[-1]:  # which would be broadcast
             raise ValueError("p and losses have last axes of different lengths; expected the same")
         p = p.to(losses.dtype).expand(losses.shape)
     solution: Outputs
     if compiling:
-        solution = _operator(losses, eta, p, _number(kind, *parameters))
+        solution = _OPERATORS[kind.outputs](losses, setting, p, _number(kind, *parameters))
     else:
-        solution = _Implicit.apply(losses, eta, p, rule)
+        transformed = torch._C._are_functorch_transforms_active()
+        function = _Transformed if transformed else _Solver
+        solution = function.apply(losses, setting, p, rule)
     return solution

@@ -11,6 +11,7 @@ from phiball.refimpl.inner.solvers import solve
 from phiball.refimpl.numerics import tolerance
 
 _STEPS = 300  # far above the 30 or so that are needed; bounds the loop on NaN
+_POLISH = 8  # steps for eta after the value is exact, which is flat in eta
 _CLOSE = 1e-6  # a cost this close to the radius, relatively, is that of the root and not of a jump beside it
 
 
@@ -64,32 +65,36 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
         reference = _Side(near.eta, mean, zero, zero, law)
         short = near.cost > radius
         far, near = _choose(short, near, far), _choose(short, reference, near)
-        tried, rest = far, 2  # steps that polish eta, in which the value is flat
+        rest = _POLISH
         for step in range(_STEPS):
             share = _share(far, near, radius)
             lower = near.gain + share * (far.gain - near.gain)
-            met = (upper - lower <= target) | idle
-            ended = near.eta <= far.eta * (1 + 4 * eps)
-            rest = rest - 1 if xp.all(met | ended) else 2
-            if rest == 0 or xp.all(ended | idle):
+            miss = xp.minimum(xp.abs(far.cost - radius), xp.abs(near.cost - radius))
+            ended = (near.eta <= far.eta * (1 + 4 * eps)) | (miss <= 4 * eps * radius) | idle
+            rest = rest - 1 if xp.all(ended | (upper - lower <= target)) else _POLISH
+            if rest == 0 or xp.all(ended):
                 break
             jump = far.cost - near.cost
             crossing = (far.gain - near.gain) / xp.where(jump > 0, jump, xp.ones_like(jump))
             halfway = xp.sqrt(far.eta) * xp.sqrt(near.eta)
-            newton = tried.eta * xp.exp(xp.log(radius / tried.cost) * tried.cost / tried.slope)
+            best = _choose(xp.abs(far.cost - radius) < xp.abs(near.cost - radius), far, near)
+            newton = best.eta * xp.exp(xp.log(radius / best.cost) * best.cost / best.slope)
             new = _inside(newton, far, near, _inside(crossing, far, near, halfway))
-            new = halfway if step % 3 == 2 and rest == 2 else new
-            tried = _at(f, xp.where(ended | idle, eta, new), p, law, c)
+            new = halfway if step % 3 == 2 and rest == _POLISH else new
+            tried = _at(f, xp.where(ended, eta, new), p, law, c)
             eta, upper = _smaller(eta, upper, tried, radius)
-            far = _choose(~(ended | idle) & (tried.cost > radius), tried, far)
-            near = _choose(~(ended | idle) & (tried.cost <= radius), tried, near)
-        miss = radius
-        # Where one of the two is the root, it is a better multiplier than the flat bottom of the value shows.
+            far = _choose(~ended & (tried.cost > radius), tried, far)
+            near = _choose(~ended & (tried.cost <= radius), tried, near)
+        # Where one of the two is the root, it is a better multiplier than the flat bottom of the value shows,
+        # and its weights are what belongs to that.
+        weights = near.weights + share[:, None, None] * (far.weights - near.weights)
+        miss = _CLOSE * radius
         for side in (far, near):
-            root = xp.abs(side.cost - radius) <= _CLOSE * radius
-            closer = root & (xp.abs(side.cost - radius) <= xp.abs(miss))
-            eta, miss = xp.where(closer, side.eta, eta), xp.where(closer, side.cost - radius, miss)
-    weights = near.weights + share[:, None, None] * (far.weights - near.weights)
+            closer = xp.abs(side.cost - radius) <= miss
+            eta, miss = xp.where(closer, side.eta, eta), xp.where(closer, xp.abs(side.cost - radius), miss)
+            exact = closer & (miss <= 16 * eps * radius)
+            lower = xp.where(exact, side.gain, lower)
+            weights = xp.where(exact[:, None, None], side.weights, weights)
     return Budgeted(eta, upper, lower, weights, idle)
 
 
@@ -99,7 +104,7 @@ def _at(f: Array, eta: Array, p: Array | None, law: Array, c: Divergence) -> _Si
     _, mu, weights, _ = solve(f, rows, p, c)
     charged, zero = law > 0, xp.zeros_like(f)
     ratio = xp.where(charged, weights / xp.where(charged, law, xp.ones_like(law)), xp.ones_like(f))
-    cost = xp.sum(xp.where(charged, law * c.phi(ratio), zero), axis=-1)
+    cost = xp.sum(xp.where(charged, law * _phi(ratio, c), zero), axis=-1)
     s = (f - mu[..., None]) / rows[..., None]
     bend = xp.where(charged & (weights > 0), law * c.d2conj(s), zero)
     total = xp.sum(bend, axis=-1, keepdims=True)
@@ -107,6 +112,15 @@ def _at(f: Array, eta: Array, p: Array | None, law: Array, c: Divergence) -> _Si
     slope = -xp.sum(xp.where(bend > 0, bend * (s - centre) ** 2, zero), axis=-1)
     gain = xp.sum(weights * f, axis=-1)
     return _Side(eta, *(xp.mean(x, axis=-1) for x in (gain, cost, slope)), weights)
+
+
+def _phi(ratio: Array, c: Divergence) -> Array:
+    """phi, where a ratio at the end of its domain may have fallen outside by rounding."""
+    xp = array_namespace(ratio)
+    phi, tol = c.phi(ratio), tolerance(ratio)
+    if xp.all(phi < inf):
+        return phi
+    return xp.minimum(phi, xp.minimum(c.phi(ratio * (1 - tol)), c.phi(ratio * (1 + tol))))
 
 
 def _smaller(eta: Array, upper: Array, side: _Side, radius: Array) -> tuple[Array, Array]:

@@ -8,15 +8,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
-from phiball.backends import Array, array_namespace, detach, ignore_float_warnings
+from phiball.backends import (
+    Array,
+    array_namespace,
+    detach,
+    differentiable_solve,
+    ignore_float_warnings,
+    kernel_memory,
+    tracks_derivatives,
+)
 from phiball.refimpl.inner.budget import spend
+from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
+from phiball.refimpl.inner.derivatives import Triple
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
 from phiball.refimpl.inner.solvers import dual_shifted, shifted, solve
+from phiball.refimpl.inner.worst_case import check_value
 from phiball.refimpl.numerics import add_up, tolerance
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import valid_finite, valid_losses, valid_p, valid_radius
+from phiball.refimpl.validation import (
+    check_p,
+    check_radius,
+    valid_finite,
+    valid_losses,
+    valid_p,
+    valid_radius,
+)
 
 Solution = tuple[Array, Array, Array, Array, Array]
 
@@ -77,25 +96,61 @@ def constrained_worst_case(
     >>> bool(abs(solution.gap) < 1e-15)
     True
     """
+    if tracks_derivatives(losses, radius, p):
+        return ConstrainedWorstCase(*differentiable_solve(_Rule, (divergence,), losses, radius, p))
     return ConstrainedWorstCase(*_solve(losses, radius, divergence, p))
 
 
 def _solve(losses: Array, radius: float | Array, divergence: Divergence, p: Array | None) -> Solution:
     valid_divergence(divergence)
-    valid_losses(losses)
-    f, law = detach(losses), None if p is None else detach(p)
-    r, law = valid_radius(detach(radius), f), valid_p(law, f)
-    xp = array_namespace(f)
-    if law is not None:
-        valid_finite("losses", f)
-    solution = solve_constrained(f, r, law, divergence)
-    if not xp.all(xp.isfinite(solution[0])):
-        valid_finite("losses", f)
-        raise ValueError(
-            f"losses, radius and {divergence.name} give a value that is not finite in {f.dtype}; expected "
-            "losses whose range it holds, and a divergence without fault (check_divergence)"
-        )
-    return solution
+    arrays, back = (detach(losses), detach(radius), detach(p)), _same
+    if divergence.family is not None:  # else its functions expect the library of the losses
+        arrays, back = kernel_memory(*arrays)
+    f, radius, p = arrays
+    valid_losses(f)
+    radius, p = valid_radius(radius, f), valid_p(p, f)
+    if p is not None:
+        valid_finite("losses", f)  # also where p is zero
+    value, eta, mu, weights, gap = solve_constrained(f, radius, p, divergence)
+    check_value(value, f, divergence, "radius")
+    return back(value), back(eta), back(mu), back(weights), back(gap)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """How a library that differentiates solves the problem, and differentiates the solution."""
+
+    divergence: Divergence
+    outputs: ClassVar[int] = 5
+
+    def validate(self, losses: Array, radius: float | Array, p: Array | None) -> None:
+        valid_divergence(self.divergence)
+        valid_losses(losses)
+        check_radius(radius, losses)
+        if p is not None:
+            check_p(p, losses)
+
+    def solve(self, losses: Array, radius: Array, p: Array | None) -> Solution:
+        return _solve(losses, radius, self.divergence, p)
+
+    def jvp(
+        self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
+    ) -> tuple[Array, Array, Array, Array]:
+        return SolvedConstrained(self.divergence, *inputs, *outputs).jvp(*tangents)
+
+    def vjp(
+        self,
+        inputs: tuple[Array, ...],
+        outputs: tuple[Array, ...],
+        factors: tuple[Array, ...],
+        wanted: list[bool],
+    ) -> Triple:
+        value, eta, mu, weights = factors
+        return SolvedConstrained(self.divergence, *inputs, *outputs).vjp(value, eta, mu, weights, wanted)
 
 
 def solve_constrained(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solution:

@@ -49,8 +49,8 @@ class Solved:
         """The derivatives of value, mu and weights along a direction; None stands for zero."""
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            point, local = _Point(self), _Local(self)
-            q, r, a, b = point.q, local.curvature, local.takes, local.moves
+            at = Local(self)
+            q, r, a, b = at.q, at.curvature, at.takes, at.moves
             e = self.eta[..., None]
             value, mu, T = xp.zeros_like(self.mu), xp.zeros_like(self.mu), xp.zeros_like(q)
             if df is not None:
@@ -58,50 +58,45 @@ class Solved:
                 mu = mu + xp.sum(b * df, axis=-1)
                 T = T + r / e * (df - xp.sum(a * df, axis=-1, keepdims=True))
             if deta is not None:
-                value = value - point.cost() * deta
-                mu = mu + local.mu_in_eta * deta
-                T = T - r / e * local.distance * deta[..., None]
+                value = value - at.cost() * deta
+                mu = mu + at.mu_in_eta * deta
+                T = T - r / e * at.distance * deta[..., None]
             if dp is not None:
-                dq = (dp - q * xp.sum(dp, axis=-1, keepdims=True)) / point.total
-                # A direction that leaves p_i = 0 where it is does not meet an infinite derivative there.
-                still = (q == 0) & (dp == 0)
-                zero = xp.zeros_like(dq)
-                density = xp.where(still, zero, local.density * dq)
-                value = value + self.eta * xp.sum(xp.where(still, zero, point.conj() * dq), axis=-1)
-                mu = mu + local.softness * xp.sum(density, axis=-1)
+                density, conj = at.along(dp, at.density, at.conj())
+                value = value + self.eta * xp.sum(conj, axis=-1)
+                mu = mu + at.softness * xp.sum(density, axis=-1)
                 T = T + density
             return value, mu, T - a * xp.sum(T, axis=-1, keepdims=True)
 
     def vjp(self, value: Array | None, mu: Array | None, weights: Array | None, wanted: list[bool]) -> Triple:
         """The gradients in f, eta and p, as far as `wanted`, of a sum of the three with given factors."""
+        in_f = None if value is None else value[..., None] * self.weights
+        if mu is None and weights is None and not wanted[1] and not wanted[2]:
+            return in_f, None, None  # as in training: Danskin's theorem
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            point = _Point(self)
-            in_f = xp.zeros_like(self.f) if value is None else value[..., None] * self.weights
-            in_eta = xp.zeros_like(self.mu) if value is None or not wanted[1] else -value * point.cost()
-            in_q = xp.zeros_like(self.f)
+            point = Point(self) if mu is None and weights is None else Local(self)
+            in_f = xp.zeros_like(self.f) if in_f is None else in_f
+            in_eta, in_q = xp.zeros_like(self.mu), xp.zeros_like(self.f)
+            if value is not None and wanted[1]:
+                in_eta = -value * point.cost()
             if value is not None and wanted[2]:
                 in_q = (value * self.eta)[..., None] * point.conj()
-            if mu is not None or weights is not None:
-                local = _Local(self)
-                r, a = local.curvature / self.eta[..., None], local.takes
+            if isinstance(point, Local):
+                r, a = point.curvature / self.eta[..., None], point.takes
                 if mu is not None:
-                    in_f = in_f + mu[..., None] * local.moves
-                    in_eta = in_eta + mu * local.mu_in_eta
-                    in_q = in_q + (mu * local.softness)[..., None] * local.density
+                    in_f = in_f + mu[..., None] * point.moves
+                    in_eta = in_eta + mu * point.mu_in_eta
+                    in_q = in_q + (mu * point.softness)[..., None] * point.density
                 if weights is not None:
                     T = weights - xp.sum(a * weights, axis=-1, keepdims=True)
                     in_f = in_f + r * T - a * xp.sum(r * T, axis=-1, keepdims=True)
-                    in_eta = in_eta - xp.sum(r * local.distance * T, axis=-1)
-                    in_q = in_q + local.density * T
-            if not wanted[2]:
-                return in_f, in_eta, None
-            q = point.q
-            mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)
-            return in_f, in_eta, (in_q - mean) / point.total
+                    in_eta = in_eta - xp.sum(r * point.distance * T, axis=-1)
+                    in_q = in_q + point.density * T
+            return in_f, in_eta, point.in_p(in_q) if wanted[2] else None
 
 
-class _Point:
+class Point:
     """What the value needs: the law q, and phi and phi* at the solution, both of the centred divergence."""
 
     def __init__(self, solved: Solved) -> None:
@@ -131,15 +126,34 @@ class _Point:
         """phi*(s_i), up to a constant that the rescaling of p removes."""
         return self.c.conj(self.argument())
 
+    def along(self, dp: Array, *factors: Array) -> list[Array]:
+        """Each factor times the direction dq that dp gives the law q."""
+        xp = array_namespace(dp)
+        dq = (dp - self.q * xp.sum(dp, axis=-1, keepdims=True)) / self.total
+        # A direction that leaves p_i = 0 where it is does not meet an infinite derivative there.
+        still = (self.q == 0) & (dp == 0)
+        return [xp.where(still, xp.zeros_like(dq), factor * dq) for factor in factors]
 
-class _Local(_Point):
+    def in_p(self, in_q: Array) -> Array:
+        """The gradient in p, which is rescaled to q, of what has the gradient `in_q` in q."""
+        xp = array_namespace(in_q)
+        q = self.q
+        mean = xp.sum(xp.where(q > 0, q * in_q, xp.zeros_like(q)), axis=-1, keepdims=True)
+        return (in_q - mean) / self.total
+
+
+class Local(Point):
     """What mu and the weights need beyond that.
 
     - `density`: phi*'(s_i); `curvature`: r; `distance`: (f_i - sum a_j f_j)/eta.
     - `takes`: a, how the losses share the mass that the others give up.
     - `moves`: the derivative of mu in f, which is a unless mu is not unique.
     - `mu_in_eta`, and `softness`: the derivative of mu in eta, and eta/(sum r).
+    - `levels`: None, or (t, l, mask): where the mask holds, phi is straight at the losses of two levels,
+      which can exchange mass at a fixed price; t and l are the law q on the upper and the lower of them.
     """
+
+    levels: tuple[Array, Array, Array] | None = None
 
     def __init__(self, solved: Solved) -> None:
         super().__init__(solved)
@@ -166,6 +180,7 @@ class _Local(_Point):
             between = (1 - share) * largest + share * self._share(charged & (self.g == low))
             inside = -share * low < solved.eta[..., None]
             self._kinked(largest, xp.where(inside, between, largest))
+            self.levels = largest, self._lowest_live(), low < 0
         else:
             self._any_divergence()
         near = self.g - xp.sum(self.takes * self.g, axis=-1, keepdims=True)
@@ -212,6 +227,10 @@ class _Local(_Point):
         self.moves = xp.where(
             any_held, at_held, xp.where(bent, r / safe, self._share(charged & (self.g == 0)))
         )
+        highest = xp.max(xp.where(held, self.g, xp.full_like(zero, -xp.inf)), axis=-1, keepdims=True)
+        lowest = xp.min(xp.where(held, self.g, xp.full_like(zero, xp.inf)), axis=-1, keepdims=True)
+        upper, lower = self._share(held & (self.g == highest)), self._share(held & (self.g == lowest))
+        self.levels = upper, lower, any_held & (lowest < highest)
         free = bent & ~any_held
         self.softness = solved.eta * xp.where(free, 1 / safe, xp.zeros_like(total))[..., 0]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import ClassVar
 
 from phiball.backends import (
     Array,
@@ -17,6 +18,7 @@ from phiball.backends import (
     detach,
     differentiable_solve,
     ignore_float_warnings,
+    kernel_memory,
     tracks_derivatives,
 )
 from phiball.refimpl.inner.derivatives import Solved, Triple
@@ -117,28 +119,34 @@ def worst_case(
 def _solve(
     losses: Array, eta: float | Array, divergence: Divergence, p: Array | None, *, check: bool
 ) -> tuple[Array, Array, Array, Array]:
-    f = detach(losses)
     valid_divergence(divergence)
+    arrays, back = (detach(losses), detach(eta), detach(p)), _same
+    if divergence.family is not None:  # else its functions expect the library of the losses
+        arrays, back = kernel_memory(*arrays)
+    f, eta, p = arrays
     valid_losses(f)
-    eta = valid_eta(detach(eta), f)
+    eta = valid_eta(eta, f)
     if p is not None:
-        p = detach(p)
         check_p(p, f)
         p = array_namespace(f).astype(p, f.dtype, copy=False)
     value, mu, weights, gap = solve(f, eta, p, divergence)
     if check:
         check_value(value, f, divergence)
-    return value, mu, weights, gap
+    return back(value), back(mu), back(weights), back(gap)
 
 
-def check_value(value: Array, losses: Array, divergence: Divergence) -> None:
+def _same(x: Array) -> Array:
+    return x
+
+
+def check_value(value: Array, losses: Array, divergence: Divergence, setting: str = "eta") -> None:
     """Raise unless the values are finite; a loss that is not leaves a value that is not."""
     xp = array_namespace(value)
     if not xp.all(xp.isfinite(value)):
         valid_finite("losses", losses)
         raise ValueError(
-            f"losses, eta and {divergence.name} give a value that is not finite in {losses.dtype}; expected "
-            "losses whose range it holds, and a divergence without fault (check_divergence)"
+            f"losses, {setting} and {divergence.name} give a value that is not finite in {losses.dtype}; "
+            "expected losses whose range it holds, and a divergence without fault (check_divergence)"
         )
 
 
@@ -148,6 +156,7 @@ class _Rule:
 
     divergence: Divergence
     check: bool
+    outputs: ClassVar[int] = 4
 
     def validate(self, losses: Array, eta: float | Array, p: Array | None) -> None:
         valid_divergence(self.divergence)
