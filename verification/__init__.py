@@ -14,18 +14,24 @@ if find_spec("hypothesis") is None:
         name="hypothesis",
     )
 
-from phiball.verification.framework.claim import Claim, Result, claim, unchecked
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
+from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import all_claims, find, run
 from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
 from phiball.verification.solver_check.verify_solver import verify_solver
 
 __all__ = [
+    "Assessment",
     "Claim",
+    "Consequence",
     "Curve",
     "Evidence",
+    "Kind",
     "Outcome",
     "Quantity",
+    "Reading",
     "Result",
     "SolverCheck",
     "SolverReport",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf
 
-from phiball.verification.framework.claim import Claim, Result, claim, unchecked
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
+from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.result import Result
 
 CURVE = Curve(
     "bias <of> the estimate",
@@ -17,6 +19,10 @@ CURVE = Curve(
     (0.5, 0.26, 0.12, 0.063, 0.03),
     (2.0, 1.0, 0.5, 0.25, 0.125),
 )
+
+
+OPEN = Assessment(Kind.OPEN, Consequence.NONE, "There are no numbers.")
+FALSE = Assessment(Kind.FALSE, Consequence.RESULT, "It fails for f = (0, 1).", follows=("D2",))
 
 
 def made_up() -> list[Claim]:
@@ -45,6 +51,14 @@ def made_up() -> list[Claim]:
         quote="phi* is <strictly> convex",
         correction="phi* is convex; mu* need not be unique",
         corrected=r"\{\mu : \phi^*(\mu) < \infty\}",
+        remark="phi* is <closed>",
+        assessment=Assessment(
+            Kind.IMPRECISE,
+            Consequence.REPAIR,
+            "mu* is not <unique>.",
+            reading="convex is strictly convex",
+            others=(Reading("convex is convex", "true & well known"),),
+        ),
     )
     def corrected() -> Evidence:
         """phi* is convex."""
@@ -52,7 +66,15 @@ def made_up() -> list[Claim]:
 
     corrected.counterexample(margin=0.5)(lambda: Evidence(1.0, 0.0, "f = (0, 1): 1 | not 0"))
 
-    @claim("Lemma 9", id="G1", section=4, verdict=Verdict.REFUTED, correction="nothing", formula=r"\frac{1")
+    @claim(
+        "Lemma 9",
+        id="G1",
+        section=4,
+        verdict=Verdict.REFUTED,
+        correction="nothing",
+        formula=r"\frac{1",
+        assessment=FALSE,
+    )
     def refuted() -> Evidence:
         """Is false."""
         return Evidence(inf, 0.0, "f = (0, 1)")
@@ -69,7 +91,7 @@ def made_up() -> list[Claim]:
         """Breaks."""
         raise ZeroDivisionError("by <nought>")
 
-    @unchecked("Figure 9", id="S9", section=6, reason="no data", correction="it is good")
+    @unchecked("Figure 9", id="S9", section=6, reason="no data", correction="it is good", assessment=OPEN)
     def silent() -> None:
         """It is best."""
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import use
 from phiball.verification import oracles
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.runner import BEYOND, GROUPS, SECTIONS, all_claims, find, run
@@ -24,6 +25,7 @@ from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report.files import circumstances, write_report
 from phiball.verification.report.words import summary
+from tests.support import paper
 
 CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
@@ -91,7 +93,62 @@ def test_every_claim_has_a_mutant_and_what_its_verdict_needs() -> None:
         needs_more = entry.verdict is not Verdict.HOLDS
         assert bool(entry.correction) == needs_more, entry.id
         assert bool(entry.counterexamples) == needs_more, entry.id
-        assert bool(entry.quote) == needs_more, entry.id
+
+
+def test_what_does_not_hold_has_a_quotation_and_is_assessed() -> None:
+    ids = {entry.id: entry for entry in all_claims()}
+    for entry in ids.values():
+        fault = entry.assessment
+        assert (fault is None) == (entry.verdict is Verdict.HOLDS), entry.id
+        if fault is not None:
+            assert entry.quote, entry.id
+            assert len(fault.why) > 30, entry.id
+            assert fault.why.endswith("."), entry.id
+            assert all(ids[source].assessment is not None for source in fault.follows), entry.id
+
+
+def test_an_assessment_of_a_reading_names_the_other_readings() -> None:
+    with pytest.raises(ValueError, match="reading is 'log is natural' and others is"):
+        Assessment(Kind.IMPRECISE, Consequence.NONE, "why", reading="log is natural")
+    other = Reading("log is to base 2", "true")
+    fault = Assessment(Kind.IMPRECISE, Consequence.NONE, "why", reading="log is natural", others=(other,))
+    assert not fault.as_stated
+    assert fault.severity < Assessment(Kind.FALSE, Consequence.NONE, "why").severity
+
+
+def test_parts_are_lines_of_an_entry_in_their_own_section() -> None:
+    ids = {entry.id: entry for entry in all_claims()}
+    parts = [entry for entry in ids.values() if entry.part_of]
+    assert {"C4-gamma", "C4-normalised", "D7-half"} <= {entry.id for entry in parts}
+    for entry in parts:
+        head = ids[entry.part_of]
+        assert (head.part_of, head.section) == ("", entry.section), entry.id
+
+
+QUOTED = {entry.id: entry.quote for entry in all_claims() if entry.quote}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_quotation_stands_in_the_paper(name: str) -> None:
+    if (tex := paper.source()) is None:
+        pytest.skip("PHIBALL_PAPER names no source of the paper")
+    assert paper.is_quoted(QUOTED[name], tex)
+
+
+@pytest.mark.parametrize(
+    ("quote", "quoted"),
+    [
+        (r"we find $a\le b$", True),
+        ("we find [...] holds", True),
+        ("holds [...] we find", False),
+        (r"we find $a<b$", False),
+        ("we found", False),
+        ("we find [...] ", False),
+    ],
+)
+def test_quotation_is_compared_word_by_word(quote: str, quoted: bool) -> None:
+    text = paper.without_comments("so we~find % not this\n\\[ a\\le b \\label{Eq:x} \\]\nholds.")
+    assert paper.is_quoted(quote, text) is quoted
 
 
 def test_what_cannot_be_checked_says_why() -> None:
@@ -101,6 +158,8 @@ def test_what_cannot_be_checked_says_why() -> None:
         assert len(entry.reason) > 40, entry.id
         result = entry.run()
         assert (result.verdict, result.reason) == (Verdict.UNCHECKED, entry.reason)
+        assert not result.error
+    assert "of 40 draws from the printed law, 0 have" in UNCHECKED["Q2-area"].run().note
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -112,7 +171,7 @@ def test_every_statement_of_the_paper_has_its_claim(name: str) -> None:
 def test_a_claim_belongs_to_the_section_of_its_package_or_the_one_it_names() -> None:
     counts = Counter(entry.section for entry in all_claims())
     assert list(counts) == list(SECTIONS)
-    assert counts[BEYOND] == 53
+    assert counts[BEYOND] == 71
     assert find("A1")[0].section == "2"
     assert find("T8")[0].section == BEYOND
     assert small(Verdict.HOLDS, 0.0).section == "2"
@@ -271,7 +330,7 @@ def test_find_by_id_words_and_section() -> None:
     assert [entry.id for entry in find("c4")] == ["C4"]
     assert [entry.id for entry in find("strong_duality")] == ["A1"]
     assert [entry.id for entry in find("gap_of_normal")] == ["C4-gap"]
-    assert [entry.id for entry in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5"]
+    assert [entry.id for entry in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5", "E7"]
     assert {entry.section for entry in find(section=3)} == {"3"}
     assert find(section="3") == find(section=3)
     assert {entry.section for entry in find(section="beyond")} == {BEYOND}

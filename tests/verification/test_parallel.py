@@ -18,8 +18,8 @@ import pytest
 from phiball.backends import use
 from phiball.backends.processes import Lost, cores, run_in_processes
 from phiball.verification.framework import runner
-from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import find, run
 from phiball.verification.report.json import to_json
 from tests.support import worker_tasks

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Evidence
+from phiball.verification.framework.result import Result
 from phiball.verification.report import terminal
 from phiball.verification.report.errata import errata
 from phiball.verification.report.files import circumstances
@@ -95,12 +95,12 @@ def test_every_field_of_a_result_has_one_word_that_all_reports_use() -> None:
     (row, *_) = json.loads(to_json(RESULTS, ABOUT))["claims"]
     assert {word.replace(" ", "_") for word in WORDS.values()} | {"as_recorded"} == set(row)
     page, text = PAGE.lower(), to_markdown(RESULTS, ABOUT)
-    for word in ("counterexample", "correction", "assumptions", "largest violation", "recorded verdict"):
+    for word in ("counterexamples", "correction", "assumptions", "largest violation", "recorded verdict"):
         assert word in WORDS.values()
         assert word in page
         assert word in text
     for result in RESULTS:
-        assert all(word in (*WORDS.values(), "DIFFERS") for word in remarks(result))
+        assert all(word in (*WORDS.values(), "DIFFERS", "kind", "why") for word in remarks(result))
         assert full_name(result) in PAGE
         assert f"### {result.id} `{result.name}`: " in text
 

@@ -11,66 +11,13 @@ from typing import Any, TypeVar
 
 from hypothesis.strategies import SearchStrategy
 
+from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.framework.search import Search, Statement, evidence_of
 
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of one run of a claim.
-
-    - `name`: that of the statement's function; with `id` it names the claim to a user: A1 strong_duality.
-    - `verdict` was reached by execution, `recorded` is what the claim expects.
-    - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
-    - `counterexample`: the printed statement's, with its numbers as computed.
-    - `found`: the smallest example on which the statement itself fails.
-    - `error`: why no verdict was reached, if something other than a violation stopped the run.
-    - `error_level`: the chance that a true statement fails by bad luck; 0 for what is not statistical.
-    - `reason`: why the statement cannot be checked, if that is the verdict.
-    - `curves`: what was measured over scales, with the bounds stated.
-
-    The texts are those of `claim`.
-
-    >>> from phiball.verification import find
-    >>> find("C7")[0].run().verdict.value
-    'holds as corrected'
-    """
-
-    id: str
-    name: str
-    label: str
-    section: str
-    title: str
-    formula: str
-    assumptions: str
-    quote: str
-    correction: str
-    corrected: str
-    verdict: Verdict
-    recorded: Verdict
-    reason: str
-    error_level: float
-    violation: float
-    tolerance: float
-    note: str
-    examples: int
-    counterexample: str
-    found: str
-    error: str
-    curves: tuple[Curve, ...]
-    seconds: float
-
-    def __repr__(self) -> str:
-        numbers = f"violation={self.violation:.3g}, tolerance={self.tolerance:.3g}, examples={self.examples}"
-        return f"Result({self.id} {self.name}: {self.verdict}, {numbers})"
-
-    @property
-    def as_recorded(self) -> bool:
-        """Whether the verdict reached is the recorded one."""
-        return self.verdict is self.recorded
 
 
 @dataclass(frozen=True)
@@ -99,7 +46,8 @@ class Claim:
     - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
     - it fails, and the attached counterexamples stand: it is refuted.
 
-    A statement that no run can check carries its `reason` instead, and is reported with it. In any other case
+    A statement that no run can check carries its `reason` instead, and is reported with it, and with what its
+    function sees, if that returns evidence. In any other case
     (an error, a NaN, no example, a counterexample that does not stand) no verdict is reached.
 
     >>> from phiball.verification import find
@@ -117,6 +65,9 @@ class Claim:
     quote: str
     correction: str
     corrected: str
+    remark: str
+    assessment: Assessment | None
+    part_of: str
     reason: str
     error_level: float
     any_solver: bool
@@ -202,6 +153,8 @@ class Claim:
                 holds = search.run(
                     self.statement, self.strategies, tested, examples=count, seed=seed, shrink=shrink
                 )
+            elif isinstance(seen := self.statement(), Evidence):
+                search.worst = seen
             if search.worst is None and not self.reason:
                 error = "no example was checked"
             texts, stands = self.violated(tested)
@@ -215,7 +168,7 @@ class Claim:
             verdict = Verdict.REFUTED
         else:
             verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
-        return self._result(search, verdict, "; ".join(texts), error, perf_counter() - began)
+        return self._result(search, verdict, texts, error, perf_counter() - began)
 
     def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
         """What the counterexamples show, in words, and whether each violates what the paper prints."""
@@ -232,10 +185,10 @@ class Claim:
 
     def failed(self, error: str) -> Result:
         """The result of a run that was lost, with the reason."""
-        return self._result(Search(), Verdict.UNDECIDED, "", error, 0.0)
+        return self._result(Search(), Verdict.UNDECIDED, [], error, 0.0)
 
     def _result(
-        self, search: Search, verdict: Verdict, counterexample: str, error: str, seconds: float
+        self, search: Search, verdict: Verdict, counterexamples: list[str], error: str, seconds: float
     ) -> Result:
         worst = search.worst or Evidence(float("nan"), 0.0)
         return Result(
@@ -249,6 +202,9 @@ class Claim:
             quote=self.quote,
             correction=self.correction,
             corrected=self.corrected,
+            remark=self.remark,
+            assessment=self.assessment,
+            part_of=self.part_of,
             verdict=verdict,
             recorded=self.verdict,
             reason=self.reason,
@@ -257,7 +213,7 @@ class Claim:
             tolerance=worst.tolerance,
             note=worst.note,
             examples=search.examples + bool(search.found),
-            counterexample=counterexample,
+            counterexamples=tuple(counterexamples),
             found=search.found,
             error=error,
             curves=search.curves,
@@ -276,6 +232,9 @@ def claim(
     quote: str = "",
     correction: str = "",
     corrected: str = "",
+    remark: str = "",
+    assessment: Assessment | None = None,
+    part_of: str = "",
     reason: str = "",
     error_level: float = 0.0,
     any_solver: bool = False,
@@ -290,7 +249,9 @@ def claim(
     - `verdict`: the one that a run must reach.
     - `formula`: the statement in LaTeX; `assumptions`: what it assumes, in words.
     - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
-      `corrected`, that in LaTeX.
+      `corrected`, that in LaTeX; `assessment`, the kind of fault and what follows from it.
+    - `remark`: what else a reader should know.
+    - `part_of`: the id of another claim on the same sentence; the report shows both as lines of one entry.
     - `error_level`: of a statistical claim, the probability that a true statement fails it.
     - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
     - `strategies`: a Hypothesis strategy for each parameter that is searched, with `examples` of them at
@@ -323,6 +284,9 @@ def claim(
             quote=quote,
             correction=correction,
             corrected=corrected,
+            remark=remark,
+            assessment=assessment,
+            part_of=part_of,
             reason=reason,
             error_level=error_level,
             any_solver=any_solver,
@@ -341,8 +305,13 @@ def unchecked(
     section: str | int | None = None,
     quote: str = "",
     correction: str = "",
+    remark: str = "",
+    assessment: Assessment | None = None,
+    part_of: str = "",
 ) -> Callable[[Callable[[], Any]], Claim]:
-    """Turn an empty function, whose docstring states it, into a claim that no run can check.
+    """Turn a function, whose docstring states it, into a claim that no run can check.
+
+    The function is empty, or returns evidence whose note says what a run sees; that decides nothing.
 
     Arguments:
     - `reason`: why it cannot be checked.
@@ -365,5 +334,8 @@ def unchecked(
         assumptions="",
         quote=quote,
         correction=correction,
+        remark=remark,
+        assessment=assessment,
+        part_of=part_of,
         reason=reason,
     )

@@ -10,7 +10,8 @@ from pkgutil import walk_packages
 
 from phiball.backends import active, use
 from phiball.backends.processes import Lost, run_in_processes
-from phiball.verification.framework.claim import Claim, Result
+from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.result import Result
 
 BEYOND = "beyond"
 SECTIONS = {

@@ -14,7 +14,7 @@ from phiball.verification.report.math import markdown_math
 from phiball.verification.report.words import LINK, PAPER, WORDS, full_name, section_heading
 
 _CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
-_COUNTEREXAMPLE = f"**{WORDS['counterexample'].capitalize()}.**"
+_COUNTEREXAMPLE = "**Counterexample.**"
 
 
 def errata(claims: list[Claim] | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from phiball.backends import active
 from phiball.backends.files import write_whole
-from phiball.verification.framework.claim import Result
+from phiball.verification.framework.result import Result
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown

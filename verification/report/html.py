@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from phiball.verification.framework.claim import Result
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import BEYOND, SECTIONS
 from phiball.verification.report import words
 from phiball.verification.report.math import formula, prose
@@ -58,5 +58,7 @@ def _html(function: Callable[[Any], str]) -> Callable[[Any], Markup]:
 def _smallest_example(result: Result) -> str:
     """The example on which the statement failed, unless the counterexample has said so."""
     return (
-        "" if result.found.rpartition("the fixed instances: ")[2] in result.counterexample else result.found
+        ""
+        if result.found.rpartition("the fixed instances: ")[2] in "; ".join(result.counterexamples)
+        else result.found
     )

@@ -8,8 +8,9 @@ from dataclasses import asdict, fields
 from math import isfinite, isnan, nan
 from typing import Any
 
-from phiball.verification.framework.claim import Result
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.evidence import Curve, Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.report.words import WORDS
 
 _KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
@@ -37,6 +38,19 @@ def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
     return json.dumps(_plain({**about, "claims": rows}), indent=2, allow_nan=False) + "\n"
 
 
+def _assessment(row: dict[str, Any] | None) -> Assessment | None:
+    if row is None:
+        return None
+    return Assessment(
+        Kind(row["kind"]),
+        Consequence(row["consequence"]),
+        row["why"],
+        tuple(row["follows"]),
+        row["reading"],
+        tuple(Reading(*other) for other in row["others"]),
+    )
+
+
 def from_json(text: str) -> list[Result]:
     """The results that `to_json` wrote."""
     numbers = {field.name for field in fields(Result) if field.type == "float"}
@@ -46,6 +60,8 @@ def from_json(text: str) -> list[Result]:
         values = {field: row[key] for field, key in _KEYS.items()}
         values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
         values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}
+        values["assessment"] = _assessment(values["assessment"])
+        values["counterexamples"] = tuple(values["counterexamples"])
         values["curves"] = tuple(Curve(**{part: curve[part] for part in parts}) for curve in row["curves"])
         results.append(Result(**values))
     return results

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
-from phiball.verification.framework.claim import Claim, Result
+from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.result import Result
 from phiball.verification.report.math import markdown_math
 from phiball.verification.report.words import TITLE, WORDS, by_section, remarks, section_heading
 

@@ -11,8 +11,9 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from phiball.verification.framework.claim import Claim, Result
+from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.report.words import WORDS, full_name, remarks, section_heading
 
 _COLOURS = {

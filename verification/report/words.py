@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from phiball.backends import active
-from phiball.verification.framework.claim import Claim, Result
+from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import BEYOND, SECTIONS
 
 TITLE = "What the paper states, and what is true"
@@ -22,6 +23,9 @@ WORDS = {
     "quote": "quote",
     "correction": "correction",
     "corrected": "corrected formula",
+    "remark": "remark",
+    "assessment": "assessment",
+    "part_of": "part of",
     "verdict": "verdict",
     "recorded": "recorded verdict",
     "reason": "reason",
@@ -30,7 +34,7 @@ WORDS = {
     "tolerance": "tolerance",
     "note": "measured",
     "examples": "examples",
-    "counterexample": "counterexample",
+    "counterexamples": "counterexamples",
     "found": "smallest example found",
     "error": "error",
     "curves": "curves",
@@ -81,7 +85,14 @@ def summary(results: list[Result], seconds: float) -> str:
 
 def remarks(result: Result) -> dict[str, str]:
     """The texts that go with a verdict, by their words; those that are empty are left out."""
-    texts = {WORDS[field]: getattr(result, field) for field in ("title", "correction", "counterexample")}
+    texts = {WORDS["title"]: result.title}
+    if result.assessment is not None:
+        fault = result.assessment
+        texts["kind"] = f"{fault.kind}; consequence: {fault.consequence}"
+        texts["why"] = fault.why
+    texts[WORDS["correction"]] = result.correction
+    texts[WORDS["counterexamples"]] = "; ".join(result.counterexamples)
+    texts[WORDS["remark"]] = result.remark
     texts[WORDS["reason"]] = result.reason
     if not result.as_recorded:
         measured = f"{WORDS['violation']} {result.violation:.3g}, {WORDS['tolerance']} {result.tolerance:.3g}"

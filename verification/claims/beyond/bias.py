@@ -43,7 +43,7 @@ def sharp_bias(n: int) -> float:
 
 
 @claim(
-    "Proposition (bound:approximate), sharpened",
+    "Proposition EC.1, sharpened",
     id="D12-sharp",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le \frac{G}{2^\ell + 1}",
@@ -75,7 +75,7 @@ def sharp_bias_of_a_level(
 
 
 @claim(
-    "Proposition (bound:approximate), sharpened",
+    "Proposition EC.1, sharpened",
     id="D12-attained",
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\phi, \eta} \frac{F - F^\ell}{G / (2^\ell + 1)} = 1",

@@ -46,7 +46,7 @@ from phiball.verification.instances.strategies import powers_of_ten
 
 
 @claim(
-    "Theorem (nonsmooth:cvx), sharpened",
+    "Theorem 2, sharpened",
     id="F4-sharp",
     verdict=Verdict.HOLDS,
     formula=r"T = O\left( \delta^{-2} \log\frac{1}{\delta} \right), \quad"
@@ -93,7 +93,7 @@ def sharp_lemma(F: SmoothFunction) -> float:
 
 
 @claim(
-    "Lemma EC (SMD:smooth:noncvx), sharpened",
+    "Lemma EC.2, sharpened",
     id="F7-sharp",
     verdict=Verdict.HOLDS,
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"
@@ -127,7 +127,7 @@ Moment = Callable[[RTMLMC, float, float], float]
 
 
 @claim(
-    "Proof of Theorem (complexity:BSMD), variance sharpened",
+    "Proof of Theorem 3, variance sharpened",
     id="G5-sharp",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\| V \|^2 \le (2 - 2^{-L}) L_f^2 \left[ 1 + \sum_{\ell=1}^L 2^{\ell}"
@@ -162,7 +162,7 @@ def short_table(problem: Setting, eps: float) -> HyperParameters:
 
 
 @claim(
-    "Theorem (complexity:BSMD) (II), fewer steps",
+    "Theorem 3 (II), fewer steps",
     id="G6-sharp",
     verdict=Verdict.HOLDS,
     formula=r"T = \left\lceil \frac{32 D \overline{S} M_2}{\epsilon^4} \right\rceil"
@@ -203,7 +203,7 @@ def _own_bound(problem: Setting, S: float, made: Plan) -> float:
 
 
 @claim(
-    "Theorem (complexity:BSMD), plan",
+    "Theorem 3, plan",
     id="G6-plan",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\| \nabla F \|^2 \le \beta^2 + \frac{2B}{\gamma T} + S \gamma M^2, \quad"

@@ -29,7 +29,7 @@ from phiball.verification.oracles.effects import certainty_outside, line_risk, p
 
 
 @claim(
-    "Proposition EC (linearization), constant 1/2",
+    "Proposition EC.2, constant 1/2",
     id="H1-sharp",
     verdict=Verdict.HOLDS,
     formula=(
@@ -60,7 +60,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 @claim(
-    "Proposition EC (linearization), constant 1/2 attained",
+    "Proposition EC.2, constant 1/2 attained",
     id="H1-attained",
     verdict=Verdict.HOLDS,
     formula=r"\sup \frac{|\mathcal{E} - \widetilde{\mathcal{E}}|}{\mathbb{E}_z[S(z)] \rho^2} = \frac{1}{2}",
@@ -112,7 +112,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 @claim(
-    "Theorem 3 (II), rates",
+    "Theorem 4 (II), rates",
     id="H4-rates",
     verdict=Verdict.HOLDS,
     formula=(
@@ -173,7 +173,7 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
 
 
 @claim(
-    "Eq. (R:1) and (R:3), quadratic phi",
+    "Eq. (20a) and (20c), quadratic phi",
     id="H7",
     verdict=Verdict.HOLDS,
     formula=r"\mathcal{R}_1 = \mathcal{R}_3 \quad \Leftrightarrow \quad C \|\nabla f\|_* \le 1",
@@ -224,7 +224,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 @claim(
-    "Eq. (R:3), entropic phi, norm inf",
+    "Eq. (20c), entropic phi, norm inf",
     id="H8",
     verdict=Verdict.HOLDS,
     formula=(

@@ -38,7 +38,7 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
 
 
 @claim(
-    "Lemma (bound:simplex), sharpened",
+    "Lemma EC.4, sharpened",
     id="D7-exact",
     verdict=Verdict.HOLDS,
     formula=(

@@ -26,7 +26,7 @@ from phiball.verification.instances.strategies import powers_of_ten
 
 
 @claim(
-    "Proposition (covering of G_adv), every phi",
+    "Proposition 5, every phi",
     id="I1-every",
     verdict=Verdict.HOLDS,
     formula=(
@@ -88,7 +88,7 @@ def _centres(losses: Any, eps: float) -> int:
 
 
 @claim(
-    "Example (linear function class), explicit",
+    "Example 6, explicit",
     id="I5-explicit",
     verdict=Verdict.HOLDS,
     formula=(

@@ -39,7 +39,7 @@ Bias = Callable[..., float]
 
 
 @claim(
-    "Lemma EC (tech:sum) (II), sharpened",
+    "Lemma EC.5 (II), sharpened",
     id="G2-sharp",
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell} - \nabla F \right\|_2 \le L_f \, r (r - 1) 2^{-\ell},"
@@ -60,7 +60,7 @@ def gradient_bias_by_cauchy_schwarz(
 
 
 @claim(
-    "Lemma EC (tech:sum) (II), rate",
+    "Lemma EC.5 (II), rate",
     id="G2-order",
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell} - \nabla F \right\|_2^2 = \Theta(4^{-\ell})",
@@ -106,7 +106,7 @@ def chi_square_level_bound(law: Law, level: int) -> float:
 
 
 @claim(
-    "Lemma EC (tech:sum) (III), sharpened",
+    "Lemma EC.5 (III), sharpened",
     id="G3-sharp",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell} \right\|_2^2 \le \frac{L_f^2}{2^{\ell} - 1}"
@@ -139,7 +139,7 @@ def _moment(level: int, q: float, ratio: float) -> float:
 
 
 @claim(
-    "Lemma EC (tech:sum) (III), rate",
+    "Lemma EC.5 (III), rate",
     id="G3-order",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell} \right\|_2^2 = \Theta(4^{-\ell})",
@@ -192,7 +192,7 @@ def sharp_smoothness(f: QuadraticLosses) -> float:
 
 
 @claim(
-    "Lemma EC (tech:sum) (IV), sharpened",
+    "Lemma EC.5 (IV), sharpened",
     id="G4-sharp",
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F^{\ell}(\theta') \right\|"

@@ -36,7 +36,7 @@ def _scaled(v: list[float], unit: float) -> list[float]:
 
 
 @claim(
-    "Eq. (R:1), entropic phi, closed forms",
+    "Eq. (20a), entropic phi, closed forms",
     id="H2-mgf",
     verdict=Verdict.HOLDS,
     formula=(
@@ -76,7 +76,7 @@ def _(ball: Ball, s: Array) -> Array:
 
 
 @claim(
-    "Eq. (R:3), closed forms",
+    "Eq. (20c), closed forms",
     id="H2-variance",
     verdict=Verdict.HOLDS,
     formula=(
@@ -129,7 +129,7 @@ CASES: dict[str, tuple[Divergence, float]] = {
 
 
 @claim(
-    "Eq. (R:1) and (R:2), range",
+    "Eq. (20a) and (20b), range",
     id="H10",
     verdict=Verdict.HOLDS,
     formula=r"0 \le \widetilde{\mathcal{E}} \le \mathcal{R}_2, \qquad 0 \le \mathcal{R}_1 \le \mathcal{R}_2",

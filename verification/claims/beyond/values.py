@@ -36,7 +36,7 @@ def _value_evidence(law: Law, level: int, solve: Solver, bound: Bound) -> Iterat
 
 
 @claim(
-    "Lemma EC (tech:sum) (I), sharpened",
+    "Lemma EC.5 (I), sharpened",
     id="G1-sharp",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F - F^{\ell} \le \frac{\eta}{8} \left( e^{B/\eta} - 1 \right)^2 2^{-\ell}",
@@ -52,7 +52,7 @@ def value_bias_by_variance(
 
 
 @claim(
-    "Lemma EC (tech:sum) (I), sharpened for small eta",
+    "Lemma EC.5 (I), sharpened for small eta",
     id="G1-small",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F - F^{\ell} \le \eta \left( e^{B/(2\eta)} - 1 \right)^2 2^{-\ell}",
@@ -92,7 +92,7 @@ def _half_chi_square(q: float, ratio: float) -> float:
 
 
 @claim(
-    "Lemma EC (tech:sum) (I), limit",
+    "Lemma EC.5 (I), limit",
     id="G1-limit",
     verdict=Verdict.HOLDS,
     formula=r"\lim_{\ell \to \infty} 2^{\ell} (F - F^{\ell}) = \frac{\eta}{2} \chi^2",

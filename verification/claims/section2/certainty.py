@@ -18,7 +18,7 @@ from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 
-OCE = "Optimized certainty equivalent"
+OCE = "Eq. (3b), optimized certainty equivalent"
 
 
 def value(solve: Solver, problem: Problem, d: Divergence) -> float:
@@ -49,6 +49,7 @@ def risk_is_between_mean_and_maximum(
 @claim(
     f"{OCE}: translation",
     id="A8-translation",
+    part_of="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"R_\eta(f+c) = R_\eta(f)+c,\quad \mu^*(f+c)=\mu^*(f)+c,\quad \zeta^*(f+c)=\zeta^*(f)",
     problem=problems(),
@@ -73,6 +74,7 @@ def risk_follows_added_constants(
 @claim(
     f"{OCE}: scaling",
     id="A8-scaling",
+    part_of="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"R_{c\eta}(cf) = c\,R_\eta(f),\quad c>0",
     problem=problems(),
@@ -89,6 +91,7 @@ def risk_is_homogeneous(problem: Problem, d: Divergence, c: float, solve: Solver
 @claim(
     f"{OCE}: eta",
     id="A8-eta",
+    part_of="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"\eta\le\eta' \;\Rightarrow\; R_{\eta'}(f)\le R_\eta(f),\qquad"
     r" \eta\mapsto R_\eta(f)\ \text{convex}",
@@ -114,6 +117,7 @@ def risk_falls_with_eta(
 @claim(
     f"{OCE}: monotone",
     id="A8-monotone",
+    part_of="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"f\le g\ \text{almost surely} \;\Rightarrow\; R_\eta(f)\le R_\eta(g)",
     problem=problems(),
@@ -132,6 +136,7 @@ def risk_is_monotone(
 @claim(
     f"{OCE}: convex in theta",
     id="A8-convex",
+    part_of="A8-bounds",
     verdict=Verdict.HOLDS,
     formula=r"f_\theta(z)\ \text{convex in}\ \theta \;\Rightarrow\;"
     r" R_\eta(f_\theta)\ \text{convex in}\ \theta",

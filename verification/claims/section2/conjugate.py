@@ -19,6 +19,7 @@ from phiball.refimpl import (
     indicator,
     integrated_risk,
 )
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -71,7 +72,7 @@ def scaled_conjugate(d: Divergence, s: float, eta: float) -> float:
 
 
 @claim(
-    "Eq. (CSO:formula) and Lemma EC (phi:div)",
+    "Eq. (3) and Lemma EC.3",
     id="A2",
     verdict=Verdict.HOLDS,
     formula=r"(\eta\phi)^*(s) = \eta\,\phi^*\left(\frac{s}{\eta}\right)",
@@ -123,14 +124,19 @@ def risk_of_line(G: float, eta: float, d: Divergence) -> float:
 
 
 @claim(
-    "Eq. (ent:adv:trans:max:lower)",
+    "Eq. (7b)",
     id="A2-inner",
     verdict=Verdict.CORRECTED,
     formula=r"R(\theta;z) = \sup_{\gamma} \left\{ \mathbb{E}_{z'\sim\gamma}[f_\theta(z)]"
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
     assumptions="f(z') = G z' on the ball [0, 1] around z = 1/2, so that its losses are uniform on [0, G]",
-    quote="R(theta; z) = sup { E_{z' ~ gamma}[f_theta(z)] - eta ... }",
-    correction="the loss is taken at the perturbed z'; at z itself the supremum is f(z)",
+    quote=r"$R(\theta;z)=\sup_{\gamma\in\cP(\cZ)}$ [...] $\bE_{z'\sim\gamma}[f_{\theta}(z)]$",
+    correction="the loss is taken at the perturbed z', as in the proof of Theorem 1",
+    assessment=Assessment(
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "At z itself the loss does not depend on gamma: the supremum is f(z).",
+    ),
     corrected=r"R(\theta;z) = \sup_{\gamma} \left\{ \mathbb{E}_{z'\sim\gamma}[f_\theta(z')]"
     r" - \eta\,\mathbb{E}_{z'\sim\nu_z}\left[\phi\left(\frac{d\gamma(z')}{d\nu_z(z')}\right)\right] \right\}",
 )
@@ -150,7 +156,8 @@ def _loss_at_the_centre() -> Evidence:
     return Evidence(
         exact - printed,
         0.0,
-        f"f(z') = z' on [0, 1], entropic, eta = 1: as printed f(1/2) = {printed}, the dual is {exact:.6f}",
+        f"f(z') = z' on [0, 1], z = 1/2, entropic, eta = 1: as printed f(1/2) = {printed}; with z' it is "
+        f"log E exp(z') = log(e - 1) = {exact:.6f}",
     )
 
 

@@ -19,6 +19,7 @@ from phiball.refimpl import (
     worst_case,
 )
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.divergences import CONSISTENT, absolute_on
@@ -36,12 +37,21 @@ BURG = cressie_read(0.0)
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    quote="Assume either one of the following conditions hold: lim phi(t)/t < infinity; ...",
-    correction="condition (I) is not enough: phi must be finite on (0, infinity), whatever lim phi(t)/t is; "
-    "the proof drops eta E phi*, which does not vanish if densities near 0 are forbidden",
-    corrected=r"(0,\infty)\subseteq\text{dom}\,\phi \;\Rightarrow\; 0\le \max f-R_\eta \le"
-    r" e\,\mathbb{E}[\max f-f]+\eta\,\mathbb{E}[\phi(\zeta_e)]\to 0,\quad"
-    r" \zeta_e=e\ \text{off the maximum},\ e=0\ \text{or}\ \frac{\eta}{\text{range}}",
+    assumptions="the laws searched are finite; there max f - R is at most e E[max f - f] + eta E "
+    "phi(zeta_e), zeta_e = e off the maximum, with e = 0 or eta/range",
+    quote=r"Assume either one of the following conditions hold: [...] "
+    r"$\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty$; [...] "
+    r"$\lim_{t\to\infty}\frac{\phi(t)}{t}=\infty$, $\text{dom}(\phi) = \mathbb{R}_+$.",
+    correction="condition (I) needs that phi is finite on (0, infinity) as well; all phi of Examples 2 to 5 "
+    "are",
+    corrected=r"(0,\infty)\subseteq\text{dom}\,\phi \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
+    r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.RESULT,
+        "If phi forbids densities near 0, some mass stays on small losses however small eta is; the proof "
+        "drops eta E phi*, which does not vanish then.",
+    ),
     examples=150,
     problem=problems(),
     d=st.sampled_from(CONSISTENT),
@@ -67,7 +77,8 @@ def _no_density_below_a_half() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        f"phi = abs(x - 1) on [1/2, inf), f = (0, 1): R = {shown} at eta = 0.1, 0.01, 1e-4, never above 3/4",
+        "phi = abs(x - 1) on [1/2, inf), f = (0, 1) with probability 1/2 each: the weight of 0 is at least "
+        f"1/4, so that R <= 3/4 for every eta, and max f = 1; R = {shown} at eta = 0.1, 0.01, 1e-4",
     )
 
 
@@ -96,6 +107,7 @@ X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
 @claim(
     "Proposition 1, popping phi with phi(0) infinite",
     id="B3",
+    part_of="B1",
     verdict=Verdict.HOLDS,
     formula=r"\phi(x)=x-1-\log x,\quad f\in\{0,1\}\ \text{equally likely}:\quad"
     r" \max f-R_\eta = \frac{e}{2}-\frac{\eta}{2}\log\left(e(2-e)\right),\quad e=1+\eta-\sqrt{1+\eta^2}",
@@ -142,11 +154,17 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     verdict=Verdict.REFUTED,
     formula=r"\mu^*_{z,\eta} \ge \text{ess.sup}_{\nu_z} f\quad\text{for small}\ \eta",
     assumptions="phi superlinear and finite on [0, infinity)",
-    quote="which is a contradiction. Therefore, mu* >= ess-sup f",
-    correction="mu* is at most ess-sup f for every phi >= 0, and for the entropic phi below it unless f is "
-    "constant; the Proposition does not need it",
-    corrected=r"\min f\le\mu^*\le\max f\quad\text{for}\ \phi\ge 0,\qquad"
+    quote=r"Therefore, $\mu_{z,\eta}^*\ge \esssup_{\nu_z}~f$",
+    correction="for every eta and every phi >= 0, mu* is at most ess-sup f, and for the entropic phi below "
+    "it unless f is constant",
+    corrected=r"\phi\ge 0:\quad \min f\le\mu^*\le\max f\ \text{for every}\ \eta,\qquad"
     r" \mu^*_{\text{entr}} = R_\eta < \max f",
+    assessment=Assessment(
+        Kind.FALSE,
+        Consequence.REPAIR,
+        "The multiplier of the entropic phi is the risk itself, which lies below the largest loss; the "
+        "Proposition has other proofs, and B1 checks it.",
+    ),
     problem=problems(),
     d=st.sampled_from([ENTROPIC, QUADRATIC, cressie_read(2.0), cressie_read(1.5), cressie_read(3.0)]),
     ratio=powers_of_ten(-3.0, -1.0),
@@ -165,7 +183,8 @@ def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
     problem = Problem((0.0, 1.0), 0.1)
     for d in (ENTROPIC, QUADRATIC):
         mu = float(solved(solve, problem, d).mu)
-        yield Evidence(1 - mu, 0.0, f"f = (0, 1), eta = 0.1, {d.name}: mu* = {mu:.4f} < 1")
+        words = {ENTROPIC: "0.1 log((1 + e^10)/2)", QUADRATIC: "1 - 2 eta, as E(f - mu)_+ = eta"}[d]
+        yield Evidence(1 - mu, 0.0, f"f = (0, 1), eta = 0.1, {d.name}: mu* = {words}: {mu:.4f} < 1")
 
 
 @multiplier_is_above_the_maximum.mutant("gives the largest loss for mu")

@@ -12,10 +12,12 @@ from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import QUADRATIC, Divergence, primal_value, worst_case
 from phiball.refimpl.inner.divergences import centred
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -28,14 +30,21 @@ GRID = [0.25 * k for k in range(33)]
 
 
 @claim(
-    "Definition (phi-divergence Regularization)",
+    "Definition 1",
     id="A3",
     verdict=Verdict.CORRECTED,
     formula=r"\phi:\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
-    quote="Let phi: R -> R_+ cup {infinity} be a convex lower semi-continuous function",
-    correction="Example 3 breaks it, with phi(0) = -1/2; phi(x) - phi'(1)(x - 1), which is (x - 1)^2/2 "
-    "there, keeps it, and leaves every risk as it is with mu larger by eta phi'(1)",
+    quote=r"Let $\phi:~\mathbb{R}\to\mathbb{R}_+\cup\{\infty\}$ be a convex lower semi-continuous function "
+    r"such that $\phi(1)=0, \phi(x)=\infty$ if $x<0$.",
+    correction="Example 3 is to be written (x - 1)^2/2: phi(x) - phi'(1)(x - 1) is not negative, and leaves "
+    "every risk as it is, with mu larger by eta phi'(1)",
+    assessment=Assessment(
+        Kind.IMPRECISE,
+        Consequence.REPAIR,
+        "Example 3 is negative below 1, so that it is no phi of the Definition, and the bracket of "
+        "Algorithm 2, which is right for every phi >= 0, misses its multiplier.",
+    ),
     corrected=r"\tilde\phi(x) = \phi(x) - g\,(x-1),\ g\in\partial\phi(1):\quad \tilde\phi\ge 0,"
     r"\quad \tilde R = R,\quad \tilde\mu^* = \mu^* + \eta g",
     problem=problems(),
@@ -80,6 +89,21 @@ def _negative_phi() -> Evidence:
     return Evidence(-least, 0.0, f"phi(x) = (x^2 - 1)/2 of Example 3: phi(0) = {least}")
 
 
+@centred_phi_keeps_the_definition.counterexample(margin=0.94)
+def _bracket_of_example_3() -> Evidence:
+    problem = Problem((0.0, 0.1), 1.0)
+    low, high = printed_bracket(problem.losses, 1.0, QUADRATIC)
+    mu = float(worst_case(problem.losses, 1.0, QUADRATIC).mu)
+    out = algorithm2(problem.losses, 1.0, QUADRATIC, 60, (low, high))
+    return Evidence(
+        low - mu,
+        0.0,
+        f"Example 3, f = {problem.f}, eta = 1: E(f - mu)_+ = eta gives mu* = 0.05 - 1 = {mu:.4g}, outside "
+        f"the printed bracket [{low:g}, {high:g}] of Algorithm 2, whose weights then add up to "
+        f"{out.h + 1:.4g}",
+    )
+
+
 @centred_phi_keeps_the_definition.mutant("leaves phi as printed")
 def _(d: Divergence) -> Divergence:
     return d
@@ -115,7 +139,7 @@ def _(d: Divergence) -> Divergence:
 
 
 @claim(
-    "Eq. (primal:WDRO:phi:reg)",
+    "Eq. (Primal-phi-Reg)",
     id="A6",
     verdict=Verdict.HOLDS,
     formula=r"D_\phi(\gamma,\gamma_0)<\infty \;\Rightarrow\; \gamma\ll\gamma_0"

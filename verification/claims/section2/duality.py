@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
@@ -36,8 +37,15 @@ from phiball.verification.oracles.inner import solve_exactly
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
     assumptions="eta > 0; expectations under the reference law around one z, over which the risk is a mean",
-    quote="Then for any eta > 0, it holds that (Primal) = (Dual)",
-    correction="phi must be finite around 1, or f bounded above",
+    quote=r"Then for any $\eta>0$, it holds that [...] "
+    r"$\eqref{Eq:primal:WDRO:phi:reg} = \eqref{Eq:dual:WDRO:phi:reg}$",
+    correction="it is enough that phi is finite around 1, or that f is bounded above",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.RESULT,
+        "A phi that allows no density below 1 leaves only the uniform law, so that the primal is E f; if f "
+        "is unbounded, the dual is infinite all the same.",
+    ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
     r" \;\Rightarrow\; \text{primal} = \text{dual}",
     examples=100,
@@ -75,7 +83,9 @@ def _no_interior() -> Evidence:
     return Evidence(
         dual - float(primal),
         0.0,
-        f"phi = x - 1 on [1, inf), f = -log abs(z) on U[-1, 1]: primal {float(primal):.6g}, dual {dual}",
+        "phi = x - 1 on [1, inf), f = -log abs(z) for z uniform on [-1, 1], eta = 1: a density of mean 1 "
+        f"that is at least 1 is 1, so the primal is E f = {float(primal):.6g}; phi*(s) is infinite for s > "
+        f"1, and f > mu + 1 with probability exp(-mu - 1) > 0 for every mu >= 0, so the dual is {dual}",
     )
 
 
@@ -109,6 +119,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
 @claim(
     "Theorem 1 (I)",
     id="A1-conic",
+    part_of="A1",
     verdict=Verdict.HOLDS,
     any_solver=True,
     formula=r"\max_{\gamma\in\Delta_m}\left\{\sum_i\gamma_i f_i-\eta\sum_i p_i\,"
@@ -159,10 +170,20 @@ def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> f
     verdict=Verdict.CORRECTED,
     any_solver=True,
     formula=r"R = \text{AV@R}_\alpha(f) = \inf_\mu\left\{\mu+\frac{1}{\alpha}\mathbb{E}[f-\mu]_+\right\},"
+    r"\quad \mu^* = \text{V@R}_\alpha(f),"
     r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
     assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",
-    quote="define zeta*(omega) = alpha^{-1} 1{f(omega) >= mu*}",
-    correction="an atom at the quantile q has density (alpha - P(f > q)) / (alpha P(f = q)), not 1/alpha",
+    quote=r"define $\zeta_z^*(\omega)=\alpha^{-1}\cdot\textbf{1}\{f(\omega)\ge \mu_z^*\}.$",
+    correction="true if f equals its quantile q with probability 0; else density (alpha - P(f > q)) / "
+    "(alpha P(f = q)) where f = q",
+    remark="The value and the multiplier are as printed. V@R is a minimiser of the dual, not always the only "
+    "one: for f = (0, 1) and alpha = 1/2 it is 0, and every mu in [0, 1] is one.",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.NONE,
+        "Where f is flat at its quantile, as a ReLU network or a ramp loss can be, the printed density has a "
+        "mass above 1.",
+    ),
     corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
     r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
     problem=problems(),
@@ -187,6 +208,9 @@ def indicator_is_average_value_at_risk(
     zeta = [(1 if v > quantile else share if v == quantile else Fraction(0)) / a for v in f]
     value = sum(q * z * v for q, z, v in zip(law, zeta, f, strict=True))
     yield Evidence(abs(float(value - avar)), 0.0, "the corrected worst case and AV@R, in exact arithmetic")
+    excess = sum(q * max(v - Fraction(quantile), Fraction(0)) for v, q in zip(f, law, strict=True))
+    at_quantile = Fraction(quantile) + excess / a
+    yield Evidence(abs(float(at_quantile - avar)), 0.0, "the dual at mu = V@R, in exact arithmetic")
     yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
 
 
@@ -196,7 +220,11 @@ def _mass_of_an_atom() -> Evidence:
     quantile = _value_at_risk(f, law, alpha)
     zeta = [1 / alpha if v >= quantile else 0.0 for v in f]
     mass = sum(q * z for q, z in zip(law, zeta, strict=True))
-    return Evidence(mass - 1, 0.0, f"f = {f}, alpha = {alpha}: printed density of mass {float(mass):.4g}")
+    note = (
+        f"f = (0, 1) with probability 1/2 each, alpha = {alpha}: V@R = {quantile:g}, so both densities are "
+        f"1/0.75 = 4/3, and their mass is {float(mass):.4g}, not 1"
+    )
+    return Evidence(mass - 1, 0.0, note)
 
 
 @indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")

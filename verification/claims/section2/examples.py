@@ -11,6 +11,7 @@ import mpmath as mp
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
@@ -161,18 +162,31 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
 def _printed_mass(c: float) -> Evidence:
     f, eta = (0.0, 0.5, 1.0), 0.2
     mass = sum(1 / 3 for v in f if v + c * eta - max(f) >= 0)
-    return Evidence(1 - mass, 0.0, f"f = {f}, eta = {eta}: printed density of mass {mass:.4g}, not 1")
+    return Evidence(
+        1 - mass,
+        0.0,
+        f"f = (0, 1/2, 1) with probability 1/3 each, eta = {eta}: of the three only 1 is at least 1 - "
+        f"{c * eta:g}, so the printed density has mass {mass:.4g}, not 1",
+    )
 
 
 CORRECTION = (
-    "the mass of the points without weight is an atom at the maximum, which is missing in the density"
+    "the value is as printed; the rest of the mass belongs to the maximum: as an atom where the maximum has "
+    "a positive probability, and else only in the limit, as then there is no worst case (see A7)"
+)
+FAULT = Assessment(
+    Kind.FALSE,
+    Consequence.RESULT,
+    "The printed density leaves out the mass of all points below its threshold, and so does not integrate to "
+    "1.",
 )
 
 
 def corrected(c: str) -> str:
-    """The worst case on finite support in LaTeX, with its width c."""
+    """The worst case in LaTeX where the maximum has a positive probability, with its width c."""
     return (
-        r"\zeta^* = 1\{f>\|f\|_\infty-" + c + r"\} + \frac{\nu(f\le\|f\|_\infty-" + c + r")}"
+        r"\nu(f=\|f\|_\infty)>0:\quad"
+        r" \zeta^* = 1\{f>\|f\|_\infty-" + c + r"\} + \frac{\nu(f\le\|f\|_\infty-" + c + r")}"
         r"{\nu(f=\|f\|_\infty)}\,1\{f=\|f\|_\infty\}"
     )
 
@@ -185,8 +199,9 @@ def corrected(c: str) -> str:
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
     r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
     assumptions="phi = abs(x - 1) for x >= 0; f bounded above with ess-sup f written as its norm",
-    quote="zeta*(omega) = 1{ f(omega) + 2 eta - ||f|| >= 0 }",
+    quote=r"$\zeta_z^*(\omega) = \textbf{1}\Big\{ f(\omega) + 2\eta - \|f\|_{\nu_z, \infty}\ge 0 \Big\}.$",
     correction=CORRECTION,
+    assessment=FAULT,
     corrected=corrected(r"2\eta"),
     problem=problems(),
 )
@@ -208,8 +223,9 @@ def _mass_absolute() -> Evidence:
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
     r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
     assumptions="phi = (x - 1)_+ for x >= 0; f bounded above with ess-sup f written as its norm",
-    quote="zeta*(omega) = 1{ f(omega) - mu* >= 0 }",
+    quote=r"$\zeta_z^*(\omega)=\textbf{1}\{f(\omega) - \mu_z^*\ge 0\}.$",
     correction=CORRECTION,
+    assessment=FAULT,
     corrected=corrected(r"\eta"),
     problem=problems(),
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from phiball.backends import Array, array_namespace, to_numpy
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
@@ -197,9 +198,17 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     id="E6-kinked",
     verdict=Verdict.CORRECTED,
     formula=r"\zeta^*(\omega)\in\{0,1\}",
-    quote="histograms with equal weights assigned to different support points",
+    quote=r"the worst-case distributions here are constructed using histograms with equal weights assigned "
+    r"to "
+    r"different support points",
     correction="the largest loss carries an atom as well, with the mass of all points that have no weight; "
     "it is the whole worst case as eta falls, while the equal weights vanish with nu(f >= max f - c)",
+    assessment=Assessment(
+        Kind.FALSE,
+        Consequence.RESULT,
+        "The densities of Examples 4 and 5 lack the atom at the maximum, which outweighs the equal weights.",
+        follows=("E4", "E5"),
+    ),
     corrected=r"\zeta^*(\omega) = 1\ \text{where}\ \max f>f(\omega)>\max f-c,\quad"
     r" P_*(f=\max f) = \nu(f=\max f)+\nu(f\le\max f-c),\quad c = 2\eta\ \text{or}\ \eta",
     problem=problems(),
@@ -231,7 +240,8 @@ def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
     shown = ", ".join(str(v) for v in w)
-    return Evidence(float(w[2] - w[1]), 0.0, f"f = {f}, absolute value, eta = {eta}: the weights are {shown}")
+    note = f"f = (0, 3/4, 1) with probability 1/3 each, absolute value, eta = {eta}: the weights are {shown}"
+    return Evidence(float(w[2] - w[1]), 0.0, f"{note}: the third of f = 0 < 1 - 2 eta has moved to f = 1")
 
 
 @equal_weights_and_an_atom.mutant("shares the mass equally over the support")

@@ -20,6 +20,7 @@ from phiball.refimpl import (
     worst_case,
 )
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -35,7 +36,7 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
 
 
 @claim(
-    "Discussion of Proposition 1: the indicator",
+    "Discussion of Proposition 1, the indicator",
     id="B6",
     verdict=Verdict.HOLDS,
     formula=r"f\sim U[0,1],\ \phi=\iota_{[0,1/\alpha]}:\quad R_\eta = 1-\frac{\alpha}{2}"
@@ -75,8 +76,13 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
     assumptions="phi is finite on (0, infinity), and f is bounded above",
-    quote="converges to E_{z ~ P}[ max_{z' in B(z)} f(z') ]",
-    correction="the limit is the essential supremum: what f is on a set of measure zero does not matter",
+    quote=r"converges to $\bE_{z\sim\hP}\left[ \max_{z'\in \mathbb{B}_{\rho}(z)}~f(z') \right].$",
+    correction="true if f is continuous in z; in general the limit is the essential supremum",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.NONE,
+        "The reference law does not see what f is on a set of measure zero, and the maximum does.",
+    ),
     corrected=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
     problem=problems(),
     d=st.sampled_from(CONSISTENT),
@@ -100,7 +106,8 @@ def _one_point() -> Evidence:
     return Evidence(
         1 - max(values),
         0.0,
-        f"f = 1 at one point of the ball, else 0: R = {max(values)} for every eta, max f = 1",
+        f"f = 1 at one point of the ball, and 0 elsewhere: f = 0 with probability 1, so that R = "
+        f"{max(values):g} for every eta, and max f = 1",
     )
 
 
@@ -131,8 +138,12 @@ def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"\lim_{\eta\to 0}\text{Optval} \ge \text{ess.sup}_{\nu_z} f",
     assumptions="f(x) = x, two data points 0 and 1, rho = 1/4, absolute value and hinge",
-    quote="By taking eta -> 0 both sides, we find Optval >= ess-sup f",
-    correction="the mean over the data is lost: the optimal value tends to E_z of the essential suprema",
+    quote=r"By taking $\eta\to0$ both sides, we find "
+    r"$\mathrm{Optval}\eqref{Eq:primal:WDRO:phi:reg} \ge \esssup_{\nu_z}~f.$",
+    correction="with the mean over the data in front, as in the line before",
+    assessment=Assessment(
+        Kind.MISPRINT, Consequence.NONE, "The optimal value is a mean over the data, and z is one data point."
+    ),
     corrected=r"\lim_{\eta\to 0}\text{Optval} ="
     r" \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
 )
@@ -154,7 +165,7 @@ def _two_points() -> Evidence:
     return Evidence(
         1 + RHO - got,
         0.0,
-        f"data 0 and 1, f(x) = x, rho = 1/4, eta = 1e-6: the optimal value is {got:.4f}, "
+        f"data 0 and 1, f(x) = x, rho = 1/4, eta = 1e-6: the optimal value is (0.25 + 1.25)/2 = {got:.4f}, "
         "and ess-sup f around z = 1 is 1.25",
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from phiball.backends import active
 from phiball.refimpl import Ball
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.tolerances import ROUNDING
@@ -25,13 +26,18 @@ def volume_in_space(ball: Ball, d: int) -> float:
 
 
 @claim(
-    "Eq. (def:nu:z)",
+    "Eq. (4)",
     id="A5",
     verdict=Verdict.CORRECTED,
     formula=r"\text{vol}(B_\rho(z)) = V_\rho\ \text{for every}\ z\in Z,\quad"
     r" B_\rho(z)=\{z'\in Z:\ \|z'-z\|\le\rho\}",
-    quote="the volume of B_rho(z) is independent of the choice of z",
-    correction="only if Z is all of R^d; at the border of a domain a part of the ball is cut off",
+    quote=r"since the volume of $\mathbb{B}_{\rho}(z)$ is independent of the choice of $z$",
+    correction="true if Z is all of R^d; else V_rho is to be V_rho(z)",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.NONE,
+        "The ball is that part of it which lies in Z, and at the border of Z a part is cut off.",
+    ),
     corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
     error_level=1e-6,
 )
@@ -63,7 +69,8 @@ def _interval() -> Evidence:
     return Evidence(
         inside[1] - inside[0],
         0.0,
-        f"Z = [0, 1], rho = {rho}: the ball has length {inside[0]:.4g} around 0, {inside[1]:.4g} around 1/2",
+        f"Z = [0, 1], rho = {rho}: the ball around 0 is [0, 0.2], of length {inside[0]:.4g}, that around 1/2 "
+        f"is [0.3, 0.7], of length {inside[1]:.4g}",
     )
 
 

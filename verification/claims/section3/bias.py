@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, bisection, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.divergences import mixed
@@ -52,10 +53,16 @@ def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any
         r"|\widetilde{F} - F| \le \epsilon + G\, 2^{-L}"
     ),
     assumptions="f convex in theta; the inner problem solved to precision eps",
-    quote="are the unbiased gradient estimators from some objective function",
+    quote=r"$\bE[V^{\SG}(\theta)]=\bE[V^{\RTMLMC}(\theta)]=\nabla\widetilde{F}(\theta)$, where "
+    r"$|\widetilde{F}(\theta) - F(\theta)|\le \epsilon + G_{\mathrm{idf}}\cdot 2^{-L}$.",
     correction=(
-        "E V need not be a gradient; with gamma divided by its sum and a primal gap of at most eps it is an "
-        "eps-subgradient of F^L, which lies below F by at most G/(2^L + 1)"
+        "with gamma divided by its sum and a primal gap of at most eps, E V is an eps-subgradient of F^L, "
+        "which lies below F by at most G/(2^L + 1); that is enough for Theorem 2"
+    ),
+    assessment=Assessment(
+        Kind.FALSE,
+        Consequence.RESULT,
+        "Weights that are only nearly optimal need not make E V the gradient of any function.",
     ),
     corrected=(
         r"F^L(\theta') \ge F^L(\theta) + \langle \mathbb{E} V(\theta), \theta' - \theta \rangle - "
@@ -106,8 +113,9 @@ def _curl() -> Evidence:
     return Evidence(
         abs(coarse) - abs(fine),
         0.0,
-        f"{phi.name}, eta = 1, L = 2, f = a_i . theta for four a_i, T = 3: E V has curl {coarse:.4f}; "
-        f"T = 60: {'less than 1e-6' if abs(fine) < 1e-6 else fine}",
+        "phi = x log x - x + 1 + (x - 1)^2/2, eta = 1, L = 2, f = a_i . theta for four a_i in the plane, "
+        f"three halvings: E V has curl {coarse:.4f}, and a gradient has 0; after 60 halvings it is "
+        f"{'less than 1e-6' if abs(fine) < 1e-6 else fine}",
     )
 
 
@@ -133,7 +141,7 @@ def printed_bias(n: int) -> float:
 
 
 @claim(
-    "Proposition (bound:approximate)",
+    "Proposition EC.1",
     id="D12",
     verdict=Verdict.HOLDS,
     formula=r"0 \le F(\theta) - F^\ell(\theta) \le G\, 2^{-\ell}",

@@ -20,6 +20,7 @@ from phiball.refimpl import (
     signed_weights,
     worst_case,
 )
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -51,7 +52,7 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
 
 
 @claim(
-    "Lemma (bound:simplex)",
+    "Lemma EC.4",
     id="D7",
     verdict=Verdict.HOLDS,
     formula=(
@@ -77,19 +78,31 @@ def _(gamma: list[Fraction]) -> Fraction:
 
 
 @claim(
-    "Lemma (bound:simplex)",
+    "Lemma EC.4",
     id="D7-half",
+    part_of="D7",
     verdict=Verdict.REFUTED,
     formula=(
         r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 \le \frac{1}{2m} "
         r"D_{\phi}\left(\gamma, \frac{1}{m}\right), \quad \phi(x) = \frac{x^2 - 1}{2}"
     ),
     assumptions="gamma in the simplex, m even, I a random half; D_chi2 read as the divergence of Example 3",
-    quote="E[sum_(i in I) gamma_i - 1/2]^2 <= 1/(2m) D_chi2(gamma, 1/m)",
-    correction=(
-        "the paper defines no D_chi2; the lemma needs m sum (gamma_i - 1/m)^2, twice that of Example 3"
+    quote=r"$\bE\left[ \sum_{i\in\mathcal{I}}\gamma_i-\frac{1}{2} \right]^2\le "
+    r"\frac{1}{2m}D_{\chi^2}(\gamma, \frac{1}{m}\textsf{1}).$",
+    correction="with the factor 1/2 in D_chi2 the bound is D_chi2/(2 (m - 1)), with equality",
+    corrected=(
+        r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{2 (m - 1)} "
+        r"D_{\phi}\left(\gamma, \frac{1}{m}\right)"
     ),
-    corrected=r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right) = m \sum_i \left(\gamma_i - \frac{1}{m}\right)^2",
+    assessment=Assessment(
+        Kind.IMPRECISE,
+        Consequence.NONE,
+        "The paper does not define D_chi2; the code of the source that it cites for the lemma has the factor "
+        "1/2 (chi_square_value of github.com/daniellevy/fast-dro, revision 963c1e1), which makes the bound "
+        "too small by m/(m - 1).",
+        reading="D_chi2 is the divergence of Example 3, with its factor 1/2",
+        others=(Reading("D_chi2 is m sum (gamma_i - 1/m)^2, without the factor", "true: see D7"),),
+    ),
     gamma=simplex(),
 )
 def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
@@ -100,7 +113,8 @@ def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemm
 @random_half_variance_of_example_3.counterexample(margin=0.12)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
     gamma = [Fraction(1), Fraction(0)]
-    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+    note = f"{_show(gamma, bound)}; half of the two points has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4"
+    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, note)
 
 
 @random_half_variance_of_example_3.mutant("has the chi-square without the factor 1/2")
@@ -169,9 +183,14 @@ def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"D_{\chi^2}\left(\gamma^*, \frac{1}{m}\right) \le C \quad \text{for all } f_1, \dots, f_m",
     assumptions="phi quadratic or entropic",
-    quote="holds by selecting proper divergence function phi, such as quadratic or entropy function",
-    correction=(
-        "it needs losses in [0, B]; without B one large loss takes all the weight, and chi-square is m - 1"
+    quote=r"Assumption~\ref{Assumption:idf:chi2}\ref{Assumption:chi2} holds by selecting proper divergence "
+    r"function $\phi$, such as quadratic or entropy function",
+    correction="true for losses in [0, B], with C as below; for these phi Theorem 2 needs bounded losses",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.RESULT,
+        "The assumption is for any data points, and one large loss takes all the weight, so that chi-square "
+        "is m - 1.",
     ),
     corrected=(
         r"C = \sinh^2 \frac{B}{2 \eta} \text{ (entropic)}, \quad C = \frac{B^2}{4 \eta^2} \text{ for } B \le "
@@ -218,7 +237,8 @@ def _one_large_loss() -> Iterator[Evidence]:
         yield Evidence(
             many,
             0.0,
-            f"{phi.name}, eta = 1, f = (1e6, 0, ..., 0): {few:.5g} for m = 2, {many:.5g} for m = 64",
+            f"{phi.name}, eta = 1, f = (1e6, 0, ..., 0): gamma = (1, 0, ..., 0), of chi-square m - 1: "
+            f"{few:.5g} for m = 2, {many:.5g} for m = 64",
         )
 
 

@@ -29,7 +29,7 @@ def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
 
 
 @claim(
-    "Danskin's theorem, before Section 3.1",
+    "Section 3, Danskin's theorem",
     id="A8-danskin",
     verdict=Verdict.HOLDS,
     formula=r"\nabla F(\theta) = \mathbb{E}_{z\sim\hat P}\,\mathbb{E}_{z'\sim\bar\gamma_z}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, signed_weights
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -64,8 +65,11 @@ def _(level: int) -> tuple[float, ...]:
     verdict=Verdict.CORRECTED,
     formula=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L}{2 - 2^{-L}}",
     assumptions="one data point, with its level drawn from P",
-    quote="the (expected) number of samples for RT-MLMC is n L/(2 - 2^-L)",
-    correction="(L+1)/(2 - 2^-L) samples per data point",
+    quote=r"the (expected) number of samples for RT-MLMC is $\nout_L\cdot \frac{L}{2 -2^{-L}}=\cO(L)$.",
+    correction="L + 1 in the place of L; the order O(L) stays",
+    assessment=Assessment(
+        Kind.CONSTANT, Consequence.NONE, "There are L + 1 levels, and each takes 1/(2 - 2^-L) samples."
+    ),
     corrected=r"\sum_{\ell=0}^{L} P(\ell)\, 2^\ell = \frac{L + 1}{2 - 2^{-L}}",
     examples=31,
     level=st.integers(0, 30),
@@ -78,8 +82,13 @@ def expected_samples(level: int, cost: Cost = _evaluations) -> Evidence:
 
 @expected_samples.counterexample(margin=0.5)
 def _printed_cost() -> Evidence:
-    printed, exact = 7 / (2 - 2.0**-7), _evaluations(7)
-    return Evidence(exact - printed, 0.0, f"L = 7: L/(2 - 2^-L) = {printed:.4f}, but it is {exact:.4f}")
+    printed, exact = 1 / (2 - 2.0**-1), _evaluations(1)
+    return Evidence(
+        exact - printed,
+        0.0,
+        f"L = 1: 1 sample with probability 2/3 and 2 with 1/3 are {exact:.4f} on average; printed "
+        f"{printed:.4f}",
+    )
 
 
 @expected_samples.mutant("the printed formula")
@@ -97,7 +106,7 @@ def _mean(f: Any, p: Any, g: Any, level: int, solve: Callable[[Array], tuple[Arr
 
 
 @claim(
-    "Eq. (RTMLMC:estimator)",
+    "Eq. (13b), expectation",
     id="D3",
     verdict=Verdict.CORRECTED,
     formula=(
@@ -105,8 +114,14 @@ def _mean(f: Any, p: Any, g: Any, level: int, solve: Callable[[Array], tuple[Arr
         r"\widetilde{R}\left(\theta; \{z_i'\}_{i \le 2^\ell}\right) = \mathbb{E}\, V^{SG}"
     ),
     assumptions="the halves of a level are solved as the level below is",
-    quote="RT-MLMC and SG estimators have the same bias",
-    correction="with G^0 = g^0, which Eq. (G:ell) leaves undefined, and 2^L for 2^l in the last line",
+    quote=r"$\sum_{\ell=0}^L\bE_{\zeta^{\ell}}[G^{\ell}(\theta, \zeta^{\ell})] = \bE_{z\sim\hP} "
+    r"\bE_{\{z_i'\}_{i\in[2^\ell]}\sim \nu_z}$",
+    correction="with 2^L for 2^l, and G^0 = g^0, which Eq. (12) leaves undefined",
+    assessment=Assessment(
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The sum over l leaves level L, not l; and Eq. (12) at l = 0 speaks of half a point.",
+    ),
     corrected=(
         r"\mathbb{E}\, V^{RT} = \mathbb{E}\, \nabla \widetilde{R}\left(\theta; \{z_i'\}_{i \le "
         r"2^L}\right) = \mathbb{E}\, V^{SG}, \quad G^0 = g^0"
@@ -150,7 +165,8 @@ def _without_level_zero() -> Evidence:
     return Evidence(
         whole[0] - rest[0],
         0.0,
-        f"f = (0, 1), entropic, eta = L = 1: with G^0 = 0 the value is {rest[0]:.4f}, and F^1 {whole[0]:.4f}",
+        f"f = (0, 1), entropic, eta = L = 1: F^1 = 1/4 + log((1 + e)/2)/2 = {whole[0]:.4f}; without a level "
+        f"0 of E f = 1/2 the sum is {rest[0]:.4f}",
     )
 
 
@@ -178,7 +194,7 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
 
 
 @claim(
-    "Eq. (expression:G)",
+    "Eq. (18)",
     id="D3-entropic",
     verdict=Verdict.HOLDS,
     formula=(

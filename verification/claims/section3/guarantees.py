@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import array_namespace
 from phiball.refimpl import ENTROPIC, Divergence, worst_case
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX
@@ -95,7 +96,7 @@ def local_kappa(problem: Problem) -> float:
 
 
 @claim(
-    "Proposition 2, entropic phi",
+    "Remark 2, Proposition 2 for the entropy",
     id="C8",
     verdict=Verdict.CORRECTED,
     formula=(
@@ -103,8 +104,17 @@ def local_kappa(problem: Problem) -> float:
         r"\phi(x) = x \log x - x + 1"
     ),
     assumptions="Proposition 2 applied to the entropy, whose phi'' = 1/x has no positive lower bound",
-    quote="Since phi is strongly convex",
-    correction="kappa = exp(-range(f)/eta) with the bracket [min f, max f]; phi''(1) = 1 is no modulus",
+    quote=r"When considering $\phi(s) = s\log s - s + 1$, [...] Compared with the complexity in "
+    r"Proposition~\ref{Pro:complexity:alg:Eq:expression:R}, Algorithm~\ref{alg:Eq:expression:R} is a "
+    r"near-optimal choice",
+    correction="true for losses of bounded range, with kappa = exp(-range(f)/eta) and the bracket "
+    "[min f, max f]",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.REPAIR,
+        "Proposition 2 is for a strongly convex phi; the entropy is none, and phi''(1) = 1 in the place of "
+        "kappa is not enough.",
+    ),
     corrected=r"\kappa = \exp\left(-\frac{\max f - \min f}{\eta}\right)",
     examples=200,
     problem=moderate_problems().filter(lambda problem: problem.spread <= 30 * problem.eta),
@@ -136,7 +146,12 @@ def _entropic(problem: Problem, eps: float, kappa: float, algorithm: Algorithm) 
 def _kappa_one() -> Evidence:
     problem, eps = Problem((5.0,) + (0.0,) * 7, 1.0), 0.01
     evidence = next(_entropic(problem, eps, 1.0, algorithm2))
-    return Evidence(evidence.violation, 0.0, f"kappa = 1, {problem}, eps = {eps}: {evidence.note}")
+    return Evidence(
+        evidence.violation,
+        0.0,
+        f"f = (5, 0, 0, 0, 0, 0, 0, 0), eta = 1, eps = {eps}, kappa = 1, the bracket [0, 5]: "
+        f"{evidence.note}, sqrt(0.02)/8",
+    )
 
 
 @entropic_guarantee.mutant("takes kappa = phi''(1)", replaces="kappa")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from phiball.backends import Array
 from phiball.refimpl import ENTROPIC, Divergence, signed_weights, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.enumeration import (
@@ -49,12 +50,12 @@ def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evid
 
 
 def value_bound(law: Law, level: int) -> float:
-    """Lemma EC (tech:sum) (tech:sum) (I)."""
+    """Lemma EC.5 (tech:sum) (I)."""
     return law.eta * law.growth(2) * 2.0 ** -(level + 1)
 
 
 @claim(
-    "Lemma EC (tech:sum) (I), bias of the value",
+    "Lemma EC.5 (I), bias of the value",
     id="G1",
     verdict=Verdict.HOLDS,
     formula=r"\left| F^{\ell}(\theta) - F(\theta) \right| \le \eta e^{2B/\eta} \cdot 2^{-(\ell+1)}",
@@ -71,8 +72,9 @@ def value_bias_is_bounded(
 
 
 @claim(
-    "Lemma EC (tech:sum) (I), bias of the value",
+    "Lemma EC.5 (I), bias of the value",
     id="G1-rate",
+    part_of="G1",
     verdict=Verdict.HOLDS,
     formula=r"\left| F^{\ell}(\theta) - F(\theta) \right| = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities, eta = 1; l = 0, ..., 8 by binomial sums",
@@ -92,12 +94,12 @@ def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> I
 
 
 def squared_bound(law: Law, level: int) -> float:
-    """Lemma EC (tech:sum) (tech:sum) (II) and (III)."""
+    """Lemma EC.5 (tech:sum) (II) and (III)."""
     return law.lipschitz**2 * law.growth(4) * 2.0**-level
 
 
 @claim(
-    "Lemma EC (tech:sum) (II), bias of the gradient",
+    "Lemma EC.5 (II), bias of the gradient",
     id="G2",
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F(\theta) \right\|_2^2"
@@ -115,8 +117,9 @@ def gradient_bias_is_bounded(
 
 
 @claim(
-    "Lemma EC (tech:sum) (II), bias of the gradient",
+    "Lemma EC.5 (II), bias of the gradient",
     id="G2-rate",
+    part_of="G2",
     verdict=Verdict.HOLDS,
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F(\theta) \right\|_2^2 = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
@@ -138,7 +141,7 @@ def gradient_bias_rate(
 
 
 @claim(
-    "Lemma EC (tech:sum) (III), second moment of a level",
+    "Lemma EC.5 (III), second moment of a level",
     id="G3",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell}(\theta, \zeta^{\ell}) \right\|_2^2"
@@ -156,8 +159,9 @@ def difference_is_bounded(
 
 
 @claim(
-    "Lemma EC (tech:sum) (III), second moment of a level",
+    "Lemma EC.5 (III), second moment of a level",
     id="G3-rate",
+    part_of="G3",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} \left\| G^{\ell}(\theta, \zeta^{\ell}) \right\|_2^2 = O(2^{-\ell})",
     assumptions="f = 0 or 1 with equal probabilities and gradients -1 or 1, eta = 1; l = 0, ..., 8",
@@ -191,13 +195,16 @@ def corrected_smoothness(f: QuadraticLosses) -> float:
 
 
 @claim(
-    "Lemma EC (tech:sum) (IV), smoothness of a level",
+    "Lemma EC.5 (IV), smoothness of a level",
     id="G4",
     verdict=Verdict.CORRECTED,
     formula=r"\overline{S} = (S_f^2 + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz and S_f-smooth in theta; the entropic phi",
-    quote="S := (S_f^2 + L_f^2/eta) e^{B/eta} + L_f^2/eta e^{2B/eta}",
-    correction="S_f in the place of S_f^2; S_f + L_f^2/eta is enough",
+    quote=r"$\overline{S}:=(S_f^2 + L_f^2/\eta)e^{B/\eta} + L_f^2/\eta e^{2B/\eta}.$",
+    correction="S_f in the place of S_f^2; even S_f + L_f^2/eta is enough, see G4-sharp",
+    assessment=Assessment(
+        Kind.MISPRINT, Consequence.NONE, "S_f^2 has another unit than L_f^2/eta, and is too small if S_f < 1."
+    ),
     corrected=r"\overline{S} = (S_f + L_f^2/\eta) e^{B/\eta} + L_f^2/\eta \, e^{2B/\eta}",
     examples=120,
     f=quadratic_losses().filter(lambda f: f.ratio <= 100),
@@ -211,8 +218,11 @@ def level_is_smooth(
 ) -> Evidence:
     """Every F^l is S-smooth with S = (S_f + L_f^2/eta) e^(B/eta) + (L_f^2/eta) e^(2B/eta)."""
     change, distance = gradient_change(f, places, solve)
-    note = f"the gradient changes by {change:.4g} over {distance:.4g}"
-    return Evidence(change - smoothness(f) * distance, f.rounding, note)
+    S = smoothness(f)
+    note = (
+        f"over a distance of {distance:.4g} the gradient changes by {change:.4g}; allowed {S * distance:.4g}"
+    )
+    return Evidence(change - S * distance, f.rounding, note)
 
 
 @level_is_smooth.counterexample(margin=0.01)
@@ -223,8 +233,8 @@ def _flat_parabola() -> Evidence:
     return Evidence(
         change - printed * distance,
         0.0,
-        f"f = 0.05 theta^2 on abs(theta) <= 0.1, eta = 1: the printed constant is {printed:.4g}, and the "
-        f"gradient changes by {change / distance:.4g} per unit",
+        f"f = 0.05 theta^2 on abs(theta) <= 0.1, so S_f = 0.1, L_f = 0.01, B = 0.0005, eta = 1: the printed "
+        f"constant is {printed:.4g}, and the gradient 0.1 theta changes by {change / distance:.4g} per unit",
     )
 
 

@@ -39,8 +39,9 @@ from phiball.verification.oracles.complexity import wave_slope
 
 
 @claim(
-    "Theorem (complexity:BSMD), cost",
+    "Theorem 3, cost",
     id="G6-cost",
+    part_of="G6",
     verdict=Verdict.HOLDS,
     formula=r"\mathrm{cost}_{RT-MLMC} = \widetilde{O}(\epsilon^{-4})",
     assumptions="L_f = S_f = B = eta = 1; plans of projected SGD that guarantee E|mapping|^2 <= epsilon^2",
@@ -114,8 +115,9 @@ def stationarity_of_runs(
 
 
 @claim(
-    "Theorem (complexity:BSMD), end to end",
+    "Theorem 3, end to end",
     id="G6-run",
+    part_of="G6",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} - \mathrm{Proj}_{\Theta}"
     r"\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right] \right\|_2^2"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, to_numpy
 from phiball.refimpl import gradient_mapping, onto_box, projected_sgd
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -41,15 +42,20 @@ def printed_step(F: PiecewiseLinear) -> float:
 
 
 @claim(
-    "Lemma EC (standard:SGD)",
+    "Lemma EC.1",
     id="F1",
     verdict=Verdict.CORRECTED,
     formula=r"\gamma = \frac{D_*}{M\sqrt{T}}, \quad \mathbb{E}\left[ F(\widetilde{\theta})"
     r" - \min_{\theta} F(\theta) \right] \le \frac{D_* M}{\sqrt{T}}, \quad"
     r" D_* = F(\theta_1) - \min_{\theta} F(\theta)",
     assumptions="F convex, E V a subgradient of F, E|V|^2 <= M^2; the average of T iterates",
-    quote="where the constant D_* = F(theta_1) - min F(theta)",
-    correction="D_* is the distance |theta_1 - theta*|, not the gap of the values",
+    quote=r"where the constant $D_*=F(\theta_1) - \min\limits_{\theta\in\Theta}~F(\theta)$.",
+    correction="D_* is the distance |theta_1 - theta*|, as in the source that is cited for it",
+    assessment=Assessment(
+        Kind.CONSTANT,
+        Consequence.REPAIR,
+        "A function that is flat far from its minimum has a small gap, and still a long way to go.",
+    ),
     corrected=r"D_* = \| \theta_1 - \theta^* \|",
     F=piecewise_linear().filter(lambda F: F.distance > 0),
 )
@@ -66,8 +72,12 @@ def _shallow(sgd: Sgd = projected_sgd) -> Iterator[Evidence]:
         F = PiecewiseLinear(0.01, 0.01, 0.0, 1.0, 0.0, T)
         gap = mean_gap(F, sgd, printed_step(F))
         printed = F.gap * F.M / sqrt(T)
+        words = "no step is made" if T == 1 else "steps of length 1e-5"
         yield Evidence(
-            gap - printed, 0.0, f"F = 0.01 abs(theta), theta_1 = 1, T = {T}: gap {gap:.4g} > {printed:.2g}"
+            gap - printed,
+            0.0,
+            f"F = 0.01 abs(theta), theta_1 = 1, so M = D_* = 0.01, T = {T}: {words}, and the gap {gap:.4g} "
+            f"is above D_* M/sqrt T = {printed:.2g}",
         )
 
 
@@ -82,8 +92,9 @@ def _(F: PiecewiseLinear) -> float:
 
 
 @claim(
-    "Lemma EC (standard:SGD), rate",
+    "Lemma EC.1, rate",
     id="F1-rate",
+    part_of="F1",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}\left[ F(\widetilde{\theta}) - \min_{\theta} F(\theta) \right] = O(T^{-1/2})",
     assumptions="F = abs(theta) from theta_1 = 1, without noise; D = M = 1",
@@ -119,14 +130,20 @@ VECTOR = st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=3,
 
 
 @claim(
-    "Notations, stationary point",
+    "Section 1, notations: stationary point",
     id="F5",
     verdict=Verdict.CORRECTED,
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \theta - \mathrm{Proj}_{\Theta}"
     r"\left( \theta - \delta \nabla F(\theta) \right) \right] \right\|_2^2 \le \delta^2",
     assumptions="some step gamma > 0",
-    quote="for some step size gamma>0 ... Proj(theta - delta grad F(theta))",
-    correction="gamma in front of the gradient; with delta a large gamma makes every point stationary",
+    quote=r"if for some step size $\gamma>0$, it holds that $\bE\left\| \frac{1}{\gamma} \left[ \theta - "
+    r"\Proj_{\Theta}\big(\theta -\delta\nabla F(\theta)\big)\right] \right\|^2_2\le \delta^2.$",
+    correction="gamma in front of the gradient, as in Lemma EC.2",
+    assessment=Assessment(
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "With delta in front of the gradient a large gamma makes every point stationary.",
+    ),
     corrected=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \theta - \mathrm{Proj}_{\Theta}"
     r"\left( \theta - \gamma \nabla F(\theta) \right) \right] \right\|_2^2 \le \delta^2",
     theta=VECTOR,
@@ -157,7 +174,8 @@ def _everything_is_stationary() -> Evidence:
     return Evidence(
         gradient - printed,
         0.0,
-        f"F = 10 theta, delta = 0.1, gamma = 10: the printed measure is {printed:.2g}, the gradient 10",
+        f"F = 10 theta, delta = 0.1, gamma = 10: the printed norm is 0.1 * 10/10 = {printed:.2g} <= delta, "
+        "and the gradient is 10",
     )
 
 
@@ -180,13 +198,17 @@ def gradient_constant(F: SmoothFunction) -> float:
 
 
 @claim(
-    "Section EC, S-smoothness",
+    "Section EC.1, S-smoothness",
     id="F6",
     verdict=Verdict.CORRECTED,
     formula=r"\| F(\theta) - F(\theta') \| \le S \| \theta - \theta' \|",
     assumptions="F continuously differentiable; the step 1/(2S)",
-    quote="S-smooth such that ||F(theta) - F(theta')|| <= S ||theta - theta'||",
-    correction="the gradient of F is S-Lipschitz; with the printed S the lemma on smooth F fails",
+    quote=r"is continuously differentiable and $S$-smooth such that "
+    r"$\|F(\theta) - F(\theta')\|\le S\|\theta - \theta'\|$",
+    correction="the gradient of F is S-Lipschitz",
+    assessment=Assessment(
+        Kind.MISPRINT, Consequence.NONE, "The gradient sign is missing; with the printed S Lemma EC.2 fails."
+    ),
     corrected=r"\| \nabla F(\theta) - \nabla F(\theta') \| \le S \| \theta - \theta' \|",
     examples=150,
     F=smooth_functions(),
@@ -233,7 +255,7 @@ def lemma_bound(F: SmoothFunction) -> float:
 
 
 @claim(
-    "Lemma EC (SMD:smooth:noncvx)",
+    "Lemma EC.2",
     id="F7",
     verdict=Verdict.HOLDS,
     formula=r"\gamma = \frac{1}{2S}, \quad \mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} -"

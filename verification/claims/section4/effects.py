@@ -40,7 +40,7 @@ Certainty: TypeAlias = Callable[..., float]
 
 
 @claim(
-    "Proposition EC (linearization)",
+    "Proposition EC.2",
     id="H1",
     verdict=Verdict.HOLDS,
     formula=(
@@ -87,7 +87,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 @claim(
-    "Eq. (R:1), optimized certainty equivalent",
+    "Eq. (20a), optimized certainty equivalent",
     id="H2",
     verdict=Verdict.HOLDS,
     formula=(
@@ -155,8 +155,9 @@ def _fourth_order(derivatives: tuple[float, float, float]) -> float:
 
 
 @claim(
-    "Theorem 3 (III), the factor phi''(1)",
+    "Theorem 4 (III), the factor phi''(1)",
     id="H6",
+    part_of="H5",
     verdict=Verdict.HOLDS,
     formula=(
         r"\mathcal{R}_3 = \frac{\rho^2}{2 \eta\, \phi''(1)} \mathbb{E}_z\left[\mathrm{Var}_b[\nabla f(z)"

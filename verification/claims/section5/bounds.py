@@ -54,7 +54,7 @@ def _robust_losses() -> Any:
 
 
 @claim(
-    "Proposition (cover)",
+    "Proposition 4",
     id="I3",
     verdict=Verdict.HOLDS,
     formula=(
@@ -128,7 +128,7 @@ SIZES = st.integers(1, 6).map(lambda k: 10**k)
 
 
 @claim(
-    "Example (linear function class)",
+    "Example 6",
     id="I5",
     verdict=Verdict.HOLDS,
     formula=(

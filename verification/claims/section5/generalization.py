@@ -22,6 +22,7 @@ from phiball.refimpl import (
     worst_case,
 )
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -41,7 +42,7 @@ STRICT = (ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (0.5, 0.0, 1.5, 3.0)))
 
 
 @claim(
-    "Proposition (covering of G_adv)",
+    "Proposition 5",
     id="I1",
     verdict=Verdict.HOLDS,
     formula=(
@@ -76,7 +77,7 @@ def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> 
 
 
 @claim(
-    "Proof of Proposition (covering of G_adv)",
+    "Proof of Proposition 5",
     id="I2",
     verdict=Verdict.CORRECTED,
     formula=(
@@ -84,8 +85,12 @@ def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> 
         r"\frac{dP}{d\beta}(b)\right)\right] \right\}"
     ),
     assumptions="T(g) is the dual value; beta uniform on the ball of radius rho, B_1(0) in the proof",
-    quote="= sup E_P[g] - eta E_{b ~ P}[phi(dP(b)/dbeta(b))]",
-    correction="the divergence is the expectation of phi under beta, not under P",
+    quote=r"$\bE_{\bP}[g] - \eta\bE_{b\sim\bP}"
+    r"\left[\phi\left(\frac{\diff\bP(b)}{\diff\beta(b)}\right)\right]$",
+    correction="the expectation of phi is under beta, as in the Definition",
+    assessment=Assessment(
+        Kind.MISPRINT, Consequence.NONE, "The divergence is the expectation of phi under beta, not under P."
+    ),
     corrected=(
         r"T(g) = \sup_P \left\{ \mathbb{E}_P[g] - \eta\, \mathbb{E}_{b \sim \beta}\left[\phi\left("
         r"\frac{dP}{d\beta}(b)\right)\right] \right\}"
@@ -133,7 +138,8 @@ def _printed_divergence() -> Iterator[Evidence]:
     yield Evidence(
         true - highest,
         0.0,
-        f"f = (0, 1), quadratic phi, eta = 1: printed supremum {highest:.6f}, T = {true:.6f}",
+        "f = (0, 1) with probability 1/2 each, Example 3, eta = 1: at P = (1/2 - e, 1/2 + e) the printed "
+        f"objective is 1/2 + e - 6 e^2, at most {highest:.6f}; T = 5/8 = {true:.6f}",
     )
     weights, zero = array([0.9, 0.1]), array([0.0, 0.0])
     right = -float(primal_value(zero, weights, 1.0, QUADRATIC))
@@ -141,7 +147,8 @@ def _printed_divergence() -> Iterator[Evidence]:
     yield Evidence(
         printed - right,
         0.0,
-        f"P = (0.9, 0.1), beta = 1/2: printed divergence {printed:.4g}, it is {right:.4g}",
+        f"P = (0.9, 0.1), beta = (1/2, 1/2): the divergence is ((1.8^2 - 1) + (0.2^2 - 1))/4 = {right:.4g}; "
+        f"as printed it is 0.9 (1.8^2 - 1)/2 + 0.1 (0.2^2 - 1)/2 = {printed:.4g}",
     )
 
 

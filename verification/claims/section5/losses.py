@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import ramp_loss
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -34,7 +35,7 @@ def _loss(loss: Ramp, t: list[float], y: int, varrho: float) -> float:
 
 
 @claim(
-    "Eq. (ramp loss), Lipschitz constant",
+    "Eq. (23), Lipschitz constant",
     id="I4",
     verdict=Verdict.HOLDS,
     formula=r"|\ell(t, y) - \ell(t', y)| \le \frac{2}{\varrho} \|t - t'\|_\infty",
@@ -82,8 +83,15 @@ def cross_entropy(t: list[float], y: int) -> float:
     verdict=Verdict.CORRECTED,
     formula=r"\ell : \mathbb{R}^K \times \{1,\ldots,K\} \to [0,1]",
     assumptions="a classification loss, such as the one named",
-    quote="denotes a K-class classification loss function such as the cross-entropy loss",
-    correction="the ramp loss has its values in [0, 1]; the cross-entropy is unbounded",
+    quote=r"$\ell:~\mathbb{R}^K\times\{1,\ldots,K\}\to[0,1]$ denotes a $K$-class classification loss "
+    r"function "
+    r"such as the cross-entropy loss",
+    correction="such as the ramp loss, which the examples take; the cross-entropy has to be cut off",
+    assessment=Assessment(
+        Kind.IMPRECISE,
+        Consequence.NONE,
+        "The cross-entropy has no upper bound, and the section asks for one.",
+    ),
     corrected=r"\ell_{ramp}(t, y) \in [0,1], \qquad \sup_t \ell_{cross-entropy}(t, y) = \infty",
     examples=120,
     pair=logits(),
@@ -98,13 +106,15 @@ def ramp_is_bounded(
     yield Evidence(max(-value, value - 1), 0.0, f"the loss is {value:.4g}")
     margin = t[y] - max(v for k, v in enumerate(t) if k != y)
     exact = 1.0 if margin <= 0 else 0.0 if margin >= varrho else 1 - margin / varrho
-    yield Evidence(abs(value - exact), 2.0**-48 * (1 + max(map(abs, t)) / varrho), "Eq. (ramp loss)")
+    yield Evidence(abs(value - exact), 2.0**-48 * (1 + max(map(abs, t)) / varrho), "Eq. (23)")
 
 
 @ramp_is_bounded.counterexample(margin=4.0)
 def _unbounded() -> Evidence:
     value = cross_entropy([0.0, 5.0], 0)
-    return Evidence(value - 1, 0.0, f"logits (0, 5), label 0: the cross-entropy is {value:.4f}")
+    return Evidence(
+        value - 1, 0.0, f"logits (0, 5), the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1"
+    )
 
 
 @ramp_is_bounded.mutant("is not cut off")

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.refimpl import network_capacity
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.function_classes import Capacity, linear_classes
@@ -27,7 +28,7 @@ Covering: TypeAlias = Callable[[float, float], float]
 
 
 @claim(
-    "Example (neural network function class)",
+    "Example 7",
     id="I6",
     verdict=Verdict.CORRECTED,
     formula=(
@@ -35,8 +36,14 @@ Covering: TypeAlias = Callable[[float, float], float]
         r"\prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)"
     ),
     assumptions="L layers, 1-Lipschitz activations, ramp loss of margin varrho",
-    quote="L^2 d (Psi + sqrt(d) rho)^2 / (varrho^2 epsilon)",
-    correction="epsilon is squared: the loss enters by varrho epsilon alone; one layer is the linear class",
+    quote=r"$\frac{L^2{d}(\Psi + \sqrt{d}\rho)^2}{\varrho^2\epsilon}$",
+    correction="epsilon is squared, as in Example 6, and as the bound that follows needs it",
+    assessment=Assessment(
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "With one layer it is to be the linear class of Example 6, and the loss enters by varrho epsilon "
+        "alone; as printed neither is so.",
+    ),
     corrected=(
         r"\log \mathcal{N} = \widetilde{O}\left( \frac{L^2 d (\Psi + \sqrt{d} \rho)^2}{\varrho^2 \epsilon^2} "
         r"\prod_l s_l^2 \sum_l \frac{a_l^2}{s_l^2} \right)"
@@ -96,7 +103,7 @@ def _printed_power() -> Iterator[Evidence]:
     pieces = _consistent(family, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
     for evidence in (next(pieces), next(pieces)):
         yield Evidence(
-            evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, printed: {evidence.note}"
+            evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, as printed: {evidence.note}"
         )
 
 
@@ -119,14 +126,17 @@ def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho:
 
 
 @unchecked(
-    "Remark after the examples",
+    "Remark 5",
     id="I7",
-    reason=(
-        "what is new is no matter of computation; its reference is wrong, as Proposition (cover) is quoted "
-        "from earlier work and does not speak of G"
+    reason="what is new compared with other papers is no matter of computation",
+    quote=r"upper bounding the covering number of $\mathcal{G}_{\text{adv}\mid S}$ in "
+    r"Proposition~\ref{Proposition:cover} by that of $\mathcal{G}_{\mid S}$",
+    correction="Proposition 5 is meant, which is checked as I1",
+    assessment=Assessment(
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "Proposition 4 is quoted from earlier work, and does not speak of G.",
     ),
-    quote="upper bounding the covering number of G_adv in Proposition (cover) by that of G",
-    correction="the proposition on the covering number of G_adv is meant, which is checked as I1",
 )
 def novelty() -> None:
     """The novelty lies in bounding the covering number of G_adv by that of G."""

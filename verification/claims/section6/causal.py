@@ -63,7 +63,7 @@ def instance(seed: int) -> Instance:
 
 
 @claim(
-    "Eq. (casual:dual)",
+    "Eq. (25)",
     id="L1",
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z) = \mathbb{E}_{\hat{x}} \sup_{x' \in B_{\rho}"
@@ -80,7 +80,7 @@ def causal_duality(solve: Solve = causal_value) -> Iterator[Evidence]:
 
 
 @claim(
-    "Eq. (reg:casual:dual)",
+    "Eq. (26)",
     id="L2",
     verdict=Verdict.HOLDS,
     formula=r"\sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z) - \eta D_{\phi}(\gamma, \gamma_0) = "
@@ -136,18 +136,24 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
 
 
 @claim(
-    "Eq. (casual), causality",
+    "Eq. (EC.6), causality",
     id="L1-causal",
+    section="beyond",
     verdict=Verdict.HOLDS,
-    formula=r"X \perp \hat{Z} \mid \hat{X}",
+    formula=r"\sup_{\gamma:\ X \perp \hat{Z} \mid \hat{X}} \mathbb{E}_{\gamma} \Psi(f(x), z) \le"
+    r" \sup_{\gamma} \mathbb{E}_{\gamma} \Psi(f(x), z)",
 )
 def causality_binds(plan: Callable[..., Any] = causal_plan) -> Iterator[Evidence]:
-    """Without the causal constraint the worst case is strictly worse, so the constraint is not idle."""
+    """Without the causal constraint the worst case is never better, and may be strictly worse."""
+    gaps = []
     for seed in range(4):
         case = instance(seed)
         bound = plan(case.cost, case.joint, case.nu).value
         free = plan(case.cost, case.joint, case.nu, causal=False).value
-        yield Evidence(bound - free + 1e-3, 0.0, f"causal {bound:.5f}, free {free:.5f}, seed = {seed}")
+        gaps.append(free - bound)
+        slack = CONIC * (1 + abs(case.cost).max())
+        yield Evidence(bound - free, slack, f"causal {bound:.5f}, free {free:.5f}, seed = {seed}")
+    yield Evidence(1e-3 - max(gaps), 0.0, f"strictly worse on one of them, by {max(gaps):.4g}")
 
 
 @causality_binds.mutant("leaves the constraint out")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, active
 from phiball.refimpl import Conditional, conditional_loss
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -60,9 +61,16 @@ def _unbounded(sensitivity: Sensitivity) -> Iterator[Evidence]:
     formula=r"\inf_{\theta} \mathbb{E} \Psi(\theta^{\top} g(x), z) > -\infty, \quad "
     r"\Psi(w, z) = -w z^{\top} (w, 1)^{\top}",
     assumptions="the printed law of x and z, linear rules on 100 random features, w in R",
-    quote="R* denotes the ground truth optimal revenue",
-    correction="E[z_1 | x] > 0 for half of the x, where revenue grows like w^2: the optimum is infinite, in "
-    "the population and for every training set; prices must be bounded",
+    quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
+    correction="prices have to be bounded, which the paper does not say: see P3",
+    remark="The risk of a training set is unbounded as well, wherever the mean of z_1 is positive at one x_i "
+    "that the features tell from the others; so it was on each that we drew.",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.RESULT,
+        "E[z_1 | x] is positive for half of the x, where the revenue grows like the square of the price, so "
+        "that the optimal revenue is infinite.",
+    ),
 )
 def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> Iterator[Evidence]:
     """The empirical risk of the pricing problem is bounded below: its Hessian has no negative eigenvalue."""
@@ -79,7 +87,8 @@ def _revenue_grows() -> Evidence:
     prices = [1.0, 10.0, 1000.0]
     revenue = [-float(loss(array([[w]]), xp.asarray([0], dtype=xp.int64))[0]) for w in prices]
     shown = ", ".join(f"{r:.4g} at w = {w:g}" for r, w in zip(revenue, prices, strict=True))
-    return Evidence(revenue[-1], 0.0, f"beta_1'x = 1, beta_2'x = 0: expected revenue {shown}")
+    words = "at an x with beta_1'x = 1, beta_2'x = 0 the expected revenue of the price w is tanh(3) w^2 + w"
+    return Evidence(revenue[-1], 0.0, f"{words}: {shown}")
 
 
 @pricing_has_a_solution.mutant("demand that falls with the price everywhere")

@@ -20,6 +20,7 @@ from phiball.refimpl import (
     value_iteration,
 )
 from phiball.refimpl.qlearning.bellman import FixedPoint
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -88,7 +89,7 @@ def update_is_robust(
     size = 1 + abs(Q).max()
     yield Evidence(abs(updated([0, 1, 2], p) - target), ROUNDING * size, "the update of Q(s, a)")
     plain = (1 - alpha) * Q[0, 0] + alpha * reward + discount * alpha * Q[1].max()
-    yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (Q:learning)")
+    yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (24)")
 
 
 @update_is_robust.mutant("favours the agent: a soft maximum over the perturbations")
@@ -115,6 +116,7 @@ def _(Q: Array, *step: Any, **options: Any) -> Array:
 @claim(
     "Section 6.2, update",
     id="J2-mean",
+    part_of="J1",
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_{s' \sim P(\cdot | s, a)}[Q_{new}(s, a)] = (1 - \alpha) Q(s, a) + \alpha (TQ)(s, a)",
 )
@@ -202,8 +204,10 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
     verdict=Verdict.CORRECTED,
     formula=r"\sup_{P \in \mathfrak{R}} \mathbb{E} \left[ \sum_t \gamma^t r(s_t, a_t) \right]",
     assumptions="kernels that move the next state within its neighbourhood, at the price of their divergence",
-    quote="seeks to maximize the worst-case risk function sup E[sum gamma^t r]",
-    correction="the worst case of a reward is an infimum, and the infimum is what the update finds",
+    quote=r"seeks to maximize the worst-case risk function "
+    r"$\sup_{\mathbb{P}\in\mathfrak{R}}\mathbb{E}[\sum_t\gamma^tr(s_t,a_t)]$",
+    correction="an infimum in the place of the supremum, which is what the update finds",
+    assessment=Assessment(Kind.MISPRINT, Consequence.NONE, "The worst case of a reward is an infimum."),
     corrected=r"\max_{\pi} \inf_{\kappa} \mathbb{E} \left[ \sum_t \gamma^t \left( r(s_t, a_t) + "
     r"\gamma \eta D_{KL}(\kappa, \beta) \right) \right]",
 )
@@ -241,7 +245,11 @@ def _supremum_rewards_noise() -> Evidence:
     top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))
     robust = float(fixed[0, 0])
     return Evidence(
-        top[0, 0] - robust, 0.0, f"two states: sup {top[0, 0]:.4f}, but the update tends to {robust:.4f}"
+        top[0, 0] - robust,
+        0.0,
+        "two states that stay, of reward 1 and 0, each of which may be taken for the other, discount 1/2, "
+        "eta = "
+        f"1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, and the update tends to {robust:.4f}",
     )
 
 

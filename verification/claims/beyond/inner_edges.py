@@ -29,7 +29,7 @@ from phiball.verification.instances.strategies import Problem, dyadic_problems, 
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
 
-inner_claim = partial(claim, "Eq. (expression:R)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
+inner_claim = partial(claim, "Eq. (14)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
 
 
 def _law(losses: Array, p: Array | None) -> Array:

@@ -36,7 +36,7 @@ from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 
-inner_claim = partial(claim, "Eq. (expression:R)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
+inner_claim = partial(claim, "Eq. (14)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
 
 
 def _uniform(s: WorstCase, losses: Array) -> WorstCase:
