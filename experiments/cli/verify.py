@@ -11,7 +11,7 @@ from rich.console import Console
 
 from phiball.backends import active, threads
 from phiball.experiments.cli.errors import fail, one_line_errors
-from phiball.experiments.framework.provenance import revision, versions
+from phiball.experiments.framework.provenance import code_links, revision, versions
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
 
@@ -72,13 +72,14 @@ def verify(
             )
     except KeyboardInterrupt:
         fail("stopped; no report is written", 130)
-    provenance = {"revision": revision(), "versions": versions(_PACKAGES)}
+    provenance = {"revision": revision(), "versions": versions(_PACKAGES), "code": code_links(out)}
     about = files.circumstances(
         results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=provenance
     )
     with one_line_errors(OSError):
         written = files.write_report(results, out, about)
-    _print(console, f"\n{about['summary']}")
+    terminal.print_summary(results, console)
+    _print(console, f"\n{about['agreement']}")
     _print(console, f"wrote {', '.join(map(str, written))}")
     if not all(result.as_recorded for result in results):
         raise typer.Exit(1)

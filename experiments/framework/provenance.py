@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Iterable
@@ -37,11 +38,35 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 def revision() -> str | None:
     """Return the git revision of the checkout that this package runs from; None for an installed one."""
+    return _git("describe", "--always", "--dirty", "--abbrev=12")
+
+
+def code_links(folder: Path) -> str | None:
+    """Return the address of a line of code with {path} and {line} in it, for a page in `folder`.
+
+    It is that of the published revision where the origin of the checkout has a web page, and else the file
+    itself; None for an installed package.
+    """
+    root, origin, commit = (
+        Path(__file__).resolve().parents[2],
+        _git("remote", "get-url", "origin"),
+        _git("rev-parse", "HEAD"),
+    )
+    if commit is None:
+        return None
+    if origin and origin.startswith("https://"):
+        return f"{origin.removesuffix('.git')}/blob/{commit}/{{path}}#L{{line}}"
+    return f"{Path(os.path.relpath(root, folder.resolve())).as_posix()}/{{path}}"
+
+
+def _git(*arguments: str) -> str | None:
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # git itself would find a repository further up, which is not ours
         return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() or None
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
+    return done.stdout.strip() or None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 from phiball.verification.report.items import Item
@@ -18,6 +19,11 @@ def source() -> str | None:
     """The LaTeX source that the environment variable PHIBALL_PAPER names, without comments."""
     path = os.environ.get("PHIBALL_PAPER", "")
     return without_comments(Path(path).read_text(encoding="utf-8")) if path else None
+
+
+def digest() -> str:
+    """The SHA-256 of that source, as it lies on the disk."""
+    return sha256(Path(os.environ["PHIBALL_PAPER"]).read_bytes()).hexdigest()
 
 
 def without_comments(tex: str) -> str:
@@ -204,9 +210,12 @@ def _optional(tex: str, start: int, kind: str) -> str:
 if __name__ == "__main__":  # writes the data of phiball.verification.report.paper_items
     if (text := source()) is None:
         raise SystemExit("PHIBALL_PAPER names no source of the paper")
-    rows = "".join(f"    {item!r},\n" for item in numbering(text))
+    rows = "".join(f"    {tuple(item)!r},\n" for item in numbering(text))
     print(
-        f'"""The numbered items of the paper in their order, from its source: tests/support/paper.py."""\n\n'
-        "from __future__ import annotations\n\nfrom phiball.verification.report.items import Item\n\nITEMS "
-        f"= (\n{rows})"
+        '"""The numbered items of the paper: name, title, LaTeX labels and section, in their order.\n\n'
+        "SOURCE is the SHA-256 of the LaTeX source of arXiv:2408.09672 that they are from. To write this "
+        "file\n"
+        "anew: PHIBALL_PAPER=paper.tex python -m tests.support.paper > verification/report/paper_items.py\n"
+        f'"""\n\nSOURCE = {digest()!r}\n\n'
+        f"ITEMS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (\n{rows})"
     )

@@ -48,7 +48,7 @@ def made_up() -> list[Claim]:
         section=3,
         verdict=Verdict.CORRECTED,
         formula=r"\phi\ge 0",
-        quote="phi* is <strictly> convex",
+        quote=r"$\phi^*$ is <strictly> convex",
         correction="phi* is convex; mu* need not be unique",
         corrected=r"\{\mu : \phi^*(\mu) < \infty\}",
         remark="phi* is <closed>",
@@ -63,6 +63,28 @@ def made_up() -> list[Claim]:
     def corrected() -> Evidence:
         """phi* is convex."""
         return Evidence(-0.25, 0.0, "phi*(0) + phi*(1)")
+
+    @claim(
+        "Proposition 9 (II)",
+        id="D2-strict",
+        section=3,
+        part_of="D2",
+        verdict=Verdict.REFUTED,
+        correction="no",
+        quote="phi* is $<$ [...] convex",
+        assessment=Assessment(
+            Kind.IMPRECISE,
+            Consequence.NONE,
+            "It is flat.",
+            reading="convex is strictly convex",
+            others=(Reading("convex is convex", "true: see D2"),),
+        ),
+    )
+    def strictly() -> Evidence:
+        """phi* is strictly convex."""
+        return Evidence.at_most(3.0, 2.0, 0.0)
+
+    strictly.counterexample(margin=0.5)(lambda: Evidence(1.0, 0.0, "phi* = s_+"))
 
     corrected.counterexample(margin=0.5)(lambda: Evidence(1.0, 0.0, "f = (0, 1): 1 | not 0"))
 
@@ -95,7 +117,7 @@ def made_up() -> list[Claim]:
     def silent() -> None:
         """It is best."""
 
-    return [rate, corrected, refuted, silent, differs, breaks]
+    return [rate, corrected, strictly, refuted, silent, differs, breaks]
 
 
 def results() -> list[Result]:

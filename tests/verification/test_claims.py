@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from phiball.backends import use
 from phiball.verification import oracles
-from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.runner import BEYOND, GROUPS, SECTIONS, all_claims, find, run
@@ -25,7 +24,6 @@ from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report.files import circumstances, write_report
 from phiball.verification.report.words import summary
-from tests.support import paper
 
 CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verdict.UNCHECKED}
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
@@ -105,50 +103,6 @@ def test_what_does_not_hold_has_a_quotation_and_is_assessed() -> None:
             assert len(fault.why) > 30, entry.id
             assert fault.why.endswith("."), entry.id
             assert all(ids[source].assessment is not None for source in fault.follows), entry.id
-
-
-def test_an_assessment_of_a_reading_names_the_other_readings() -> None:
-    with pytest.raises(ValueError, match="reading is 'log is natural' and others is"):
-        Assessment(Kind.IMPRECISE, Consequence.NONE, "why", reading="log is natural")
-    other = Reading("log is to base 2", "true")
-    fault = Assessment(Kind.IMPRECISE, Consequence.NONE, "why", reading="log is natural", others=(other,))
-    assert not fault.as_stated
-    assert fault.severity < Assessment(Kind.FALSE, Consequence.NONE, "why").severity
-
-
-def test_parts_are_lines_of_an_entry_in_their_own_section() -> None:
-    ids = {entry.id: entry for entry in all_claims()}
-    parts = [entry for entry in ids.values() if entry.part_of]
-    assert {"C4-gamma", "C4-normalised", "D7-half"} <= {entry.id for entry in parts}
-    for entry in parts:
-        head = ids[entry.part_of]
-        assert (head.part_of, head.section) == ("", entry.section), entry.id
-
-
-QUOTED = {entry.id: entry.quote for entry in all_claims() if entry.quote}
-
-
-@pytest.mark.parametrize("name", QUOTED)
-def test_quotation_stands_in_the_paper(name: str) -> None:
-    if (tex := paper.source()) is None:
-        pytest.skip("PHIBALL_PAPER names no source of the paper")
-    assert paper.is_quoted(QUOTED[name], tex)
-
-
-@pytest.mark.parametrize(
-    ("quote", "quoted"),
-    [
-        (r"we find $a\le b$", True),
-        ("we find [...] holds", True),
-        ("holds [...] we find", False),
-        (r"we find $a<b$", False),
-        ("we found", False),
-        ("we find [...] ", False),
-    ],
-)
-def test_quotation_is_compared_word_by_word(quote: str, quoted: bool) -> None:
-    text = paper.without_comments("so we~find % not this\n\\[ a\\le b \\label{Eq:x} \\]\nholds.")
-    assert paper.is_quoted(quote, text) is quoted
 
 
 def test_what_cannot_be_checked_says_why() -> None:
@@ -349,10 +303,10 @@ def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> N
     bad = small(Verdict.HOLDS, inf, 0.0).run()
     text = summary([*results, bad], 41.2)
     assert text == (
-        "2 claims: 1 holds as corrected, 1 refuted; "
-        "verdicts NOT as recorded: X statement (backend numpy, 41 s)"
+        "The paper: 2 statements (2 claims): 1 imprecise, 1 refuted. "
+        "Verdicts NOT as recorded: X statement (backend numpy, 41 s)"
     )
-    assert "all verdicts as recorded" in summary(results, 0.0)
+    assert "All verdicts as recorded" in summary(results, 0.0)
     about = circumstances([*results, bad], seed=3, deep=False, seconds=41.2)
     written = write_report([*results, bad], tmp_path / "new" / "folder", about)
     record = json.loads(written[0].read_text())
@@ -361,7 +315,7 @@ def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> N
     assert record["claims"][1]["largest_violation"] == "inf"
     assert record["claims"][0]["as_recorded"]
     page = written[1].read_text()
-    assert text in page
+    assert all(part in page for part in text.split(". "))
     assert "recorded verdict: holds" in page
 
 

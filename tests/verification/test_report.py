@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import fields, replace
 from html.parser import HTMLParser
+from math import nan
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from phiball.verification.framework.evidence import Evidence
 from phiball.verification.framework.result import Result
+from phiball.verification.framework.runner import all_claims
 from phiball.verification.report import terminal
 from phiball.verification.report.errata import errata
 from phiball.verification.report.files import circumstances
@@ -22,7 +24,7 @@ from phiball.verification.report.html import to_html
 from phiball.verification.report.json import from_json, to_json
 from phiball.verification.report.markdown import plain, to_markdown
 from phiball.verification.report.plots import _ticks, figure, number
-from phiball.verification.report.words import WORDS, full_name, remarks, summary
+from phiball.verification.report.words import WORDS, evidence, full_name, method, remarks, summary
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
 
@@ -53,13 +55,18 @@ def test_table_is_grouped_by_section() -> None:
     heads = ["Section 3: Optimization algorithm", "Section 4: Regularization effects"]
     heads += ["Section 6: Numerical study", "Beyond the paper"]
     assert [line for line in lines if line in heads] == heads
-    (row,) = [line for line in lines if " D2 " in line]
+    (row,) = [line for line in lines if " D2 " in line and line.startswith("holds")]
     assert row.split()[:4] == ["holds", "as", "corrected", "1"]
     assert row.endswith("D2 corrected: Proposition 9 (II)")
     assert "    reason: no data" in lines
     assert "    error: ZeroDivisionError: by <nought>" in lines
-    start = "    DIFFERS: the recorded verdict is holds; largest violation"
-    assert len([line for line in lines if line.startswith(start)]) == 2
+    for line in ("kind: imprecise", "consequence: the result changes", "why: It fails for f = (0, 1)."):
+        assert f"    {line}" in lines
+    assert (
+        "    DIFFERS: the recorded verdict is holds; exceeds what is allowed by 1, of which 0.5"
+        in "\n".join(lines)
+    )
+    assert len([line for line in lines if line.startswith("    DIFFERS: the recorded verdict is holds")]) == 2
 
 
 def test_table_wraps_on_a_narrow_terminal() -> None:
@@ -70,9 +77,26 @@ def test_table_wraps_on_a_narrow_terminal() -> None:
 
 def test_summary_counts_what_cannot_be_checked() -> None:
     text = summary(RESULTS, 1.0)
-    assert "1 holds as corrected, 2 refuted, 1 not checkable, 1 not reached; " in text
-    assert "verdicts NOT as recorded: G2-sharp differs, G3-sharp breaks" in text
-    assert summary([RESULTS[0]] * 2, 1.0).startswith("2 claims: 2 hold; all verdicts as recorded (backend ")
+    assert text.startswith("The paper: 4 statements (5 claims): 1 holds, 1 imprecise, 1 not reproducible ")
+    assert "; 1 follows from these. Beyond the paper: 2 claims: 1 refuted, 1 not reached. " in text
+    assert "Verdicts NOT as recorded: G2-sharp differs, G3-sharp breaks" in text
+    assert summary([RESULTS[0]], 1.0).startswith("The paper: 1 statement (1 claim): 1 holds. All verdicts as")
+
+
+def test_summary_is_by_item_only_where_the_paper_is_whole() -> None:
+    def shown(results: list[Result]) -> str:
+        console = Console(file=io.StringIO(), width=200)
+        terminal.print_summary(results, console)
+        file = console.file
+        assert isinstance(file, io.StringIO)
+        return file.getvalue()
+
+    assert shown(RESULTS).strip().startswith("The paper: 4 statements")
+    text = shown([entry.failed("not run") for entry in all_claims()])
+    assert re.search(
+        r"^Theorem 1 Strong Duality +0 of 2 +missing assumption; the result changes$", text, re.M
+    )
+    assert "All main results stand." in text
 
 
 def test_list_is_grouped_where_there_are_several_sections() -> None:
@@ -95,14 +119,47 @@ def test_every_field_of_a_result_has_one_word_that_all_reports_use() -> None:
     (row, *_) = json.loads(to_json(RESULTS, ABOUT))["claims"]
     assert {word.replace(" ", "_") for word in WORDS.values()} | {"as_recorded"} == set(row)
     page, text = PAGE.lower(), to_markdown(RESULTS, ABOUT)
-    for word in ("counterexamples", "correction", "assumptions", "largest violation", "recorded verdict"):
+    for word in ("correction", "assumptions", "recorded verdict", "measured", "remark"):
         assert word in WORDS.values()
         assert word in page
         assert word in text
     for result in RESULTS:
-        assert all(word in (*WORDS.values(), "DIFFERS", "kind", "why") for word in remarks(result))
+        others = ("DIFFERS", "kind", "consequence", "why", "reading")
+        assert all(word in (*WORDS.values(), *others) for word in remarks(result))
         assert full_name(result) in PAGE
         assert f"### {result.id} `{result.name}`: " in text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"violation": nan}, ""),
+        ({"violation": -3.0}, "a margin of 3 was left"),
+        ({"violation": 0.0}, "no difference at all"),
+        (
+            {"violation": 1e-16, "tolerance": 1e-15},
+            "off by 1e-16 at most, where rounding or noise may explain 1e-15",
+        ),
+        ({"violation": 2.0}, "exceeds what is allowed by 2, of which 0 could be rounding or noise"),
+        ({"violation": 2.0, "bound": 4.0, "share": 1.5}, "exceeds the bound of 4 by 2, of which 0 could be "),
+        ({"violation": -2.0, "bound": 4.0, "share": 0.5}, "at most 50 % of the bound was reached"),
+        (
+            {"violation": -2.0, "bound": 4.0, "share": 1e-4},
+            "0.01 % of the bound was reached; the bound is far from",
+        ),
+        ({"violation": -2.0, "bound": -1.0}, "-3 measured, where the bound is -1"),
+    ],
+)
+def test_evidence_is_explained(numbers: dict[str, float], said: str) -> None:
+    blank = replace(RESULTS[0], tolerance=0.0, bound=nan, share=nan)
+    assert said in evidence(replace(blank, **numbers))  # type: ignore[arg-type]
+
+
+def test_how_a_claim_was_checked() -> None:
+    fixed = replace(RESULTS[0], error_level=0.0, examples=1200)
+    assert method(fixed) == "fixed instances: 1\N{NO-BREAK SPACE}200 checks"
+    assert method(replace(fixed, searched=True)) == "searched: 1\N{NO-BREAK SPACE}200 examples"
+    assert method(replace(fixed, error_level=1e-6)).endswith("checks at an error level of 1e-6 in all")
 
 
 # --- Files ----------------------------------------------------------------------------------------
@@ -131,6 +188,20 @@ def test_json_has_no_nan_and_the_fitted_exponents() -> None:
     assert tuple(curve["bound"]) == CURVE.bound
     assert (data["seed"], data["deep"], data["seconds"]) == (5, False, 12.3)
     assert {"backend", "machine", "revision", "versions", "date", "summary"} <= data.keys()
+    assert data["paper"] == {
+        "holds": 1,
+        "imprecise": 1,
+        "not reproducible from what is given": 1,
+        "follow from these": 1,
+    }
+    assert data["beyond"] == {"refuted": 1, "not reached": 1}
+    assert data["entries"][1] == {
+        "claims": ["D2", "D2-strict"],
+        "standing": "imprecise",
+        "consequence": "the proof needs a repair and the result stands",
+        "follows": [],
+    }
+    assert data["items"] == data["overview"] == []  # the made-up items are not those of the paper
 
 
 def test_markdown_shows_statements_and_formulas_unharmed() -> None:
@@ -139,6 +210,12 @@ def test_markdown_shows_statements_and_formulas_unharmed() -> None:
     assert r"phi\* is convex; mu\* need not be unique" in text
     assert r"\lbrace \mu : \phi^*(\mu) \lt \infty\rbrace" in text
     assert "refuted (recorded verdict: holds)" in text
+    assert "\n#### D2-strict `strictly`: " in text
+    assert r"> $\phi^*$ is \<strictly> convex" in text
+    assert (
+        "- reading: one reading: convex is strictly convex. Others: convex is convex: true & well known"
+        in text
+    )
     assert r"bias \<of> the estimate: exponent" in text
     assert "| 1 | not 0" not in text
 
@@ -195,7 +272,7 @@ def test_page_is_well_formed_and_needs_nothing_else() -> None:
         target.removeprefix("#") for target in reader.targets if not target.startswith(("http", "data:"))
     }
     assert inner <= set(reader.ids)
-    assert reader.tags["script"] == 0
+    assert reader.tags["script"] == 1  # the search; the page is whole without it
     assert "src=" not in PAGE
     assert "url(" not in PAGE
     assert "@import" not in PAGE
@@ -203,18 +280,25 @@ def test_page_is_well_formed_and_needs_nothing_else() -> None:
 
 def test_page_says_everything_of_a_claim() -> None:
     reader = read(PAGE)
-    assert reader.tags["article"] == len(RESULTS)
+    assert reader.tags["article"] == len(RESULTS) - 1  # one is a line of another's entry
     assert reader.tags["figure"] == 1
     assert PAGE.count('<div class="formula"><math') == 3  # one of four formulas does not convert
+    assert re.search(r"<blockquote><p><math.*?</math> is &lt;strictly&gt; convex</p>", PAGE)
     assert r"<code>\frac{1</code>" in PAGE
     for words in (
         "L<sub>f</sub>-Lipschitz &amp; bounded",
-        "φ* is &lt;strictly&gt; convex",
+        "μ* is not &lt;unique&gt;.",
+        "One reading</h4><p>convex is strictly convex.",
+        "<li>convex is convex: true &amp; well known</li>",
+        "φ* is &lt;closed&gt;",
+        'Follows from <a href="#claim-D2">D2</a>.',
+        "phiball verify --claim D2 --seed 5",
+        "exceeds the bound of 2 by 1",
         "f = (0, 1): 1 | not 0",
         "μ* need not be unique",
         "ZeroDivisionError: by &lt;nought&gt;",
         "no data",
-        "10<sup>\N{MINUS SIGN}6</sup>",
+        "statistical: 1 check at an error level of 1e-6 in all",
         f"{CURVE.fit.low:.3f}".replace("-", "\N{MINUS SIGN}"),
         "the paper&#x27;s bound G 2<sup>\N{MINUS SIGN}l</sup>",
         ABOUT["machine"],
@@ -276,13 +360,22 @@ def test_errata_are_current() -> None:
 
 def test_errata_show_what_is_wrong_and_no_more() -> None:
     text = errata(made_up())
-    assert re.findall(r"^### (.+)$", text, re.MULTILINE) == ["D2 `corrected`", "G1 `refuted`", "S9 `silent`"]
+    heads = ["G1 `refuted`", "D2 `corrected`", "D2-strict `strictly`", "S9 `silent`"]
+    assert re.findall(r"^####? (.+)$", text, re.MULTILINE) == heads
+    parts = [
+        "False as stated",
+        "Imprecise, or open to several readings",
+        "Not reproducible from what is given",
+    ]
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == parts
+    assert "| the result changes (follows from D2) |" in text
+    assert "**One reading.** convex is strictly convex. Others: convex is convex: true & well known." in text
     assert "| [D2 `corrected`](#d2-corrected) | Proposition 9 (II) |" in text
-    assert r"> phi\* is \<strictly> convex" in text
+    assert r"> $\phi^*$ is \<strictly> convex" in text
     assert r"**Counterexample.** f = (0, 1): 1 \| not 0" in text
     assert r"**Correction.** phi\* is convex" in text
-    assert "**Correction.** nothing" in text
-    assert "**Not checkable.** no data" in text
+    assert "**Correction.** nothing." in text
+    assert "**Not checkable.** no data." in text
     assert r"\lbrace \mu : \phi^*(\mu) \lt \infty\rbrace" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import all_claims
+from phiball.verification.report.entries import entries
 from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html
 from tests.support.browser import Browser, find_browser
@@ -39,7 +41,8 @@ MEASURE = """(() => {
 
 def drawn() -> list[Result]:
     """Made-up results, and all claims as they would look if their runs were lost: texts and formulas."""
-    return [*results(), *(claim.failed("not run") for claim in all_claims())]
+    made_up = [replace(r, id=f"X{r.id}", part_of=r.part_of and f"X{r.part_of}") for r in results()]
+    return [*made_up, *(claim.failed("not run") for claim in all_claims())]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +84,7 @@ def test_page_looks_as_it_should(browser: Browser, written: Path, width: int, da
     assert browser.complaints == []
     assert seen["scroll"] <= seen["wide"] <= width
     assert seen["out"] == []
-    assert seen["articles"] == len(drawn())
+    assert seen["articles"] == len(entries(drawn()))
     assert len(seen["badges"]) >= seen["articles"]
     assert len(seen["plots"]) == 1
     assert len(seen["inside"]) >= len(seen["formulas"]) > 100
@@ -92,13 +95,42 @@ def test_page_looks_as_it_should(browser: Browser, written: Path, width: int, da
     assert min(contrast(*pair) for pair in seen["paint"]) >= 4.5
 
 
-def test_verdicts_choose_what_is_shown(browser: Browser, written: Path) -> None:
+SHOWN = "[...document.querySelectorAll('article')].filter(e => e.offsetParent).map(e => e.%s)"
+
+
+def test_kinds_choose_what_is_shown(browser: Browser, written: Path) -> None:
     browser.show(written, width=1280)
-    shown = "[...document.querySelectorAll('article')].filter(e => e.offsetParent).map(e => e.className)"
-    browser.evaluate("document.querySelector('label.refuted').click()")
-    assert {name.split()[1] for name in browser.evaluate(shown)} == {"refuted"}
+    for kind in ("misprint", "false", "assumption", "imprecise", "open", "constant", "holds"):
+        browser.evaluate(f"document.querySelector('label.{kind}').click()")
+        assert {name.split()[1] for name in browser.evaluate(SHOWN % "className")} == {kind}
     browser.evaluate("document.querySelector('label.all').click()")
-    assert len(browser.evaluate(shown)) == len(drawn())
+    assert len(browser.evaluate(SHOWN % "id")) == len(entries(drawn()))
+
+
+def test_search_finds_words_in_any_order(browser: Browser, written: Path) -> None:
+    browser.show(written, width=1280)
+    browser.complaints.clear()
+    for words, found in (("residual OUTPUT", {"claim-C3"}), ("no such words", set()), ("", None)):
+        browser.evaluate(
+            f"{{ const e = document.getElementById('search'); e.value = {words!r};"
+            " e.dispatchEvent(new Event('input')) }"
+        )
+        shown = set(browser.evaluate(SHOWN % "id"))
+        assert shown == found if found is not None else len(shown) == len(entries(drawn()))
+        assert browser.evaluate("document.getElementById('hits').value.length > 0") == bool(words)
+    assert browser.complaints == []
+
+
+def test_jumps_are_instant_and_paper_shows_everything(browser: Browser, written: Path) -> None:
+    browser.show(written, width=1280)
+    there = "(location.hash = '#claim-C3', document.getElementById('claim-C3').getBoundingClientRect().top)"
+    assert abs(browser.evaluate(there)) < 60
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate("[...document.querySelectorAll('details.more')].every(e => e.open)")
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert browser.evaluate("getComputedStyle(document.querySelector('.items')).display") != "none"
+    browser.ask("Emulation.setEmulatedMedia", media="")
 
 
 def test_what_the_page_complains_of_is_heard(browser: Browser, tmp_path: Path) -> None:

@@ -35,7 +35,11 @@ class Consequence(StrEnum):
 
 
 class Reading(NamedTuple):
-    """One sense of a sentence that has several, and what the statement yields in it."""
+    """One sense of a sentence that has several, and what the statement yields in it.
+
+    >>> Reading("log is the logarithm to base 2", "true once it is rounded up").yields
+    'true once it is rounded up'
+    """
 
     sense: str
     yields: str
@@ -77,5 +81,5 @@ class Assessment:
 
     @property
     def severity(self) -> tuple[int, int]:
-        """The place of its kind among kinds, then that of its consequence: the larger, the severer."""
-        return list(Kind).index(self.kind), list(Consequence).index(self.consequence)
+        """The place of its consequence among consequences, then that of its kind: the larger, the severer."""
+        return list(Consequence).index(self.consequence), list(Kind).index(self.kind)

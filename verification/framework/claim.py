@@ -15,6 +15,7 @@ from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.search import Search, Statement, evidence_of
+from phiball.verification.framework.sources import oracles_of, place
 
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
@@ -211,13 +212,18 @@ class Claim:
             error_level=self.error_level,
             violation=worst.violation,
             tolerance=worst.tolerance,
+            bound=worst.bound,
+            share=search.share,
             note=worst.note,
+            searched=bool(self.strategies),
             examples=search.examples + bool(search.found),
             counterexamples=tuple(counterexamples),
             found=search.found,
             error=error,
             curves=search.curves,
             seconds=seconds,
+            source=place(self.statement),
+            oracles=oracles_of(self.statement),
         )
 
 

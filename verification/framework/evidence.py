@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, log, nan, sqrt
 
 
 class Verdict(StrEnum):
@@ -46,6 +46,7 @@ class Evidence:
     - `tolerance`: a finite number that is not negative.
     - `note`: what was measured, in words; it is shown beside the numbers.
     - `quantity`: the same as data, for `verify_solver`.
+    - `bound`: what was measured is to be at most this number; NaN where the evidence is a difference.
 
     >>> evidence = Evidence(violation=3e-16, tolerance=1e-15, note="primal - dual")
     >>> evidence.holds, round(evidence.ratio, 3)
@@ -56,10 +57,21 @@ class Evidence:
     tolerance: float
     note: str = ""
     quantity: Quantity = Quantity.VALUE
+    bound: float = nan
+
+    @classmethod
+    def at_most(cls, measured: float, bound: float, tolerance: float, note: str = "") -> Evidence:
+        """Evidence that a measured number is at most its bound, of which the report shows the share.
+
+        >>> Evidence.at_most(0.5, 2.0, 0.0).measured
+        0.5
+        """
+        return cls(measured - bound, tolerance, note, bound=bound)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "violation", float(self.violation))
         object.__setattr__(self, "tolerance", float(self.tolerance))
+        object.__setattr__(self, "bound", float(self.bound))
         if not (isfinite(self.tolerance) and self.tolerance >= 0):
             raise ValueError(f"tolerance is {self.tolerance!r}; expected a finite number, not negative")
 
@@ -67,6 +79,11 @@ class Evidence:
     def holds(self) -> bool:
         """Whether the violation is within the tolerance; never for NaN."""
         return self.violation <= self.tolerance
+
+    @property
+    def measured(self) -> float:
+        """What was compared with the bound; NaN without one."""
+        return self.violation + self.bound
 
     @property
     def ratio(self) -> float:
@@ -157,7 +174,7 @@ class Curve:
     def below_bound(self, slack: float = 0.0) -> Evidence:
         """Evidence that y is at most its bound at every x, up to `slack` relative."""
         worst = max(b / c for b, c in zip(self.y, self.bound, strict=True))
-        return Evidence(worst - 1, slack, f"{self.title}: at most {worst:.4g} of the bound")
+        return Evidence.at_most(worst, 1.0, slack, f"{self.title}: at most {worst:.4g} of the bound")
 
     def within_order(self, slack: float = 0.0) -> Iterator[Curve | Evidence]:
         """Yield the curve, that it stays below its bound, and that its exponent is at most the bound's.

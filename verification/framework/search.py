@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import isnan
+from math import isnan, nan
 from typing import Any, TypeAlias
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -29,6 +29,7 @@ class Search:
     worst: Evidence | None = None
     found: str = ""
     curves: tuple[Curve, ...] = ()
+    share: float = nan  # the largest part of a bound that was reached
 
     def run(
         self,
@@ -88,6 +89,8 @@ class Search:
         # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
+            if piece.bound > 0 and not self.share >= piece.measured / piece.bound:
+                self.share = piece.measured / piece.bound
             if self.worst is None or piece.ratio > self.worst.ratio:
                 self.worst = piece
 

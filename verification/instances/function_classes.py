@@ -62,7 +62,7 @@ def robust_class_is_no_richer(
     # Radii at and between the distances that occur; 2^-40 more, so that rounding decides nothing.
     for eps in sorted({0.0, 0.25, 0.5, *np.unique(apart).tolist()[:6]}):
         few, many = covering_number(robustly, eps + 2.0**-40), covering_number(apart, eps)
-        yield Evidence(few - many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
+        yield Evidence.at_most(few, many, 0.0, f"N(G_adv) = {few}, N(G) = {many} at eps = {eps:g}")
 
 
 def printed_bound(n: int, delta: float, log_covering: LogCovering, alpha: float) -> float:

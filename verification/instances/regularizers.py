@@ -46,13 +46,15 @@ def linearisation(
     line = linear(array([[g] for g, _ in points]), Ball(2, rho), eta, phi)
     error = abs(float(np.mean(excess)) - mean(line))
     bound = constant * float(np.mean(bends)) * rho**2
-    yield Evidence(error - bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}")
+    yield Evidence.at_most(
+        error, bound, rounding, f"on a line: the error is {error:.4g}, the bound {bound:.4g}"
+    )
     if phi is ENTROPIC:
         # The coordinates of one data point: in the norm inf the risk is a sum, and so is S.
         box = linear(array([[g for g, _ in points]]), Ball(inf, rho), eta, phi)
         error, bound = abs(sum(excess) - mean(box)), constant * sum(bends) * rho**2
         note = f"in a box: the error is {error:.4g}, the bound {bound:.4g}"
-        yield Evidence(error - bound, 3 * rounding, note)
+        yield Evidence.at_most(error, bound, 3 * rounding, note)
 
 
 def shortfall_of_r1(g: float, C: float, phi: Divergence) -> float:

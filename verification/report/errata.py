@@ -1,4 +1,4 @@
-"""The paper's errors, each with a counterexample that is computed here, and the corrected statement."""
+"""What is to be corrected in the paper, by kind, each with a counterexample that is computed here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from pathlib import Path
 
 from phiball.backends import use
 from phiball.backends.files import write_whole
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import BEYOND, all_claims
-from phiball.verification.report.markdown import markdown_name, plain
+from phiball.verification.framework.runner import all_claims
+from phiball.verification.report.entries import Entry, of_the_paper
+from phiball.verification.report.markdown import markdown_name, plain, quotation
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.words import LINK, PAPER, WORDS, full_name, section_heading
+from phiball.verification.report.overview import overview
+from phiball.verification.report.words import KINDS, LINK, PAPER, WORDS, full_name, reading_of
 
 _CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
-_COUNTEREXAMPLE = "**Counterexample.**"
+_HEADINGS = {
+    Kind.FALSE: "False as stated",
+    Kind.CONSTANT: "Constants and rates",
+    Kind.ASSUMPTION: "Missing assumptions",
+    Kind.IMPRECISE: "Imprecise, or open to several readings",
+    Kind.OPEN: "Not reproducible from what is given",
+    Kind.MISPRINT: "Misprints",
+}
 
 
 def errata(claims: list[Claim] | None = None) -> str:
@@ -22,32 +32,27 @@ def errata(claims: list[Claim] | None = None) -> str:
 
     Only the counterexamples are run, on the plain NumPy backend. ValueError if one does not stand.
     """
-    chosen = [claim for claim in (all_claims() if claims is None else claims) if claim.section != BEYOND]
-    wrong = [claim for claim in chosen if claim.verdict in (Verdict.CORRECTED, Verdict.REFUTED)]
-    unchecked = [claim for claim in chosen if claim.verdict is Verdict.UNCHECKED and claim.correction]
+    chosen = all_claims() if claims is None else claims
+    found = [entry for entry in of_the_paper(chosen) if entry.kind is not None]
     lines = [
         "# Errata",
         "",
-        f"What the verification suite finds wrong, or too weak to say what is meant, in {PAPER}",
-        f"([arXiv]({LINK})), and what is true instead. The suite computes the numbers and writes this file:",
-        "`make errata`. `phiball verify --claim ID` searches for violations of the corrected statement, or",
-        "shows how the search refutes the printed one.",
-        "",
-        f"| claim | {WORDS['label']} | {WORDS['correction']} |",
-        "|---|---|---|",
+        f"What the verification suite finds to correct in {PAPER}",
+        f"([arXiv]({LINK})), by kind, and what is true instead. The suite computes the numbers and writes "
+        "this",
+        "file: `make errata`. `phiball verify --claim ID` searches for violations of the corrected "
+        "statement,",
+        "or shows how the search refutes the printed one.",
     ]
-    for claim in (*wrong, *unchecked):
-        link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
-        lines.append(f"| {link} | {plain(claim.label)} | {plain(claim.correction)} |")
-    for section in dict.fromkeys(claim.section for claim in wrong):
-        lines += ["", f"## {section_heading(section)}"]
-        for claim in (claim for claim in wrong if claim.section == section):
-            lines += ["", *_entry(claim)]
-    if unchecked:
-        lines += ["", "## Without a counterexample", "", "Errors that no run can show, by their nature."]
-        for claim in unchecked:
-            lines += ["", *_head(claim, claim.title), "", f"{_CORRECTION} {plain(claim.correction)}"]
-            lines += ["", f"**{claim.verdict.capitalize()}.** {plain(claim.reason)}"]
+    for paragraph in overview(chosen):
+        lines += ["", plain(paragraph)]
+    groups = {kind: [entry for entry in found if entry.kind is kind] for kind in _HEADINGS}
+    for kind, members in groups.items():
+        if members:
+            lines += ["", f"## {_HEADINGS[kind]}", "", f"{KINDS[kind].capitalize()}.", *_table(members)]
+            for entry in members:
+                for depth, claim in enumerate(line for line in entry.lines if line.assessment is not None):
+                    lines += ["", *_entry(claim, depth)]
     return "\n".join(lines) + "\n"
 
 
@@ -56,29 +61,44 @@ def write_errata(path: Path) -> Path:
     return write_whole(path, errata())
 
 
-def _head(claim: Claim, title: str) -> list[str]:
-    lines = [f"### {markdown_name(claim)}", "", f"**{plain(claim.label)}.** {plain(title)}".rstrip()]
-    if claim.quote:
-        lines += ["", f"> {plain(claim.quote)}"]
-    if claim.formula:
-        assumptions = f" ({WORDS['assumptions']}: {plain(claim.assumptions)})" if claim.assumptions else ""
-        lines += ["", f"The paper states{assumptions}", "", markdown_math(claim.formula)]
+def _table(members: list[Entry[Claim]]) -> list[str]:
+    lines = ["", f"| claim | item | {WORDS['correction']} | consequence |", "|---|---|---|---|"]
+    for entry in members:
+        claim = next(line for line in entry.lines if line.assessment is not None)
+        link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
+        follows = f" (follows from {', '.join(entry.follows)})" if entry.follows else ""
+        cells = (link, plain(claim.label), plain(claim.correction), f"{entry.consequence}{follows}")
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _entry(claim: Claim) -> list[str]:
+def _entry(claim: Claim, depth: int) -> list[str]:
+    """What there is to say of one claim; those below the first of an entry are further readings of it."""
     with use("numpy"):
         texts, stands = claim.violated()
     if not stands:
         raise ValueError(f"the counterexample of {full_name(claim)} does not stand: {'; '.join(texts)}")
-    # The title of a corrected claim says what is checked, which is the corrected statement.
-    refuted = claim.verdict is Verdict.REFUTED
-    lines = _head(claim, claim.title if refuted or not (claim.quote or claim.formula) else "")
-    lines += ["", f"{_COUNTEREXAMPLE} {plain('; '.join(texts))}"]
+    fault = claim.assessment
+    assert isinstance(fault, Assessment)
+    mark = "###" if depth == 0 else "####"
+    lines = [f"{mark} {markdown_name(claim)}", "", f"**{plain(claim.label)}.** {plain(fault.why)}"]
+    if fault.consequence is not Consequence.NONE:
+        follows = f", as it follows from {', '.join(fault.follows)}" if fault.follows else ""
+        lines[-1] += f" *{fault.consequence.capitalize()}{follows}.*"
+    if claim.quote and depth == 0:
+        lines += ["", quotation(claim.quote)]
+    if reading := reading_of(fault):
+        lines += ["", f"**One reading.** {plain(reading.removeprefix('one reading: '))}."]
+    for place, text in enumerate(texts):
+        lines += ["", f"{'**Counterexample.** ' if place == 0 else ''}{plain(text)}."]
     if claim.correction:
-        lines += ["", f"{_CORRECTION} {plain(claim.correction)}"]
+        lines += ["", f"{_CORRECTION} {plain(claim.correction)}."]
     if claim.corrected:
         lines += ["", markdown_math(claim.corrected)]
-    if not refuted:
+    if claim.remark:
+        lines += ["", plain(claim.remark)]
+    if claim.verdict is Verdict.CORRECTED:
         lines += ["", f"**Checked {WORDS['title']}.** {plain(claim.title)}"]
+    if claim.reason:
+        lines += ["", f"**{claim.verdict.capitalize()}.** {plain(claim.reason)}."]
     return lines

@@ -15,7 +15,7 @@ from phiball.verification.framework.result import Result
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
-from phiball.verification.report.words import summary
+from phiball.verification.report.words import agreement, summary
 
 
 def circumstances(
@@ -32,6 +32,7 @@ def circumstances(
     """
     return {
         "summary": summary(results, seconds),
+        "agreement": agreement(results, seconds),
         "backend": active().name,
         "seed": seed,
         "deep": deep,

@@ -1,33 +1,45 @@
-"""The report as one HTML page that needs no network and no script: the data of page.html.j2."""
+"""The report as one HTML page that needs no network: the data of page.html.j2, page.css and page.js."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from html import escape
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from phiball.verification.framework.assessment import Consequence, Kind
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import BEYOND, SECTIONS
-from phiball.verification.report import words
+from phiball.verification.report import entries, items, words
 from phiball.verification.report.math import formula, prose
+from phiball.verification.report.overview import overview
+from phiball.verification.report.paper_items import SOURCE
 from phiball.verification.report.plots import figure, number
+from phiball.verification.report.quotes import quote_html
 
-# Of each verdict, the class of the style sheet and the sign.
+# Of each way to stand, the class of the style sheet and the sign.
 _LOOKS = {
-    Verdict.HOLDS: ("holds", "✓"),
-    Verdict.CORRECTED: ("corrected", "✎"),
-    Verdict.REFUTED: ("refuted", "✗"),
-    Verdict.UNCHECKED: ("unchecked", "\N{EN DASH}"),
-    Verdict.UNDECIDED: ("undecided", "!"),
+    Verdict.HOLDS.value: ("holds", "✓"),
+    Kind.MISPRINT.value: ("misprint", "✎"),
+    Kind.IMPRECISE.value: ("imprecise", "≈"),
+    Kind.OPEN.value: ("open", "?"),
+    Kind.ASSUMPTION.value: ("assumption", "+"),
+    Kind.CONSTANT.value: ("constant", "≠"),
+    Kind.FALSE.value: ("false", "✗"),
+    Verdict.CORRECTED.value: ("assumption", "✎"),
+    Verdict.REFUTED.value: ("false", "✗"),
+    Verdict.UNCHECKED.value: ("open", "\N{EN DASH}"),
+    Verdict.UNDECIDED.value: ("undecided", "!"),
 }
 
 
 def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
-    """The page: counts and contents, the claims in the order of the paper, the circumstances `about`."""
+    """The page: what stands, the items, contents, the entries in the order of the paper, circumstances."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -35,14 +47,40 @@ def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number)}
-    environment.filters |= {"full_name": words.full_name, "smallest_example": _smallest_example}
-    environment.globals |= {"words": words, "looks": _LOOKS, "sections": SECTIONS, "BEYOND": BEYOND}
+    ids = {result.id for result in results}
+    code = str(about.get("code") or "")
+    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number, quote_html)}
+    environment.filters |= {
+        "linked": _html(lambda text: _linked(text, ids)),
+        "code": _html(lambda place: _code_link(place, code)),
+        "full_name": words.full_name,
+        "smallest_example": _smallest_example,
+        "command": lambda result: _command(result, about),
+    }
+    environment.globals |= {
+        "words": words,
+        "items": items,
+        "looks": _LOOKS,
+        "sections": SECTIONS,
+        "BEYOND": BEYOND,
+        "NONE": Consequence.NONE,
+        "HOLDS": Verdict.HOLDS,
+        "entries_of": entries.entries,
+    }
+    found = entries.of_the_paper(results)
     return environment.from_string(_text("page.html.j2")).render(
         results=results,
         different=[result for result in results if not result.as_recorded],
+        overview=overview(results),
+        rows=entries.rows(found),
+        tally=entries.tally(found),
+        followers=entries.followers(found),
+        statements=len(found),
+        beyond=[result for result in results if result.section == BEYOND],
         about=about,
+        source=SOURCE,
         style=Markup(_text("page.css")),
+        script=Markup(_text("page.js")),
     )
 
 
@@ -55,10 +93,35 @@ def _html(function: Callable[[Any], str]) -> Callable[[Any], Markup]:
     return lambda value: Markup(function(value))
 
 
-def _smallest_example(result: Result) -> str:
-    """The example on which the statement failed, unless the counterexample has said so."""
-    return (
-        ""
-        if result.found.rpartition("the fixed instances: ")[2] in "; ".join(result.counterexamples)
-        else result.found
+def _linked(text: str, ids: set[str]) -> str:
+    """Words as HTML, in which the ids of claims are links to them."""
+    parts = re.split(r"(?<![\w-])([A-Z]\d+[a-z]?(?:-[a-z]+)?)(?![\w-])", text)
+    return "".join(
+        f'<a href="#claim-{part}">{part}</a>' if place % 2 and part in ids else prose(part)
+        for place, part in enumerate(parts)
     )
+
+
+def _code_link(place: str, template: str) -> str:
+    """A place such as verification/oracles/inner.py:26, as a link if it is known where the code lies."""
+    name, _, at = place.rpartition(" ")
+    path, _, line = at.rpartition(":")
+    shown = escape(name or path)
+    if not template:
+        return f'<code title="{escape(at)}">{shown}</code>'
+    target = template.replace("{path}", path).replace("{line}", line)
+    return f'<a href="{escape(target)}" title="{escape(at)}"><code>{shown}</code></a>'
+
+
+def _command(result: Result, about: Mapping[str, Any]) -> str:
+    """The command that runs this claim again, as it was run here."""
+    options = (" --deep" if about["deep"] else "") + (f" --seed {about['seed']}" if about["seed"] else "")
+    return f"phiball verify --claim {result.id}{options}"
+
+
+def _smallest_example(result: Result) -> str:
+    """The example on which the statement failed, unless a counterexample has said so."""
+    known = any(
+        result.found.rpartition("the fixed instances: ")[2] in text for text in result.counterexamples
+    )
+    return "" if known else result.found

@@ -11,6 +11,11 @@ from typing import Any
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.evidence import Curve, Verdict
 from phiball.verification.framework.result import Result
+from phiball.verification.framework.runner import BEYOND
+from phiball.verification.report.entries import followers, of_the_paper, tally
+from phiball.verification.report.entries import rows as rows_of
+from phiball.verification.report.items import caption_of
+from phiball.verification.report.overview import overview
 from phiball.verification.report.words import WORDS
 
 _KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
@@ -26,7 +31,7 @@ def _plain(value: Any) -> Any:
 
 
 def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
-    """The whole run: its circumstances `about`, and under "claims" the results."""
+    """The whole run: its circumstances `about`, what it adds up to, and under "claims" the results."""
     rows = [
         {
             **{_KEYS[field]: value for field, value in asdict(result).items()},
@@ -35,7 +40,40 @@ def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
         }
         for result in results
     ]
-    return json.dumps(_plain({**about, "claims": rows}), indent=2, allow_nan=False) + "\n"
+    whole = {**about, "overview": overview(results), **_sums(results), "claims": rows}
+    return json.dumps(_plain(whole), indent=2, allow_nan=False) + "\n"
+
+
+def _sums(results: list[Result]) -> dict[str, Any]:
+    """The statements of the paper by kind of fault and by item, and the claims beyond it."""
+    found = of_the_paper(results)
+    beyond = [result.verdict.value for result in results if result.section == BEYOND]
+    return {
+        "paper": {**tally(found), "follow from these": len(followers(found))},
+        "beyond": {verdict: beyond.count(verdict) for verdict in dict.fromkeys(beyond)},
+        "items": [
+            {
+                "item": row.item.name,
+                "caption": caption_of(row.item),
+                "labels": row.item.labels,
+                "statements": len(row.entries),
+                "hold": row.holding,
+                "severest": row.severest.standing,
+                "consequence": row.severest.consequence,
+                "claims": [line.id for entry in row.entries for line in entry.lines],
+            }
+            for row in rows_of(found)
+        ],
+        "entries": [
+            {
+                "claims": [line.id for line in entry.lines],
+                "standing": entry.standing,
+                "consequence": entry.consequence,
+                "follows": entry.follows,
+            }
+            for entry in found
+        ],
+    }
 
 
 def _assessment(row: dict[str, Any] | None) -> Assessment | None:
@@ -61,7 +99,7 @@ def from_json(text: str) -> list[Result]:
         values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
         values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}
         values["assessment"] = _assessment(values["assessment"])
-        values["counterexamples"] = tuple(values["counterexamples"])
+        values |= {name: tuple(values[name]) for name in ("counterexamples", "oracles")}
         values["curves"] = tuple(Curve(**{part: curve[part] for part in parts}) for curve in row["curves"])
         results.append(Result(**values))
     return results

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from math import isnan
 from typing import Any
 
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.result import Result
+from phiball.verification.report.entries import Entry, Line, entries, of_the_paper, rows
+from phiball.verification.report.items import caption_of
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.words import TITLE, WORDS, by_section, remarks, section_heading
+from phiball.verification.report.overview import overview
+from phiball.verification.report.quotes import quote_markdown
+from phiball.verification.report.words import (
+    TITLE,
+    WORDS,
+    by_section,
+    counts,
+    evidence,
+    method,
+    remarks,
+    section_heading,
+)
 
 
 def plain(text: str) -> str:
@@ -23,28 +35,60 @@ def markdown_name(claim: Claim | Result) -> str:
     return f"{claim.id} `{claim.name}`"
 
 
+def quotation(quote: str) -> str:
+    """The paper's words as a quotation of one line."""
+    return f"> {quote_markdown(quote, plain)}"
+
+
+def item_table(found: list[Entry[Line]]) -> list[str]:
+    """The entries by item of the paper, with the severest kind of each, as the lines of a table."""
+    lines = ["| item | | statements | hold | severest | consequence | claims |", "|---" * 7 + "|"]
+    for row in rows(found):
+        worst = row.severest
+        consequence = worst.consequence if worst.kind else ""
+        ids = ", ".join(entry.head.id for entry in row.entries)
+        numbers = f"{len(row.entries)} | {row.holding}"
+        item = f"{row.item.name} | {plain(caption_of(row.item))}"
+        lines.append(f"| {item} | {numbers} | {worst.standing} | {consequence} | {ids} |")
+    return lines
+
+
 def to_markdown(results: list[Result], about: Mapping[str, Any]) -> str:
-    """The whole run as a page: a table of verdicts, then what there is to say of each claim."""
-    columns = ("verdict", "violation", "tolerance", "examples")
-    head = ["claim", WORDS["label"], *(WORDS[field] for field in columns)]
-    lines = [f"# {TITLE}", "", about["summary"], "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for result in results:
-        differs = "" if result.as_recorded else f" ({WORDS['recorded']}: {result.recorded})"
-        violation = "" if isnan(result.violation) else f"{result.violation:.2g}"
-        cells = (
-            *(markdown_name(result), plain(result.label), f"{result.verdict}{differs}"),
-            *(violation, f"{result.tolerance:.2g}", str(result.examples)),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
+    """The whole run as a page: what it adds up to, then what there is to say of each claim."""
+    lines = [f"# {TITLE}", ""]
+    for paragraph in (*overview(results), *counts(results), about["agreement"]):
+        lines += [plain(paragraph), ""]
+    if found := of_the_paper(results):
+        lines += item_table(found)
     for section, members in by_section(results).items():
         lines += ["", f"## {section_heading(section)}"]
-        for result in members:
-            lines += ["", f"### {markdown_name(result)}: {plain(result.label)}", ""]
-            lines += [f"- {word}: {plain(text)}" for word, text in remarks(result).items()]
-            lines += [f"- {plain(curve.title)}: exponent {curve.fit}" for curve in result.curves]
-            if result.assumptions:
-                lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
-            for field in ("formula", "corrected"):
-                if tex := getattr(result, field):
-                    lines += ["", f"{WORDS[field].capitalize()}:", "", markdown_math(tex)]
+        for entry in entries(members):
+            for depth, result in enumerate(entry.lines):
+                mark = "###" if depth == 0 else "####"
+                lines += ["", f"{mark} {markdown_name(result)}: {plain(result.label)}", ""]
+                lines += _about(result)
     return "\n".join(lines) + "\n"
+
+
+def _about(result: Result) -> list[str]:
+    differs = "" if result.as_recorded else f" ({WORDS['recorded']}: {result.recorded})"
+    lines = [f"- {WORDS['verdict']}: {result.verdict}{differs}"]
+    for word, text in remarks(result).items():
+        several = text.split("\n")
+        lines += [f"- {word}: {plain(part)}" for part in several]
+    for word, text in (("method", method(result)), ("evidence", evidence(result))):
+        if text:
+            lines.append(f"- {word}: {text}")
+    if result.note and not result.reason:
+        lines.append(f"- {WORDS['note']}: {plain(result.note)}")
+    lines += [f"- {plain(curve.title)}: exponent {curve.fit}" for curve in result.curves]
+    if result.assumptions:
+        lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
+    if result.source:
+        lines.append(f"- {WORDS['source']}: `{result.source}`; `phiball verify --claim {result.id}`")
+    if result.quote:
+        lines += ["", quotation(result.quote)]
+    for field in ("formula", "corrected"):
+        if tex := getattr(result, field):
+            lines += ["", f"{WORDS[field].capitalize()}:", "", markdown_math(tex)]
+    return lines

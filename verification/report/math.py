@@ -180,8 +180,17 @@ def formula(tex: str) -> str:
     return mathml(tex) or f"<code>{escape(tex)}</code>"
 
 
+def _spelled(tex: str) -> str:
+    """LaTeX in which Markdown sees no mark of its own."""
+    marks = "|".join(map(re.escape, _LETTERS))
+    return " ".join(re.sub(marks, lambda mark: f"{_LETTERS[mark[0]]} ", tex).split())
+
+
 def markdown_math(tex: str) -> str:
     """A displayed formula as Markdown."""
-    marks = "|".join(map(re.escape, _LETTERS))
-    spelled = re.sub(marks, lambda mark: f"{_LETTERS[mark[0]]} ", tex)
-    return f"$$\n{' '.join(spelled.split())}\n$$"
+    return f"$$\n{_spelled(tex)}\n$$"
+
+
+def inline_markdown(tex: str) -> str:
+    """A formula within a line of Markdown."""
+    return f"${_spelled(tex)}$"

@@ -14,7 +14,10 @@ from rich.text import Text
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.result import Result
-from phiball.verification.report.words import WORDS, full_name, remarks, section_heading
+from phiball.verification.report.entries import of_the_paper, rows
+from phiball.verification.report.items import caption_of
+from phiball.verification.report.overview import overview
+from phiball.verification.report.words import WORDS, counts, full_name, remarks, section_heading
 
 _COLOURS = {
     Verdict.HOLDS: "green",
@@ -73,7 +76,8 @@ class Table:
         self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
         for word, text in remarks(result).items():
             style = "bold red" if word in ("DIFFERS", WORDS["error"]) else "dim"
-            _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), text), 4)
+            for part in text.split("\n"):
+                _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), part), 4)
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -87,6 +91,22 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
         console.print(shown, highlight=False)
     else:
         console.print(Text.assemble(" " * indent, text), highlight=False, soft_wrap=True)
+
+
+def print_summary(results: list[Result], console: Console) -> None:
+    """Print what a run adds up to: by item of the paper, in words, and in numbers by kind of fault."""
+    paragraphs = overview(results)
+    if paragraphs:  # the paper is whole
+        console.print()
+        for row in rows(of_the_paper(results)):
+            worst = row.severest
+            item = f"{row.item.name} {caption_of(row.item)}"[:58]
+            consequence = f"; {worst.consequence}" if worst.kind else ""
+            holding = f"{row.holding} of {len(row.entries)}"
+            _wrapped(console, Text(f"{item:<60}{holding:<9}{worst.standing}{consequence}"), 0)
+    for text in (*paragraphs, *counts(results)):
+        console.print()
+        _wrapped(console, Text(text), 0)
 
 
 def list_claims(claims: list[Claim], console: Console) -> None:

@@ -60,7 +60,10 @@ def test_verify_prints_the_verdict_and_says_what_it_wrote(tmp_path: Path) -> Non
     result = call("verify", "--claim", "C7", "--out", str(tmp_path / "report"))
     assert result.exit_code == 0, result.output
     assert "holds as corrected" in result.output
-    assert "1 claim: 1 holds as corrected; all verdicts as recorded (backend numpy" in result.output
+    assert (
+        "The paper: 1 statement (1 claim): 1 imprecise\n\nAll verdicts as recorded (backend numpy"
+        in result.output
+    )
     for name in ("claims.json", "claims.md"):
         assert str(tmp_path / "report" / name) in result.output
         assert (tmp_path / "report" / name).exists()

@@ -71,7 +71,7 @@ def sharp_bias_of_a_level(
     bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
     slack = ROUNDING / alpha  # of the integral above 1 - alpha
     yield Evidence(-bias, slack, "not negative")
-    yield Evidence(bias - bound(n), slack, f"the bias is {bias:.6g}, the bound {bound(n):.6g}")
+    yield Evidence.at_most(bias, bound(n), slack, f"the bias is {bias:.6g}, the bound {bound(n):.6g}")
 
 
 @claim(

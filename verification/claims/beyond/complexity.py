@@ -58,7 +58,7 @@ def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     """RT-MLMC needs T = O(delta^-2 log) steps of O(delta/log) and O(delta^-2 log^2) samples."""
     plans = [plan(delta, **CONVEX_UNITS, estimator=RTMLMC) for delta in DELTAS]
     for made, delta in zip(plans, DELTAS, strict=True):
-        yield Evidence(made.bound - delta, 0.0, f"the bound for delta = {delta:.2g}")
+        yield Evidence.at_most(made.bound, delta, 0.0, f"the bound for delta = {delta:.2g}")
     x = [1 / delta for delta in DELTAS]
     # The second moment grows like L + 1.6 + 1/C, and a step falls like its inverse.
     yield from Curve.of_order(
@@ -108,7 +108,9 @@ def smaller_constants(
 ) -> Evidence:
     """In the lemma on smooth functions the constants 16/3 and 14/3 suffice in place of 8 and 6."""
     measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
-    return Evidence(measured - limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}")
+    return Evidence.at_most(
+        measured, limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}"
+    )
 
 
 @smaller_constants.mutant("1 for 16/3", replaces="bound")
@@ -143,7 +145,7 @@ def second_moment_by_chi_square(
     bound = moment(RTMLMC(top), law.lipschitz, chi_square_bound(ENTROPIC, law.height, law.eta))
     exact = second_moment_of(law, top, weights)
     slack = 2.0**top * law.lipschitz**2 * law.rounding
-    return Evidence(exact - bound, slack, f"E|V|^2 is {exact:.4g}, the bound {bound:.4g}")
+    return Evidence.at_most(exact, bound, slack, f"E|V|^2 is {exact:.4g}, the bound {bound:.4g}")
 
 
 @second_moment_by_chi_square.mutant("the paper's 6 (L+1) L_f^2 C, without level 0", replaces="moment")
@@ -176,7 +178,7 @@ def a_quarter_of_the_steps(problem: Setting, ratio: float, table: Table = short_
     """Without constraints 32 suffices in place of 128 in the number of steps."""
     eps = ratio * problem.lipschitz
     total = guarantee(problem, table(problem, eps))
-    return Evidence(total / eps**2 - 1, 2.0**-44, f"{total:.4g} for eps^2 = {eps**2:.4g}")
+    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{total:.4g} for eps^2 = {eps**2:.4g}")
 
 
 @a_quarter_of_the_steps.mutant("16 for 32")
@@ -227,7 +229,7 @@ def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_pl
     )
     S = problem.smoothness + problem.lipschitz**2 / problem.eta
     total = _own_bound(problem, S, made)
-    yield Evidence(total / eps**2 - 1, 2.0**-44, f"{total:.4g} for eps^2 = {eps**2:.4g}")
+    yield Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{total:.4g} for eps^2 = {eps**2:.4g}")
     paper = table_2(replace(problem, smoothness=S, drop=problem.height), eps)
     theirs = (paper.level + 1) / (2 - 2.0**-paper.level) * paper.batch * paper.steps
     note = f"{made.evaluations:.3g} samples for {theirs:.3g}"
@@ -265,7 +267,7 @@ def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
     for constrained in (True, False):
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=SG) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
-            yield Evidence(made.bound - eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
+            yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
         name = "cost of SG, constrained" if constrained else "cost of SG, unconstrained"
         # T and the batch are rounded up, and beta^2 takes the same share of epsilon^2 at every epsilon.
         curve = Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, [made.evaluations for made in plans], 5)

@@ -103,7 +103,7 @@ def level_second_moment(
     square = moments(law.p, law.g, picks, w)[1]
     limit = law.lipschitz**2 * bound(n, mean)
     slack = ROUNDING * (1 + max(law.f) / law.eta)
-    return Evidence(square - limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
+    return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
 
 
 @level_second_moment.mutant("has 2n for n - 1", replaces="bound")
@@ -148,9 +148,9 @@ def whole_second_moment(
     square = rt_moments(law, level, solve)[1]
     limit = bound(RTMLMC(level), law.lipschitz, C)
     slack = 4**level * ROUNDING * (1 + max(law.f) / law.eta)
-    yield Evidence(square - limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
+    yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
     plain = moments(law.p, law.g, *level_weights(law.f, level, solve, telescoping=False))[1]
-    yield Evidence(plain - bound(SG(level), law.lipschitz, C), slack, "SG")
+    yield Evidence.at_most(plain, bound(SG(level), law.lipschitz, C), slack, "SG")
 
 
 @claim(

@@ -56,7 +56,7 @@ def gradient_bias_by_cauchy_schwarz(
     bound = bias(level, lipschitz=law.lipschitz, bound=law.height, eta=law.eta)
     error = gradient_error(law, level, solve) ** 0.5
     note = f"the bias is {error:.4g}, the bound {bound:.4g}"
-    return Evidence(error - bound, law.lipschitz * law.rounding, note)
+    return Evidence.at_most(error, bound, law.lipschitz * law.rounding, note)
 
 
 @claim(
@@ -121,7 +121,7 @@ def difference_by_chi_square(
 ) -> Evidence:
     """The second moment of the difference of level l >= 1 is at most L_f^2 sinh^2(B/(2 eta))/(2^l - 1)."""
     moment = difference_moment(law, level, weights)
-    return Evidence(moment - bound(law, level), law.lipschitz**2 * law.rounding)
+    return Evidence.at_most(moment, bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @difference_by_chi_square.mutant("has B/(4 eta) for B/(2 eta)", replaces="bound")

@@ -90,7 +90,7 @@ def sorting_costs_m_log_m(fill: Filler = sort_and_fill) -> Iterator[Evidence | C
         fill(f, Fraction(1, 10))
         counts.append(Counted.comparisons)
         limit = m * ceil(log2(m))
-        yield Evidence(counts[-1] - limit, 0.0, f"m = {m}: {counts[-1]} comparisons, at most {limit}")
+        yield Evidence.at_most(counts[-1], limit, 0.0, f"m = {m}: {counts[-1]} comparisons, at most {limit}")
     curve = Curve(
         "comparisons of the exact solver",
         "losses m",

@@ -32,7 +32,7 @@ def _value_evidence(law: Law, level: int, solve: Solver, bound: Bound) -> Iterat
     under = law.limit[0] - level_mean(law, level, solve)[0]
     slack = law.eta * law.rounding
     yield Evidence(-under, slack, "F^l <= F")
-    yield Evidence(under - bound(law, level), slack, f"F - F^l = {under:.4g}")
+    yield Evidence.at_most(under, bound(law, level), slack, f"F - F^l = {under:.4g}")
 
 
 @claim(

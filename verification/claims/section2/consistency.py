@@ -66,7 +66,7 @@ def risk_tends_to_the_maximum(
     yield Evidence(got - top, value_tolerance(small), "R is at most the maximum")
     bound = shortfall_bound(small, d)
     note = f"eta = {small.eta:.4g}: {top - got:.4g} are missing, at most {bound:.4g}"
-    yield Evidence(top - got - bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
+    yield Evidence.at_most(top - got, bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
 
 
 @risk_tends_to_the_maximum.counterexample(margin=0.25)

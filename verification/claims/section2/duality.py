@@ -192,7 +192,7 @@ def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> f
 def indicator_is_average_value_at_risk(
     problem: Problem, alpha: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """Indicator: the value is AV@R, and the worst case has density 1/alpha above V@R."""
+    """Indicator: the value is AV@R, V@R is a multiplier, and the density is 1/alpha above V@R."""
     law, a = exact_law(problem), Fraction(alpha)
     f = [Fraction(v) for v in problem.f]
     # mu + E(f - mu)_+ / alpha is convex and piecewise linear: it is least at one of the losses.

@@ -206,7 +206,7 @@ def corrected(c: str) -> str:
     problem=problems(),
 )
 def absolute_value_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Absolute value: the value is E max(f, max f - 2 eta), with density 1 where f >= max f - 2 eta."""
+    """Absolute value: the value is E max(f, max f - 2 eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
@@ -230,7 +230,7 @@ def _mass_absolute() -> Evidence:
     problem=problems(),
 )
 def hinge_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Hinge: the value is E max(f, max f - eta), with density 1 where f >= max f - eta."""
+    """Hinge: the value is E max(f, max f - eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, HINGE, solve)
 
 

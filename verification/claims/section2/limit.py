@@ -97,7 +97,9 @@ def limit_is_the_essential_supremum(
     got, top = float(solved(solve, peak, d).value), max(problem.charged)
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
     bound = shortfall_bound(peak, d)
-    yield Evidence(top - got - bound, 2 * value_tolerance(peak) + ROUNDING * bound, "and not far below")
+    yield Evidence.at_most(
+        top - got, bound, 2 * value_tolerance(peak) + ROUNDING * bound, "and not far below"
+    )
 
 
 @limit_is_the_essential_supremum.counterexample(margin=1.0)

@@ -87,7 +87,7 @@ def expectation_is_a_subgradient(
     shift: float,
     solve: Solver = bisection,
 ) -> Iterator[Evidence]:
-    """The mean of the estimator is the gradient of an objective close to F."""
+    """The mean of the estimator is an eps-subgradient of level L, which lies close below F."""
     point, points = np.array(theta), POINTS + shift
     V = _mean(point, level, lambda rows: solve(rows, eta, phi, tol=eps).weights, points)
     at = level_value(point, level, eta, phi, points)
@@ -159,12 +159,12 @@ def bias_of_a_level(
         for alpha in (1e-6, 0.01, 0.05, 0.1, 0.25, 0.5, 0.7, 0.95, 1.0):
             bias = bias_of_order_statistics(n, alpha, solve)
             yield Evidence(-bias, rounding, f"AV@R at {alpha:.3g}, n = {n}: not negative")
-            yield Evidence(bias - bound(n), rounding, f"AV@R at {alpha:.3g}, n = {n}: {bias:.6g}")
+            yield Evidence.at_most(bias, bound(n), rounding, f"AV@R at {alpha:.3g}, n = {n}: {bias:.6g}")
     for phi in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE):
         for eta in (1e-3, 0.01, 0.1, 0.3, 1.0, 10.0):
             bias = bias_of_two(eta, phi, solve)
             yield Evidence(-bias, rounding, f"{phi.name}, eta = {eta:g}, n = 2: not negative")
-            yield Evidence(bias - bound(2), rounding, f"{phi.name}, eta = {eta:g}, n = 2: {bias:.6g}")
+            yield Evidence.at_most(bias, bound(2), rounding, f"{phi.name}, eta = {eta:g}, n = 2: {bias:.6g}")
     sizes = [2**level for level in range(9)]
     for phi in (ENTROPIC, QUADRATIC):
         biases = [bias_by_sampling(n, 0.1, phi, solve, rows=max(1000, 20000 // n)) for n in sizes]

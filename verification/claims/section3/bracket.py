@@ -154,7 +154,7 @@ def number_of_halvings(
     yield Evidence(max(abs(T - round(T)), 1.0 - T), 0.0, "T is a positive whole number")
     aim = sqrt(2 * eta * kappa * eps)
     slack = 2.0**-44 * aim  # where T is whole before it is rounded, the two sides are equal
-    yield Evidence(width * 2.0**-T - aim, slack, "the bracket after T halvings")
+    yield Evidence.at_most(width * 2.0**-T, aim, slack, "the bracket after T halvings")
     if T > 1:
         yield Evidence(aim - width * 2.0 ** (1 - T), slack, "one halving fewer is not enough")
 

@@ -64,7 +64,7 @@ def _show(gamma: list[Fraction], bound: Mean) -> str:
 )
 def random_half_variance(gamma: list[Fraction], bound: Mean = _lemma) -> Evidence:
     """The mass of a random half of m points has variance at most D_chi2/(2m), D_chi2 without a factor 1/2."""
-    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+    return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
 @random_half_variance.mutant("has 4m for 2m")
@@ -107,14 +107,14 @@ def _(gamma: list[Fraction]) -> Fraction:
 )
 def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemma_of_example_3) -> Evidence:
     """The mass of a random half of m points has variance at most D_phi/(2m), phi that of Example 3."""
-    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, _show(gamma, bound))
+    return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
 @random_half_variance_of_example_3.counterexample(margin=0.12)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
     gamma = [Fraction(1), Fraction(0)]
     note = f"{_show(gamma, bound)}; half of the two points has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4"
-    return Evidence(float(half_variance(gamma) - bound(gamma)), 0.0, note)
+    return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, note)
 
 
 @random_half_variance_of_example_3.mutant("has the chi-square without the factor 1/2")
@@ -215,9 +215,9 @@ def chi_square_is_bounded(
     exact = _chi_square(losses, eta, phi)
     weights = to_numpy(worst_case(array(losses), eta, phi).weights)
     slack = 2.0**-40 * len(f) * (1 + B / eta)
-    yield Evidence(exact - C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
+    yield Evidence.at_most(exact, C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
     solved = float(levels.chi_square(weights))
-    yield Evidence(solved - C, slack * (1 + C), "chi-square of the solver's weights")
+    yield Evidence.at_most(solved, C, slack * (1 + C), "chi-square of the solver's weights")
     if phi.family != "indicator":  # whose weights are not unique where losses tie
         yield Evidence(abs(solved - exact), slack * (1 + exact), "the same, to rounding")
     # One loss B among m - 1 zeros attains C at the eta that belongs to m.

@@ -64,7 +64,9 @@ def plan_reaches_delta(L: float, D: float, ratio: float, plan: Planner = convex_
     delta = D * L / ratio
     made = plan(delta, lipschitz=L, diameter=D, idf=0.0, chi_square=0.0, estimator=SG)
     gap = mean_gap(PiecewiseLinear(L, L, 0.0, D, 0.0, made.steps), projected_sgd, made.step_size)
-    return Evidence(gap - delta, 2.0**-44 * L, f"T = {made.steps}: the gap is {gap:.4g}, delta {delta:.4g}")
+    return Evidence.at_most(
+        gap, delta, 2.0**-44 * L, f"T = {made.steps}: the gap is {gap:.4g}, delta {delta:.4g}"
+    )
 
 
 def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
@@ -135,7 +137,7 @@ def level_of_table_1(G: float, delta: float, level: LevelRule = rounded_level) -
     L = level(G, delta)
     yield Evidence(abs(L - round(L)), 0.0, f"L = {L:.4g} is a whole number")
     error = 2 * (delta / 8 + G / 2**L)
-    yield Evidence(error - delta / 2, 2.0**-50 * delta, f"L = {L}: {error:.4g} for {delta / 2:.4g}")
+    yield Evidence.at_most(error, delta / 2, 2.0**-50 * delta, f"L = {L}: {error:.4g} for {delta / 2:.4g}")
     if L > 0:
         below = 2 * (delta / 8 + G / 2 ** (L - 1))
         yield Evidence(delta / 2 - below, 2.0**-50 * delta, f"L - 1 = {L - 1} is not enough")
@@ -200,7 +202,7 @@ def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
     for estimator, power, logs in ((SG, 3, 1), (RTMLMC, 2, 4)):
         plans = [plan(delta, **CONVEX_UNITS, estimator=estimator) for delta in DELTAS]
         for made, delta in zip(plans, DELTAS, strict=True):
-            yield Evidence(made.bound - delta, 0.0, f"the bound for delta = {delta:.2g}")
+            yield Evidence.at_most(made.bound, delta, 0.0, f"the bound for delta = {delta:.2g}")
         costs = [cost(made, delta) for made, delta in zip(plans, DELTAS, strict=True)]
         yield from Curve.of_order(
             f"cost, {estimator.__name__}", "1/delta", x, costs, power, logs
@@ -293,7 +295,7 @@ def delta_is_reached(plan: Planner = convex_plan, sgd: Sgd = projected_sgd) -> I
             means.append(float(np.mean(gaps)))
             error = TAIL * float(np.std(gaps, ddof=1)) / sqrt(RUNS)
             note = f"{estimator.__name__}, delta = {delta}, T = {made.steps}: the mean gap is {means[-1]:.3g}"
-            yield Evidence(means[-1] - delta, error, note)
+            yield Evidence.at_most(means[-1], delta, error, note)
         x = tuple(1 / delta for delta in GAPS)
         yield Curve(
             f"gap reached, {estimator.__name__}", "1/delta", "F - min F", "delta", x, tuple(means), GAPS

@@ -58,7 +58,7 @@ def gamma_is_close(
     error = float(xp.max(xp.abs(out.gamma - best.weights)))
     bound = sqrt(2 * eps / (KAPPA[phi] * problem.eta)) / len(problem.f)
     # A rounding of mu, of the size of f, moves m gamma by that over kappa eta.
-    return Evidence(error - bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
+    return Evidence.at_most(error, bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
 
 
 def rounding_ratio(problem: Problem, phi: Divergence) -> float:
@@ -137,9 +137,9 @@ def _entropic(problem: Problem, eps: float, kappa: float, algorithm: Algorithm) 
     error = float(xp.max(xp.abs(out.gamma - best.weights)))
     bound = sqrt(2 * eps / (kappa * problem.eta)) / len(problem.f)
     slack = 2.0**-40 * (1 + (problem.size + problem.eta) / problem.eta)
-    yield Evidence(error - bound, slack, f"gamma is off by {error:.4g}, the bound is {bound:.4g}")
+    yield Evidence.at_most(error, bound, slack, f"gamma is off by {error:.4g}, the bound is {bound:.4g}")
     over = dual_at(problem, ENTROPIC, out) - float(best.value)
-    yield Evidence(over - eps, bisection_tolerance(problem), "D(mu) - R <= eps")
+    yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
 
 
 @entropic_guarantee.counterexample(margin=0.057)

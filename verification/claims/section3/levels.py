@@ -68,7 +68,7 @@ def value_bias_is_bounded(
 ) -> Evidence:
     """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
     value, _ = level_mean(law, level, solve)
-    return Evidence(abs(value - law.limit[0]) - bound(law, level), law.eta * law.rounding)
+    return Evidence.at_most(abs(value - law.limit[0]), bound(law, level), law.eta * law.rounding)
 
 
 @claim(
@@ -113,7 +113,7 @@ def gradient_bias_is_bounded(
 ) -> Evidence:
     """The squared bias of the gradient of level l is at most L_f^2 e^(4B/eta)/2^l."""
     error = gradient_error(law, level, solve)
-    return Evidence(error - bound(law, level), law.lipschitz**2 * law.rounding)
+    return Evidence.at_most(error, bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @claim(
@@ -155,7 +155,7 @@ def difference_is_bounded(
 ) -> Evidence:
     """The second moment of the difference of level l is at most L_f^2 e^(4B/eta)/2^l."""
     moment = difference_moment(law, level, weights)
-    return Evidence(moment - bound(law, level), law.lipschitz**2 * law.rounding)
+    return Evidence.at_most(moment, bound(law, level), law.lipschitz**2 * law.rounding)
 
 
 @claim(
@@ -222,7 +222,7 @@ def level_is_smooth(
     note = (
         f"over a distance of {distance:.4g} the gradient changes by {change:.4g}; allowed {S * distance:.4g}"
     )
-    return Evidence(change - S * distance, f.rounding, note)
+    return Evidence.at_most(change, S * distance, f.rounding, note)
 
 
 @level_is_smooth.counterexample(margin=0.01)

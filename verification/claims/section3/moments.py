@@ -75,13 +75,15 @@ def sg_second_moment(
     )
     mean, square = moments(law.p, law.g, picks, weights)
     limit = bound(law.lipschitz, eps / (KAPPA[phi] * law.eta))
-    yield Evidence(square - limit, rounding(law, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
+    yield Evidence.at_most(
+        square, limit, rounding(law, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
+    )
     if level < 2:  # a batch of two data points, by all pairs of draws
         chance = levels.chances(law.p, picks)
         V = (weights[:, :, None] * np.asarray(law.g)[picks]).sum(axis=1)
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
-        yield Evidence(variance - limit / 2, rounding(law, phi), "the variance of a batch of two")
+        yield Evidence.at_most(variance, limit / 2, rounding(law, phi), "the variance of a batch of two")
 
 
 @sg_second_moment.mutant("forgets to divide by m", replaces="solve")
@@ -151,7 +153,9 @@ def rt_second_moment(
     C = largest_chi_square(law, level, phi)
     limit = bound(law.lipschitz, C, eps / (KAPPA[phi] * law.eta), level)
     slack = 2 * 4**level * rounding(law, phi)  # 1/P(l) times the sum over the points
-    yield Evidence(square - limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}")
+    yield Evidence.at_most(
+        square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
+    )
 
 
 @rt_second_moment.counterexample(margin=0.6)
@@ -165,7 +169,7 @@ def _level_zero() -> Iterator[Evidence]:
     words = "phi = (x - 1)^2/2 on [0, 1.01], whose chi-square is at most C = 0.01 for any data; f_theta(z) = "
     words += "theta, L = 3, eps = 1e-9: G^0 = 1 and G^l = 0 above, so that"
     for name, value in (("E|V|^2 = 1/P(0) = 2 - 1/8", square), ("the variance is that less 1", variance)):
-        yield Evidence(value - limit, 0.0, f"{words} {name}: {value:.5g} > 6 (L + 1) C = {limit:.3g}")
+        yield Evidence.at_most(value, limit, 0.0, f"{words} {name}: {value:.5g} > 6 (L + 1) C = {limit:.3g}")
 
 
 @rt_second_moment.mutant("the printed bound", replaces="bound")
@@ -248,7 +252,9 @@ def _half(
     slack = n * 2.0**-40 * (1 + (max(f) + eta) / (KAPPA[phi] * eta))
     yield Evidence(left - errors - abs(bar[:, :half].sum() - 0.5), slack, "the first inequality")
     aim = sqrt(2 * eps / (KAPPA[phi] * eta))
-    yield Evidence(errors - aim, slack, f"the error terms are {errors / aim:.4g} sqrt(2 eps/(kappa eta))")
+    yield Evidence.at_most(
+        errors, aim, slack, f"the error terms are {errors / aim:.4g} sqrt(2 eps/(kappa eta))"
+    )
 
 
 @half_of_a_level.counterexample(margin=0.5)

@@ -58,7 +58,7 @@ def variance_is_bounded(
     """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
     _, mean = level_mean(law, top, worst_case)
     variance = second_moment_of(law, top, weights) - float(np.sum(mean**2))
-    return Evidence(variance - bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
+    return Evidence.at_most(variance, bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
 
 
 @variance_is_bounded.mutant("does not subtract the halves", replaces="weights")
@@ -108,7 +108,7 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
     eps = ratio * problem.lipschitz
     h = table(problem, eps)
     total = guarantee(problem, h)
-    return Evidence(total / eps**2 - 1, 2.0**-44, f"{h}: {total:.4g} for eps^2 = {eps**2:.4g}")
+    return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{h}: {total:.4g} for eps^2 = {eps**2:.4g}")
 
 
 @hyper_parameters_suffice.counterexample(margin=1.0)

@@ -51,7 +51,7 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
     for constrained in (True, False):
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
-            yield Evidence(made.bound - eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
+            yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
         name = "cost, constrained" if constrained else "cost, unconstrained"
         costs = [made.evaluations for made in plans]
         yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()

@@ -50,7 +50,7 @@ def printed_step(F: PiecewiseLinear) -> float:
     r" D_* = F(\theta_1) - \min_{\theta} F(\theta)",
     assumptions="F convex, E V a subgradient of F, E|V|^2 <= M^2; the average of T iterates",
     quote=r"where the constant $D_*=F(\theta_1) - \min\limits_{\theta\in\Theta}~F(\theta)$.",
-    correction="D_* is the distance |theta_1 - theta*|, as in the source that is cited for it",
+    correction="D_* is the distance |theta_1 - theta*|",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.REPAIR,
@@ -63,7 +63,7 @@ def average_of_sgd(F: PiecewiseLinear, sgd: Sgd = projected_sgd, step: Step = co
     """With D = |theta_1 - theta*| and the step D/(M sqrt T), the mean gap is at most D M/sqrt T."""
     gap = mean_gap(F, sgd, step(F))
     bound = F.distance * F.M / sqrt(F.steps)
-    return Evidence(gap - bound, 2.0**-42 * F.M, f"the mean gap is {gap:.4g}, the bound {bound:.4g}")
+    return Evidence.at_most(gap, bound, 2.0**-42 * F.M, f"the mean gap is {gap:.4g}, the bound {bound:.4g}")
 
 
 @average_of_sgd.counterexample(margin=0.009)
@@ -270,7 +270,9 @@ def random_iterate_is_stationary(
 ) -> Evidence:
     """With the step 1/(2S), E|mapping|^2 at a random iterate is at most 8 S D/T + 6 sigma^2/m."""
     measured, limit = stationarity(F, sgd, F.smoothness), bound(F)
-    return Evidence(measured - limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}")
+    return Evidence.at_most(
+        measured, limit, F.rounding, f"E|mapping|^2 is {measured:.4g}, the bound {limit:.4g}"
+    )
 
 
 @random_iterate_is_stationary.mutant("forgets the noise", replaces="bound")

@@ -152,14 +152,16 @@ def _residual(value: Value = residual) -> Evidence:
 def dual_value_is_within_eps(
     problem: Problem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
 ) -> Iterator[Evidence]:
-    """The estimated objective value is within eps of R."""
+    """The dual value at the returned multiplier is within eps of R."""
     out = run_algorithm2(problem, phi, eps, algorithm=algorithm)
     best = worst_case(problem.losses, problem.eta, phi)
     over = dual_at(problem, phi, out) - float(best.value)
     yield Evidence(-over, bisection_tolerance(problem), "D(mu) >= R")
-    yield Evidence(over - eps, bisection_tolerance(problem), "D(mu) - R <= eps")
+    yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
     bound = (out.mu - float(best.mu)) ** 2 / (2 * KAPPA[phi] * problem.eta)
-    yield Evidence(over - bound, bisection_tolerance(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)")
+    yield Evidence.at_most(
+        over, bound, bisection_tolerance(problem), "D(mu) - R <= (mu - mu*)^2/(2 kappa eta)"
+    )
 
 
 @dual_value_is_within_eps.counterexample(margin=6.3)

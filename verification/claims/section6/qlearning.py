@@ -182,7 +182,8 @@ def operator_contracts(
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
     images = [to_numpy(operator(array(v), model.process, model.beta, eta, d)) for v in (q, q + change_q)]
     apart = float(abs(images[0] - images[1]).max())
-    return Evidence(apart - 0.9 * abs(change_q).max(), ROUNDING * (6 * unit + abs(model.r).max()))
+    slack = ROUNDING * (6 * unit + abs(model.r).max())
+    return Evidence.at_most(apart, 0.9 * abs(change_q).max(), slack, "the change of TQ")
 
 
 @operator_contracts.mutant("forgets 1/eta in the exponent")

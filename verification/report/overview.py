@@ -1,0 +1,65 @@
+"""What a reader should know first: what of the paper stands, what changes, and what is a misprint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phiball.verification.framework.assessment import Consequence, Kind
+from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.runner import BEYOND, all_claims
+from phiball.verification.report.entries import Entry, Line, of_the_paper
+
+STANDS = (
+    "All main results stand. As printed: the worst-case density (Theorem 1 (II)), what Algorithm 2 "
+    "guarantees "
+    "for weights and multiplier (Proposition 2), the cost of training with convex and with smooth losses "
+    "(Theorems 2 and 3), the regularisation effects (Theorem 4 (I) and (III)) and the generalisation bounds "
+    "(Propositions 4 and 5). With one more condition on phi, which the examples in question meet: strong "
+    "duality (Theorem 1 (I)), consistency (Proposition 1) and the variation regularisation (Theorem 4 (II))."
+)
+CHANGES = (
+    "What changes: Theorem 1 (I) needs phi finite around 1, or a loss that is bounded above (A1); "
+    "Proposition 1, and Theorem 4 (II) with it, need phi finite on (0, infinity) (B1, H4). The worst-case "
+    "densities of Examples 4 and 5 lack the mass at the maximum (E4, E5), and finding 4 of Section 2.2 with "
+    "them (E6-kinked); their values stand. Algorithm 2 is to return the dual value, not h(mu) (C3). The mean "
+    "of a gradient estimator is an eps-subgradient, not a gradient (D4), and the second moment of RT-MLMC "
+    "has one more term (D6). Assumption 3 (I) needs bounded losses for the quadratic and the entropic phi "
+    "(D9). The pricing problem of Section 6.3 needs bounded prices (P1)."
+)
+REPAIRS = (
+    "What needs a repair, and stands: Example 3 is to be written (x - 1)^2/2, as Definition 1 asks for phi "
+    ">= 0 (A3); one step in the proof of Proposition 1 (B4); Proposition 2 for the entropy (C8); constants "
+    "in Lemma EC.1 and in the proof of Theorem 2 (F1, F2, F4)."
+)
+_REST = {
+    Kind.MISPRINT: "misprints",
+    Kind.IMPRECISE: "sentences that are open to several readings or short of what is meant",
+    Kind.ASSUMPTION: "conditions that are left implicit, such as a continuous loss",
+    Kind.CONSTANT: "a constant",
+    Kind.FALSE: "side remarks",
+    Kind.OPEN: "what the paper gives too little for to be repeated",
+}
+
+
+def overview(lines: Sequence[Line]) -> list[str]:
+    """The opening paragraphs, with ids in brackets; none where only a part of the paper was run."""
+    missing = {claim.id for claim in all_claims() if claim.section != BEYOND} - {line.id for line in lines}
+    if missing:
+        return []
+    return [STANDS, CHANGES, REPAIRS, _rest(of_the_paper(lines))]
+
+
+def _rest(found: Sequence[Entry[Line]]) -> str:
+    """What has no consequence, by kind."""
+    parts = []
+    for kind, words in _REST.items():
+        ids = [
+            entry.head.id
+            for entry in found
+            if entry.kind is kind
+            and entry.consequence is Consequence.NONE
+            and entry.head.verdict is not Verdict.UNDECIDED
+        ]
+        if ids:
+            parts.append(f"{words} ({', '.join(ids)})")
+    return f"Nothing follows from the rest: {'; '.join(parts)}."

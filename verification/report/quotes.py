@@ -1,0 +1,72 @@
+"""The paper's own words: LaTeX as it stands in the source, for HTML and for Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import escape
+
+from phiball.verification.report.items import reference
+from phiball.verification.report.math import inline_markdown, mathml
+
+# The paper's own commands, and those that the converter does not know.
+_MACROS = {
+    r"\bE": r"\mathbb{E}",
+    r"\bP": r"\mathbb{P}",
+    r"\hP": r"\widehat{\mathbb{P}}",
+    r"\cP": r"\mathcal{P}",
+    r"\cZ": r"\mathcal{Z}",
+    r"\cO": r"\mathcal{O}",
+    r"\tO": r"\widetilde{\mathcal{O}}",
+    r"\Proj": r"\mathrm{Proj}",
+    r"\SG": r"\mathrm{SG}",
+    r"\RTMLMC": r"\text{RT-MLMC}",
+    r"\esssup": r"\operatorname{ess\,sup}",
+    r"\nout": r"n^{o}",
+    r"\diff": "d",
+    r"\limits": "",
+    r"\Big": "",
+    r"\big": "",
+    r"\textbf{1}": r"\mathbf{1}",
+    r"\textsf{1}": r"\mathbf{1}",
+}
+_COMMANDS = re.compile("|".join(re.escape(m) + ("" if m[-1] == "}" else "(?![A-Za-z])") for m in _MACROS))
+
+
+def pieces(quote: str) -> list[tuple[str, bool]]:
+    """The quotation as words and formulas, each with whether it is a formula."""
+    parts = [(part, place % 2 == 1) for place, part in enumerate(quote.split("$"))]
+    return [(_formula(part) if is_math else _words(part), is_math) for part, is_math in parts if part]
+
+
+def _words(tex: str) -> str:
+    tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _referred(m[2], bool(m[1])), tex.replace("~", " "))
+    return re.sub(r"\\textbf\{([^{}]*)\}", r"\1", tex)
+
+
+def _formula(tex: str) -> str:
+    tex = _COMMANDS.sub(lambda m: f"{_MACROS[m[0]]} ", tex.replace("~", " "))
+
+    def name(found: re.Match[str]) -> str:
+        return r"\text{" + _referred(found[1], True).replace("phi", "φ") + "}"
+
+    return re.sub(r"\\eqref\{([^{}]*)\}", name, tex).strip()
+
+
+def _referred(label: str, brackets: bool) -> str:
+    number = reference(label)
+    return f"({number})" if brackets and not number.startswith("(") else number
+
+
+def quote_html(quote: str) -> str:
+    """The quotation as HTML, its formulas as MathML."""
+    return _joined(quote, escape, lambda tex: mathml(tex) or f"<code>{escape(tex)}</code>")
+
+
+def quote_markdown(quote: str, plain: Callable[[str], str]) -> str:
+    """The quotation as Markdown, its words made harmless by `plain`."""
+    return _joined(quote, plain, inline_markdown)
+
+
+def _joined(quote: str, words: Callable[[str], str], formula: Callable[[str], str]) -> str:
+    return "".join(formula(part) if is_math else words(part) for part, is_math in pieces(quote))
