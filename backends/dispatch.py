@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from phiball.backends.arrays import Array, _is_torch
+from phiball.backends.arrays import Array, is_torch
 from phiball.backends.selection import active
 
 P = ParamSpec("P")
@@ -56,10 +56,10 @@ def kernel_memory(*arrays: Array | float | None) -> tuple[tuple[Any, ...], Calla
     >>> type(back(x)).__name__, eta
     ('Tensor', 0.5)
     """
-    tensors = [x for x in arrays if _is_torch(x)]
-    others = [x for x in arrays if not _is_torch(x) and hasattr(x, "shape")]
+    tensors = [x for x in arrays if is_torch(x)]
+    others = [x for x in arrays if not is_torch(x) and hasattr(x, "shape")]
     if not tensors or others or not active().kernels or any(x.device.type != "cpu" for x in tensors):
         return arrays, lambda x: x
-    views = tuple(cast(Any, x).detach().numpy() if _is_torch(x) else x for x in arrays)
+    views = tuple(cast(Any, x).detach().numpy() if is_torch(x) else x for x in arrays)
     torch = import_module("torch")
     return views, lambda x: torch.from_numpy(np.asarray(x))  # an array, where NumPy makes a number of it
