@@ -1,10 +1,11 @@
-"""`phiball bench sampling`: the noise of a mean over n points of a ball, by the way they are drawn.
+"""`phiball bench sampling`: what points of a ball cost, and the noise of a mean over n of them.
 
-Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled. The
-functions are built from ten random linear ones of unit variance: the loss of a linear classifier (smooth), a
-step of one of them away from the centre (rough), and the square of one (even, so that a pair says no more
-than one of its points). Noise is the standard deviation of the mean over repetitions, as a multiple of that
-of n independent points.
+The cost is in times that random numbers take (see `sampling_cost`). The noise depends on the way points are
+drawn. Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled.
+The functions are built from ten random linear ones of unit variance: the loss of a linear classifier
+(smooth), a step of one of them away from the centre (rough), and the square of one (even, so that a pair says
+no more than one of its points). Noise is the standard deviation of the mean over repetitions, as a multiple
+of that of n independent points.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import rng, use
+from phiball.experiments.benchmarks import sampling_cost
 from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
 from phiball.experiments.benchmarks.schemes import SCHEMES
 from phiball.experiments.framework.tables import ReportTable
@@ -134,11 +136,18 @@ def main(quick: bool = False, out: Path | None = None) -> None:
     console = open_console(out, 100)
     dimensions = DIMENSIONS[:2] if quick else DIMENSIONS
     measured: list[Row] = []
-    with use("numpy"), Progress("bench sampling", console) as progress:
-        measured.extend(rows(quick=quick, dimensions=dimensions, update=progress.update))
-    pages, lines = tables(measured, quick), no_help(measured)
+    with Progress("bench sampling", console) as progress:
+        with use("numpy"):
+            drawing = progress.part(0.0, 0.8)
+            measured.extend(rows(quick=quick, dimensions=dimensions, update=drawing.update))
+        timing, cost = progress.part(0.8, 1.0), []
+        for timed in sampling_cost.rows(seconds=0.05 if quick else 0.5):
+            cost.append(timed)
+            timing.update(len(cost) / sampling_cost.count(), f"time of {timed.points}, d = {timed.d}")
+    pages = [sampling_cost.table(cost), *tables(measured, quick)]
+    lines = [*sampling_cost.verdicts(cost), *no_help(measured)]
     for page in pages:
         console.print(page.table())
     print_lines(console, lines)
-    record = {"rows": [asdict(row) for row in measured]}
+    record = {"rows": [asdict(row) for row in measured], "cost": [asdict(row) for row in cost]}
     write_results(console, out, "sampling", record, title="Points of balls", facts=lines, tables=pages)

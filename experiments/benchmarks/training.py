@@ -1,7 +1,8 @@
 """`phiball bench training`: what a training step costs, and how good the estimators are at that price.
 
-The part `cost` measures time and memory of a training step (see `training_cost`), the part `quality` bias and
-noise of the estimators where the risk is known (see `training_quality`).
+The part `stages` measures where the time of a step goes on three networks (see `training_stages`), the part
+`cost` time and memory of a step by every method (see `training_cost`), the part `quality` bias and noise of
+the estimators where the risk is known (see `training_quality`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from phiball.backends import use
-from phiball.experiments.benchmarks import exact_problems, training_cost, training_quality
+from phiball.experiments.benchmarks import exact_problems, training_cost, training_quality, training_stages
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
 from phiball.experiments.benchmarks.schemes import SCHEMES, installed_schemes
 from phiball.experiments.benchmarks.third_party import HINT, missing
+from phiball.experiments.benchmarks.training_cost import clock
+from phiball.experiments.benchmarks.training_steps import require_torch
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
 
-PARTS = ("all", "cost", "quality")
+PARTS = ("all", "stages", "cost", "quality")
 
 
 def main(
@@ -39,7 +42,24 @@ def main(
     facts = [f"{key}: {value}" for key, value in record.items()]
     tables: list[ReportTable] = []
     with console.status("measuring") as status:
-        if part != "quality":
+        if part in ("all", "stages"):
+            require_torch("stages").set_num_threads(threads)
+            stages = list(
+                training_stages.rows(
+                    seconds=0.3 if quick else 4.0,
+                    width=0 if quick else width,
+                    clock=clock(threads),
+                    seed=seed,
+                    on_progress=status.update,
+                )
+            )
+            tables.append(training_stages.table(stages, threads))
+            console.print(tables[-1].table())
+            verdicts = training_stages.verdicts(stages)
+            print_lines(console, verdicts)
+            facts += verdicts
+            record["stages"] = [asdict(row) for row in stages]
+        if part in ("all", "cost"):
             cost = list(
                 training_cost.rows(
                     seconds=1.0 if quick else 12.0,
@@ -57,7 +77,7 @@ def main(
             print_lines(console, verdicts)
             facts += verdicts
             record["cost"] = [{**asdict(row), "per_evaluation": row.per_evaluation} for row in cost]
-        if part != "cost":
+        if part in ("all", "quality"):
             with use("numpy"):
                 problems, measured = exact_problems.problems(), []
                 for row in training_quality.rows(problems, work=1 << (16 if quick else 20), seed=seed):

@@ -144,10 +144,14 @@ def rows(
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 peaks[name] = pool.submit(peak, name, width, quick, full, seed, threads).result()
     on_progress("measuring time")
-    # On one thread processor time, which leaves out most of what else the machine does.
-    clock = time.process_time if threads == 1 else time.perf_counter
-    for name, (ratio, evaluations, count) in measure(work, steps, seconds, clock=clock, seed=seed).items():
+    measured = measure(work, steps, seconds, clock=clock(threads), seed=seed)
+    for name, (ratio, evaluations, count) in measured.items():
         yield Row(name, ratio, evaluations, count, peaks[name])
+
+
+def clock(threads: int) -> Callable[[], float]:
+    """Return the clock: on one thread processor time, which leaves out most of what else the machine does."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def table(measured: list[Row], width: int, threads: int) -> ReportTable:

@@ -67,9 +67,9 @@ class TrainingStep:
     varies: bool = False
 
 
-def require_torch() -> Any:
+def require_torch(part: str = "cost") -> Any:
     """Return torch, or raise an ImportError that says how to install it; the part `quality` does without."""
-    return require("torch", user="bench training --part cost", extra="bench")
+    return require("torch", user=f"bench training --part {part}", extra="bench")
 
 
 def workload(width: int, seed: int) -> Workload:

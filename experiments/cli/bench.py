@@ -65,7 +65,7 @@ def sampling(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions, and no 784 dimensions.")] = False,
     out: Out = None,
 ) -> None:
-    """Compare plain, antithetic and Sobol samples of balls by the noise of their means."""
+    """Time samples of balls, and compare plain, antithetic and Sobol ones by the noise of their means."""
     _run("phiball.experiments.benchmarks.sampling", quick=quick, out=out)
 
 
@@ -75,7 +75,7 @@ def training(
     width: Annotated[int, typer.Option(min=1, help="Filters of the network's first layer.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer methods, for a second each.")] = False,
     full: Annotated[bool, typer.Option("--full", help="SG up to 2^7 samples, which takes minutes.")] = False,
-    part: Annotated[str, typer.Option(help="cost, quality (needs no torch), or all.")] = "all",
+    part: Annotated[str, typer.Option(help="stages, cost, quality (needs no torch), or all.")] = "all",
     seed: Annotated[int, typer.Option(min=0, help="The seed of images, network and draws.")] = 0,
     out: Out = None,
 ) -> None:

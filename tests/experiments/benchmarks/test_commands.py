@@ -48,7 +48,7 @@ def test_torch_is_named_where_it_is_missing(name: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch", None)  # an import of it fails
     result = CliRunner().invoke(app, ["bench", name, "--quick"])
     assert result.exit_code == 1
-    user = f"bench {name}{' --part cost' if name == 'training' else ''}"
+    user = f"bench {name}{' --part stages' if name == 'training' else ''}"
     message = f"{user} needs torch, which is not installed: pip install 'phiball[bench]'"
     assert result.stderr == f"phiball: {message}\n"
 

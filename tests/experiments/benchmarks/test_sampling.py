@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from math import inf
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from phiball.experiments.cli.app import app
 pytest.importorskip("scipy", reason="scipy: not installed")
 
 from phiball.experiments.benchmarks import sampling as bench
+from phiball.experiments.benchmarks import sampling_cost as cost
 from tests.support.progress import Watched
 
 
@@ -53,11 +55,35 @@ def test_where_it_does_not_help_is_reported() -> None:
 def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "repetitions", lambda d, quick: 16)
     watched = Watched(monkeypatch)
+    timed = cost.rows
+    monkeypatch.setattr(cost, "rows", lambda **how: timed(seconds=0.0, dimensions=(3, 20), numbers=1000))
     result = CliRunner().invoke(app, ["bench", "sampling", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "Noise of the mean of the loss" in result.output
+    assert "time over that of drawing their random numbers" in result.output
+    assert "points of balls: " in result.output
     watched.check()
     assert "| l1 | 2 | Sobol |" in (tmp_path / "sampling.md").read_text(encoding="utf-8")
-    record = json.loads((tmp_path / "sampling.json").read_text())["rows"]
-    assert len(record) == 3 * 3 * 2 * 4 * 4  # functions, norms, dimensions, schemes, counts
-    assert all(row["ratio"] > 0 for row in record)
+    record = json.loads((tmp_path / "sampling.json").read_text())
+    assert len(record["rows"]) == 3 * 3 * 2 * 4 * 4  # functions, norms, dimensions, schemes, counts
+    libraries = 1 + (find_spec("torch") is not None)
+    assert len(record["cost"]) == 6 * 2 * libraries * 2  # kinds, dimensions, libraries, precisions
+    assert cost.count() == 6 * 3 * libraries * 2
+    assert all(row["ratio"] > 0 for row in record["rows"] + record["cost"])
+
+
+def test_ratios_of_time_and_their_bars() -> None:
+    """The ratio of two times that are known, and what is said of bars."""
+    now = [0.0]
+
+    def spend(seconds: float) -> None:
+        now[0] += seconds
+
+    assert cost.paired_ratio(lambda: spend(3.0), lambda: spend(1.5), 20.0, lambda: now[0]) == 2.0
+    rows = [
+        cost.Row("l2", 10, "numpy", "float32", 1.31, 1.3),
+        cost.Row("linf", 10, "numpy", "float32", 1.3, 1.3),
+    ]
+    assert cost.verdicts(rows) == ["points of balls: ABOVE their bars at l2 d=10 numpy float32 1.31"]
+    assert cost.verdicts(rows[1:]) == ["points of balls: all within their bars"]
+    assert cost.table(rows).rows == [("l2", "10", "1.3", "1.31"), ("linf", "10", "1.3", "1.30")]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phiball.backends import rng
 from phiball.experiments.cli.app import app
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -20,6 +21,7 @@ special = pytest.importorskip("scipy.special", reason="scipy: not installed")
 from phiball.experiments.benchmarks import exact_problems, third_party  # noqa: E402
 from phiball.experiments.benchmarks import training_cost as cost  # noqa: E402
 from phiball.experiments.benchmarks import training_quality as quality  # noqa: E402
+from phiball.experiments.benchmarks import training_stages as stages  # noqa: E402
 from phiball.experiments.benchmarks import training_steps as steps  # noqa: E402
 
 Z = 4.75  # one in a million
@@ -39,7 +41,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--part", "both"], "part is 'both'; expected one of all, cost, quality"),
+        (["--part", "both"], "part is 'both'; expected one of all, stages, cost, quality"),
         (["--quick", "--full"], "quick and full are both given; expected one of them, or none"),
     ],
 )
@@ -60,17 +62,24 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         quality, "rows", lambda known, **how: estimated(known, levels=(0, 2), **{**how, "work": 1})
     )
     monkeypatch.setattr(steps, "STEPS", 2)
+    staged = stages.rows
+    monkeypatch.setattr(stages, "rows", lambda **how: staged(**{**how, "seconds": 0.0, "width": 1}))
     options = ["--quick", "--width", "1", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["bench", "training", *options])
     assert result.exit_code == 0, result.output
     for name in ("torchattacks", "skwdro", "dro"):
         assert f"{name} cannot be imported: pip install --no-deps {name}" in result.output
+    assert "The stages of a training step" in result.output
     assert "plain steps per evaluation" in result.output
     assert "fast network: a training step takes" in result.output
     assert "Evaluations, in batches of 64, for a gradient error" in result.output
     record = json.loads((tmp_path / "training.json").read_text())
     assert record["versions"]["torch"] == torch.__version__
     assert (record["seed"], record["threads"], record["width"]) == (0, 1, 1)
+    assert len(record["stages"]) == 3 * 6  # networks, methods
+    assert [row["bar"] is None for row in record["stages"]] == [True] + [False] * 5 + [True] + [False] * 5 + [
+        True
+    ] * 6
     assert len(record["cost"]) == 23
     assert all(row["ratio"] > 0 and row["steps"] == 2 and row["peak"] is None for row in record["cost"])
     assert len(record["quality"]) == 2 * 4 * 3 * 2  # problems, points, estimators, levels
@@ -81,7 +90,7 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         square = row["bias"] ** 2 + row["noise"] ** 2 * 15 / 16
         assert row["mse_cost"] == pytest.approx(square * row["evaluations"])
     page = (tmp_path / "training.md").read_text()
-    assert page.count("\n## ") == 1 + 2 * 4 + 1
+    assert page.count("\n## ") == 1 + 1 + 2 * 4 + 1
     assert "changes the objective F^L" in page
 
 
@@ -233,6 +242,56 @@ def test_memory_is_bounded_by_the_chunk() -> None:
     graph = 1024 * 4 * (784 + 2 * 8 * 14 * 14) / 2**20
     assert peaks["SG, L = 4"] > graph
     assert peaks["SG, L = 4, chunk 64"] < peaks["SG, L = 4"] / 2
+
+
+@pytest.mark.parametrize(("sizes", "batch"), stages.DENSE.items())
+def test_stages_of_a_step(sizes: tuple[int, ...], batch: int) -> None:
+    """A clock that ticks at every look shows the order of the stages; each leaves its gradient."""
+    work, now = stages.dense(sizes, batch, 0), [0.0]
+
+    def tick() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    plain = stages.plain_step(work, tick)
+    assert plain == {"drawing": 0.0, "forward": 1.0, "solving": 1.0, "backward": 1.0, "optimizer": 2.0}
+    before = [p.detach().clone() for p in work.model.parameters()]
+    for name, objective in stages.objectives().items():
+        work.optimizer.zero_grad()
+        times = stages.objective_step(work, objective, rng(0), tick)
+        drawing = 3.0 if "tilted" in name else 1.0  # the loss is called once more, to aim
+        assert times == {**dict.fromkeys(stages.STAGES, 1.0), "drawing": drawing, "optimizer": 2.0}
+        assert torch.any(gradient(work) != 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, work.model.parameters(), strict=True))
+
+
+def test_blocks_of_steps_are_timed_between_plain_ones() -> None:
+    now = [0.0]
+
+    def taking(seconds: float) -> stages.Step:
+        def step() -> stages.Times:
+            now[0] += seconds
+            return dict.fromkeys(stages.STAGES, seconds / 5)
+
+        return step
+
+    steps_of = {"ERM": taking(0.001), "other": taking(0.0025)}
+    found = stages.measure(steps_of["ERM"], steps_of, 0.1, clock=lambda: now[0])
+    for name, ratio in (("ERM", 1.0), ("other", 2.5)):
+        assert len(found[name]) >= 3
+        for spent, times in found[name]:
+            assert spent == pytest.approx(ratio)
+            assert times == pytest.approx(dict.fromkeys(stages.STAGES, ratio / 5))
+    rows = [
+        stages.Row("64-128-10", "SG(0)", 1.81, 1.8, dict.fromkeys(stages.STAGES, 0.36), 3),
+        stages.Row("64-128-10", "SG(2)", 2.5, 2.5, dict.fromkeys(stages.STAGES, 0.5), 3),
+        stages.Row("64-128-10", "ERM", 1.0, None, dict.fromkeys(stages.STAGES, 0.2), 3),
+    ]
+    assert stages.verdicts(rows) == [
+        "64-128-10, SG(0): 1.81 plain steps, ABOVE 1.8",
+        "64-128-10, SG(2): 2.50 plain steps, within 2.5",
+    ]
+    assert stages.table(rows, 1).rows[2] == ("64-128-10", "ERM", "1.00", "", *["0.20"] * 5)
 
 
 def row(method: str, ratio: float, evaluations: float) -> cost.Row:
