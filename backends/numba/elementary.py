@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numba import float64
 
-from phiball.backends.numba.primitives import _bits, _float, compiled
+from phiball.backends.numba.compilation import compiled
+from phiball.backends.numba.primitives import _bits, _float
 
 # log 2 in two parts; the first has 21 digits, so that an exponent times it is exact.
 _HIGH, _LOW = 0.6931467056274414, 4.7493250390316726e-07
