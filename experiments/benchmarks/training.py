@@ -19,6 +19,7 @@ from phiball.experiments.benchmarks.training_cost import clock
 from phiball.experiments.benchmarks.training_steps import require_torch
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
+from phiball.verification.framework.progress import Progress
 
 PARTS = ("all", "stages", "cost", "quality")
 
@@ -41,7 +42,11 @@ def main(
     record = run_details(seed=seed, threads=threads, width=width, quick=quick, full=full)
     facts = [f"{key}: {value}" for key, value in record.items()]
     tables: list[ReportTable] = []
-    with console.status("measuring") as status:
+    ends = {"stages": (0.0, 0.15), "cost": (0.15, 0.6), "quality": (0.6, 1.0)}  # of about equal speed
+    with Progress("bench training", console) as progress:
+        updates = {
+            name: progress.part(*(ends[name] if part == "all" else (0.0, 1.0))).update for name in ends
+        }
         if part in ("all", "stages"):
             require_torch("stages").set_num_threads(threads)
             stages = list(
@@ -50,7 +55,7 @@ def main(
                     width=0 if quick else width,
                     clock=clock(threads),
                     seed=seed,
-                    on_progress=status.update,
+                    update=updates["stages"],
                 )
             )
             tables.append(training_stages.table(stages, threads))
@@ -68,7 +73,7 @@ def main(
                     full=full,
                     seed=seed,
                     threads=threads,
-                    on_progress=status.update,
+                    update=updates["cost"],
                 )
             )
             tables.append(training_cost.table(cost, width, threads))
@@ -79,10 +84,9 @@ def main(
             record["cost"] = [{**asdict(row), "per_evaluation": row.per_evaluation} for row in cost]
         if part in ("all", "quality"):
             with use("numpy"):
-                problems, measured = exact_problems.problems(), []
-                for row in training_quality.rows(problems, work=1 << (16 if quick else 20), seed=seed):
-                    status.update(f"{row.problem}, {row.points} points: {row.estimator}, L = {row.level}")
-                    measured.append(row)
+                problems, work = exact_problems.problems(), 1 << (16 if quick else 20)
+                update = updates["quality"]
+                measured = list(training_quality.rows(problems, work=work, seed=seed, update=update))
             pages, choice = training_quality.tables(measured), training_quality.choice(measured, problems)
             tables += [*pages, choice]
             for page in (*(page for page in pages if page.title.endswith(": plain points")), choice):

@@ -8,17 +8,14 @@ point.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from ctypes import CDLL
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing import get_all_start_methods, get_context
 from statistics import fmean, median
 
 from phiball.backends import rng
+from phiball.experiments.benchmarks.memory import peak_memory
+from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process
 from phiball.experiments.benchmarks.training_steps import (
     BALL,
     BATCH,
@@ -32,6 +29,7 @@ from phiball.experiments.benchmarks.training_steps import (
 )
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import ENTROPIC, SG, RegularizedLoss
+from phiball.verification.framework.progress import Update, silent
 
 BAR = 1.10  # plain steps per evaluation
 TILTED_BAR = 2.3  # plain steps with one tilted point; FGM takes 1.8
@@ -65,6 +63,7 @@ def measure(
     *,
     clock: Callable[[], float],
     seed: int = 0,
+    update: Update = silent,
 ) -> dict[str, tuple[float, float, int]]:
     """Return method to (time over that of ERM, evaluations per data point, number of steps measured).
 
@@ -85,6 +84,8 @@ def measure(
         left = [n for n in names if len(times[n]) < 2 or sum(t for t, _, _ in times[n]) < seconds]
         if not left:
             break
+        used = sum(min(seconds, sum(t for t, _, _ in rows)) for rows in times.values())
+        update(used / (seconds * len(names)) if seconds else 0.0, f"the time of steps, round {round_number}")
         for name in order.sample(left, len(left)):
             work.step(plain)  # the method before may have emptied the cache
             unit = timed(plain)
@@ -105,19 +106,17 @@ def peak(name: str, width: int, quick: bool, full: bool, seed: int, threads: int
 
     This is memory in use; freed memory that an allocator keeps comes on top, up to twice as much.
     """
-    resource = import_module("resource")
-    if hasattr(CDLL(None), "mallopt"):  # glibc: freed blocks of 64 kB and more go back to the system
-        CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
     require_torch().set_num_threads(threads)
-    unit = 1 << (20 if sys.platform == "darwin" else 10)
     work = workload(width, seed)
     method = training_steps(work, quick=quick, full=full, seed=seed)[name]
     warm = RegularizedLoss(BALL, ETA, ENTROPIC, SG(1))  # loads what the first step loads
     work.step(lambda: warm(work.loss, work.x[:1], rng=rng(seed)).backward())
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(8 if method.varies else 1):  # the largest of eight draws
-        work.step(method.gradient)
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
+
+    def all_steps() -> None:
+        for _ in range(8 if method.varies else 1):  # the largest of eight draws
+            work.step(method.gradient)
+
+    return peak_memory(all_steps)
 
 
 def rows(
@@ -129,22 +128,22 @@ def rows(
     seed: int = 0,
     threads: int = 1,
     memory: bool = True,
-    on_progress: Callable[[str], None] = lambda text: None,
+    update: Update = silent,
 ) -> Iterator[Row]:
     """Measure the memory of every method, each in a new process, then the time of all in turn."""
     require_torch().set_num_threads(threads)
     work = workload(width, seed)
     steps = training_steps(work, quick=quick, full=full, seed=seed)
     peaks: dict[str, float | None] = dict.fromkeys(steps)
-    if memory and "forkserver" in get_all_start_methods():  # not on Windows
-        context = get_context("forkserver")
-        context.set_forkserver_preload(["torch", __name__])  # so that torch is imported once
-        for name in steps:
-            on_progress(f"measuring the memory of {name}")
-            with ProcessPoolExecutor(1, mp_context=context) as pool:
-                peaks[name] = pool.submit(peak, name, width, quick, full, seed, threads).result()
-    on_progress("measuring time")
-    measured = measure(work, steps, seconds, clock=clock(threads), seed=seed)
+    if memory and AVAILABLE:
+        for number, name in enumerate(steps):
+            update(0.3 * number / len(steps), f"the memory of {name}")
+            peaks[name] = in_own_process(peak, name, width, quick, full, seed, threads)
+
+    def time_update(share: float, text: str) -> None:
+        update(0.3 + 0.7 * share, text)
+
+    measured = measure(work, steps, seconds, clock=clock(threads), seed=seed, update=time_update)
     for name, (ratio, evaluations, count) in measured.items():
         yield Row(name, ratio, evaluations, count, peaks[name])
 

@@ -17,6 +17,7 @@ from phiball.experiments.benchmarks.exact_problems import BATCH, Problem
 from phiball.experiments.benchmarks.schemes import SCHEMES, installed_schemes
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import RTMLMC, SG, RegularizedLoss, Uniform
+from phiball.verification.framework.progress import Update, silent
 
 LEVELS = tuple(range(11))
 ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
@@ -108,18 +109,28 @@ def replications(estimator: SG | RTMLMC, work: int) -> int:
 
 
 def rows(
-    problems: list[Problem], *, work: int, levels: tuple[int, ...] = LEVELS, seed: int = 0
+    problems: list[Problem],
+    *,
+    work: int,
+    levels: tuple[int, ...] = LEVELS,
+    seed: int = 0,
+    update: Update = silent,
 ) -> Iterator[Row]:
     """Yield every estimator at every level, on every problem and for every way to draw points."""
-    for problem in problems:
-        for points in installed_schemes():
-            for name, kind in ESTIMATORS.items():
-                for level in levels:
-                    estimator = kind(level)
-                    count = replications(estimator, work)
-                    replicates = replicate(problem, estimator, points, count, rng(seed))
-                    measured = quality(replicates, problem.value, problem.slope)
-                    yield Row(problem.name, points, name, level, count, **measured)
+    cases = [
+        (problem, points, name, level)
+        for problem in problems
+        for points in installed_schemes()
+        for name in ESTIMATORS
+        for level in levels
+    ]
+    for number, (problem, points, name, level) in enumerate(cases):
+        update(number / len(cases), f"{problem.name}, {points} points: {name}, L = {level}")
+        estimator = ESTIMATORS[name](level)
+        count = replications(estimator, work)
+        replicates = replicate(problem, estimator, points, count, rng(seed))
+        measured = quality(replicates, problem.value, problem.slope)
+        yield Row(problem.name, points, name, level, count, **measured)
 
 
 def _cells(row: Row, best: dict[str, float]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.loop import losses
 from phiball.experiments.training.networks import torch_seed
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, RegularizedLoss, Tilted
+from phiball.verification.framework.progress import Update, silent
 
 STAGES = ("drawing", "forward", "solving", "backward", "optimizer")
 METHODS = ("SG(0)", "SG(2)", f"RTMLMC({LEVEL})", "one tilted point, linf", "one tilted point, l2")
@@ -165,14 +166,14 @@ def rows(
     width: int,
     clock: Callable[[], float],
     seed: int = 0,
-    on_progress: Callable[[str], None] = lambda text: None,
+    update: Update = silent,
 ) -> Iterator[Row]:
     """Measure all methods on all networks; a `width` of 0 leaves out the network of Section 6.1."""
     works = {"-".join(map(str, sizes)): dense(sizes, batch, seed) for sizes, batch in DENSE.items()}
     if width:
         works[f"Section 6.1, width {width}"] = workload(width, seed)
-    for network, work in works.items():
-        on_progress(f"measuring the stages of steps, network {network}")
+    for number, (network, work) in enumerate(works.items()):
+        update(number / len(works), f"the stages of steps, network {network}")
         source = rng(seed)
         steps: dict[str, Step] = {"ERM": lambda work=work: plain_step(work, clock)}  # type: ignore[misc]
         for name, objective in objectives().items():

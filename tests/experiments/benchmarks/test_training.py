@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +21,8 @@ from phiball.experiments.benchmarks import training_cost as cost  # noqa: E402
 from phiball.experiments.benchmarks import training_quality as quality  # noqa: E402
 from phiball.experiments.benchmarks import training_stages as stages  # noqa: E402
 from phiball.experiments.benchmarks import training_steps as steps  # noqa: E402
+from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process  # noqa: E402
+from tests.support.progress import Watched  # noqa: E402
 
 Z = 4.75  # one in a million
 
@@ -65,8 +65,10 @@ def test_the_whole_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     staged = stages.rows
     monkeypatch.setattr(stages, "rows", lambda **how: staged(**{**how, "seconds": 0.0, "width": 1}))
     options = ["--quick", "--width", "1", "--out", str(tmp_path)]
+    watched = Watched(monkeypatch)
     result = CliRunner().invoke(app, ["bench", "training", *options])
     assert result.exit_code == 0, result.output
+    watched.check(10)
     for name in ("torchattacks", "skwdro", "dro"):
         assert f"{name} cannot be imported: pip install --no-deps {name}" in result.output
     assert "The stages of a training step" in result.output
@@ -229,15 +231,13 @@ def test_means_for_what_varies_and_medians_for_the_rest(
     assert measured["ERM"][0] == 1.0
 
 
-@pytest.mark.skipif("forkserver" not in get_all_start_methods(), reason="no getrusage on this system")
+@pytest.mark.skipif(not AVAILABLE, reason="no forkserver on this system")
 def test_memory_is_bounded_by_the_chunk() -> None:
     """1024 images of width 8 in one graph, and in pieces of 64: more than half of it is saved."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "phiball.experiments.benchmarks.training_cost"])
-    peaks = {}
-    for name in ("SG, L = 4", "SG, L = 4, chunk 64"):
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            peaks[name] = pool.submit(cost.peak, name, 8, False, False, 0, 1).result()
+    peaks = {
+        name: in_own_process(cost.peak, name, 8, False, False, 0, 1)
+        for name in ("SG, L = 4", "SG, L = 4, chunk 64")
+    }
     # What must be kept for the backward pass: the images, and the outputs of the first layer and its ELU.
     graph = 1024 * 4 * (784 + 2 * 8 * 14 * 14) / 2**20
     assert peaks["SG, L = 4"] > graph
