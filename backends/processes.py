@@ -70,7 +70,7 @@ def run_in_processes(
     try:
         while True:
             queue, limit = (suspects, 1) if suspects else (waiting, jobs)
-            with _ignore_interrupts():  # processes inherit this; their initializer comes a second later
+            with ignore_interrupts():  # processes inherit this; their initializer comes a second later
                 while queue and len(running) < limit:
                     try:
                         future = pool.submit(function, *tasks[queue[0]])
@@ -115,7 +115,8 @@ def _reason(death: BaseException) -> str:
 
 
 @contextmanager
-def _ignore_interrupts() -> Iterator[None]:
+def ignore_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C inside the block, and in the processes that are started there from their first moment."""
     if current_thread() is not main_thread():  # only the main thread may set handlers
         yield
         return

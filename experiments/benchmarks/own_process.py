@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from threading import Thread
 from typing import Any
+
+from phiball.backends.processes import ignore_interrupts
 
 AVAILABLE = "forkserver" in get_all_start_methods()  # not on Windows
 _PRELOADED = ("numpy", "torch")  # imported once, for all processes
@@ -25,7 +26,8 @@ def own_process(function: Callable[..., Any], *arguments: Any) -> Iterator[Calla
     context.set_forkserver_preload([*_PRELOADED, function.__module__])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, function, arguments), daemon=True)
-    process.start()
+    with ignore_interrupts():  # a terminal sends them to all processes, and to the server of processes too
+        process.start()
     there.close()
 
     def wait() -> Any:
@@ -53,7 +55,6 @@ def in_own_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _answer(connection: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes
     Thread(target=_end_with_parent, daemon=True).start()
     answer: tuple[Exception | None, Any]
     try:

@@ -60,6 +60,7 @@ def _version(folder: Path) -> Iterator[Any]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            process_group=0,  # out of reach of Ctrl-C on the terminal: it is ended below
         )
         assert worker.stdin is not None
         assert worker.stdout is not None
