@@ -25,7 +25,7 @@ NUMBERS = 1 << 22  # coordinates that are drawn at a time
 
 
 @dataclass(frozen=True)
-class Draws:
+class PerturbedPoints:
     """The perturbed points of some data points, group after group, data point after data point.
 
     - `groups`: the levels, with the data points that are here.
@@ -49,9 +49,9 @@ class Draws:
         """Whether there is one group, with one point for each data point."""
         return len(self.groups) == 1 and self.groups[0].level == 0
 
-    def some(self, groups: list[LevelGroup], points: slice, rows: slice) -> Draws:
+    def some(self, groups: list[LevelGroup], points: slice, rows: slice) -> PerturbedPoints:
         """The data points of `groups`, which have these places among the points and the data points."""
-        return Draws(
+        return PerturbedPoints(
             groups,
             self.points[points, ...],
             self.index[points],
@@ -60,7 +60,7 @@ class Draws:
         )
 
 
-def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[Draws]:
+def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iterator[PerturbedPoints]:
     """The perturbed points of all groups, in as few blocks as NUMBERS allows; data points are whole."""
     most = NUMBERS // max(1, prod(prepared.x.shape[1:]))
     if sum(len(group.members) << group.level for group in groups) <= most:
@@ -71,7 +71,7 @@ def draw(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Iter
         yield _draw_block(block, prepared, rng)
 
 
-def in_chunks(blocks: Iterable[Draws], chunk: int) -> Iterator[Draws]:
+def in_chunks(blocks: Iterable[PerturbedPoints], chunk: int) -> Iterator[PerturbedPoints]:
     """The same points in the same order, at most `chunk` at a time; a data point with more stands alone."""
     sized = (
         (part, len(group.members), 1 << group.level)
@@ -83,12 +83,12 @@ def in_chunks(blocks: Iterable[Draws], chunk: int) -> Iterator[Draws]:
         yield together(parts)
 
 
-def together(parts: list[Draws]) -> Draws:
-    """Draws one after the other."""
+def together(parts: list[PerturbedPoints]) -> PerturbedPoints:
+    """Several of them, one after the other."""
     if len(parts) == 1:
         return parts[0]
     weighted = parts[0].log_weights is not None
-    return Draws(
+    return PerturbedPoints(
         [group for part in parts for group in part.groups],
         joined([part.points for part in parts]),
         joined([part.index for part in parts]),
@@ -98,7 +98,7 @@ def together(parts: list[Draws]) -> Draws:
 
 
 def solve(
-    losses: Array, draws: Draws, divergence: Divergence, share: float, *, self_normalised: bool
+    losses: Array, draws: PerturbedPoints, divergence: Divergence, share: float, *, self_normalised: bool
 ) -> tuple[Array, Array]:
     """The sum over the data points of their values, and the weights (M,) of their points, times `share`."""
     xp = array_namespace(losses)
@@ -137,7 +137,7 @@ def solve(
 
 
 def mean_value(
-    losses: Array, draws: Draws, divergence: Divergence, share: float, *, self_normalised: bool
+    losses: Array, draws: PerturbedPoints, divergence: Divergence, share: float, *, self_normalised: bool
 ) -> Array:
     """The value of `solve` where each data point has one point, with the gradient of the losses.
 
@@ -216,7 +216,7 @@ def _laws(log_p: Array, rows: list[int], sizes: list[int], *, xp: Any) -> Array:
     return xp.concat(laws)
 
 
-def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> Draws:
+def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> PerturbedPoints:
     x = prepared.x
     xp = array_namespace(x)
     counts = [len(group.members) for group in groups]
@@ -239,7 +239,7 @@ def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
     eta = prepared.eta
     if not isinstance(eta, (int, float)):
         eta = xp.take(eta, _moved(_joined_members(groups), x, xp.int64))
-    return Draws(
+    return PerturbedPoints(
         groups,
         joined([xp.reshape(points, (-1, *x.shape[1:])) for _, points, _ in parts]),
         joined([index for index, _, _ in parts]),
@@ -248,7 +248,7 @@ def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) 
     )
 
 
-def _by_group(draws: Draws) -> Iterator[Draws]:
+def _by_group(draws: PerturbedPoints) -> Iterator[PerturbedPoints]:
     start = row = 0
     for group in draws.groups:
         rows, points = len(group.members), len(group.members) << group.level
@@ -256,7 +256,7 @@ def _by_group(draws: Draws) -> Iterator[Draws]:
         start, row = start + points, row + rows
 
 
-def _some_rows(draws: Draws, rows: slice) -> Draws:
+def _some_rows(draws: PerturbedPoints, rows: slice) -> PerturbedPoints:
     """Some of the data points, where there is one group."""
     (group,) = draws.groups
     places = slice(rows.start << group.level, rows.stop << group.level)

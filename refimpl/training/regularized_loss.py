@@ -25,7 +25,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.draws import Draws, draw, in_chunks, mean_value, solve, together
+from phiball.refimpl.sampling.draws import PerturbedPoints, draw, in_chunks, mean_value, solve, together
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
 from phiball.refimpl.types import Estimator, Gradient, Law, Loss, Proposal
@@ -254,7 +254,7 @@ class RegularizedLoss:
         return total
 
     def _backward_twice(
-        self, loss: Loss, draws: Draws, n: int, chunk: int, scale: float | Array, *, xp: Any
+        self, loss: Loss, draws: PerturbedPoints, n: int, chunk: int, scale: float | Array, *, xp: Any
     ) -> Array:
         points, index = draws.points, draws.index
         cuts = list(slices(len(draws), chunk))
@@ -265,12 +265,12 @@ class RegularizedLoss:
             backward(weighted_sum(weights[cut], _losses(loss, points[cut, ...], index[cut])) * scale)
         return value
 
-    def _draws(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[Draws]:
+    def _draws(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[PerturbedPoints]:
         """The perturbed points of all data points."""
         groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
         return draw(groups, self.proposal.prepare(self.ball, x, self.eta, slope, rng, chunk), rng)
 
-    def _solve(self, losses: Array, draws: Draws, n: int) -> tuple[Array, Array]:
+    def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
         """What these points add to the value of a batch of n data points, and to its weights."""
         return solve(losses, draws, self.divergence, 1 / n, self_normalised=self.proposal.self_normalised)
 
