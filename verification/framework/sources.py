@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_PACKAGE, _SUITE, *_ = __name__.split(".")
-_OURS = f"{_PACKAGE}.{_SUITE}."
+_PACKAGE = "phiball"
+_OURS = f"{_PACKAGE}.verification."
 _ORACLES = f"{_OURS}oracles"
 
 
