@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import shlex
-from collections import Counter
 from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
@@ -163,15 +162,27 @@ def test_pictures_are_small() -> None:
 
 
 def test_the_verdicts_are_those_of_the_claims() -> None:
-    """The table of `verification/README.md` and the sentence of `README.md` count the recorded verdicts."""
+    """The tables of `verification/README.md` and the sentences of `README.md` count the recorded claims."""
     verification = pytest.importorskip("phiball.verification", reason="hypothesis: not installed")
+    report = import_module("phiball.verification.report.entries")
     claims = verification.all_claims()
-    counted = Counter(claim.verdict.value for claim in claims)
-    numbers = [counted[name] for name in ("holds", "holds as corrected", "refuted", "not checkable")]
-    (row,) = re.findall(r"^\| all \|(.+)\|$", TEXTS["verification/README.md"], re.MULTILINE)
-    assert [int(cell) for cell in row.split("|")] == [len(claims), *numbers]
-    (said,) = re.findall(r"reports (\d+ claims: [^.]+)\.", TEXTS["README.md"])
-    assert [int(number) for number in re.findall(r"\d+", said)] == [len(claims), *numbers]
+    kinds = ("holds", *(kind.value for kind in verification.Kind))
+
+    def numbers(section: str | None) -> list[int]:
+        found = [e for e in report.of_the_paper(claims) if section in (None, e.head.section)]
+        counted = report.tally(found)
+        return [len(found), *(counted.get(kind, 0) for kind in kinds), len(report.followers(found))]
+
+    text = TEXTS["verification/README.md"]
+    rows = re.findall(r"^\| (?:Section (\d), .+?|all) \|((?: \d* ?\|){9})$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == ["2", "3", "4", "5", "6", ""]
+    for name, row in rows:
+        assert [int(cell.strip() or 0) for cell in row.split("|")[:-1]] == numbers(name or None)
+    beyond = sum(claim.section == "beyond" for claim in claims)
+    assert re.findall(r"(\d+) claims go\s+beyond the paper", text) == [str(beyond)]
+    assert re.findall(r"checks (?:all )?(\d+) claims", text + TEXTS["README.md"]) == [str(len(claims))] * 2
+    (said,) = re.findall(r"reports on (\d+ statements: [^.]+)\. (\d+) claims go beyond", TEXTS["README.md"])
+    assert [int(number) for number in re.findall(r"\d+", " ".join(said))] == [*numbers(None), beyond]
 
 
 @pytest.mark.parametrize("folder", ["refimpl"])
