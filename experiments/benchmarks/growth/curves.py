@@ -122,6 +122,9 @@ def curves() -> Iterator[Curve]:
                     by_sorting = axis == "m" and name in ("NumPy sort", "entmax.sparsemax", "entmax.entmax15")
                     cost = sorting if by_sorting else linear
                     yield Curve(axis, name, partial(_peer, shape, peer), cost, linear, ours=False)
+        if optional_module("torch"):
+            cost = sorting if axis == "m" else linear
+            yield Curve(axis, "torch.sort", partial(_torch_sort, shape), cost, linear, ours=False)
     yield from _training()
     yield from _sampling()
     for name in ("entropic", "quadratic"):
@@ -139,6 +142,11 @@ def _solve(shape: Callable[[int], tuple[int, int]], d: Divergence, size: int, la
 def _peer(shape: Callable[[int], tuple[int, int]], solve: Callable[[Any], Any], size: int) -> Work:
     f = losses_of(shape(size))
     return lambda: solve(f)
+
+
+def _torch_sort(shape: Callable[[int], tuple[int, int]], size: int) -> Work:
+    f = import_module("torch").from_numpy(losses_of(shape(size)))
+    return lambda: f.sort(-1, descending=True)
 
 
 def _threaded(d: Divergence, size: int) -> Work:
