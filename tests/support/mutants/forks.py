@@ -22,6 +22,7 @@ _HEAVY = """
 numpy scipy.optimize scipy.stats scipy.integrate mpmath numba torch array_api_strict array_api_compat.torch
 hypothesis.strategies pytest doctest coverage cvxpy joblib rich.console
 """
+_POLL = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -78,7 +79,8 @@ def preload() -> None:
 def run_jobs(jobs: Iterable[Job], copies: list[Copy]) -> Iterator[tuple[Job, Any]]:
     """Run each job in a process of its own, one per copy at a time; what it returns, or None if it died."""
     waiting = iter(jobs)
-    running: dict[int, tuple[Job, Copy, float]] = {}
+    running: dict[int, tuple[Job, Copy]] = {}
+    asleep: dict[int, float] = {}
     free = list(copies)
     while True:
         while free and (job := next(waiting, None)) is not None:
@@ -86,22 +88,27 @@ def run_jobs(jobs: Iterable[Job], copies: list[Copy]) -> Iterator[tuple[Job, Any
             job.before(copy)
             (copy.folder / "answer.json").unlink(missing_ok=True)
             sys.stdout.flush()
-            running[_fork(job, copy)] = job, copy, time.monotonic() + 10 * job.seconds + 60
+            running[_fork(job, copy)] = job, copy
         if not running:
             return
-        for pid in _ended(running):
-            job, copy, _ = running.pop(pid)
+        for pid in _ended(running, asleep):
+            job, copy = running.pop(pid)
+            asleep.pop(pid, None)
             job.after(copy)
             answer = copy.folder / "answer.json"
             yield job, json.loads(answer.read_text()) if answer.is_file() else None
             free.append(copy)
 
 
-def _ended(running: dict[int, tuple[Job, Copy, float]]) -> list[int]:
-    """Processes that have ended, or that hang and are killed; waits for at least one."""
+def _ended(running: dict[int, tuple[Job, Copy]], asleep: dict[int, float]) -> list[int]:
+    """Processes that have ended, or that sleep too long and are killed; waits for at least one.
+
+    Those that wait for a busy processor are not asleep; what they use of it is limited by the system.
+    """
     while True:
-        for pid, (_, _, limit) in running.items():
-            late = time.monotonic() > limit
+        for pid, (job, _) in running.items():
+            asleep[pid] = asleep.get(pid, 0.0) + _POLL * (_state(pid) == "S")
+            late = asleep[pid] > 2 * job.seconds + 60
             if late:
                 with suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
@@ -109,7 +116,12 @@ def _ended(running: dict[int, tuple[Job, Copy, float]]) -> list[int]:
                 with suppress(ProcessLookupError):  # what its tests may have left behind
                     os.killpg(pid, signal.SIGKILL)
                 return [pid]
-        time.sleep(0.02)
+        time.sleep(_POLL)
+
+
+def _state(pid: int) -> str:
+    """R for a process that runs or could, S for one that sleeps, Z for one that has ended."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _fork(job: Job, copy: Copy) -> int:
