@@ -1,13 +1,14 @@
-"""Files that are read only if they are files, and replaced in one step."""
+"""Files that are replaced in one step, and read only if they are files."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -51,3 +52,15 @@ def open_regular(file: Path) -> Iterator[BinaryIO]:
         raise ValueError(f"{file} is not a regular file; expected one, and no pipe, device or folder")
     with os.fdopen(descriptor, "rb") as stream:
         yield stream
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file; ValueError, which says why, for one that is damaged or no file."""
+    with open_regular(file) as stream:
+        content = stream.read()
+    try:
+        return json.loads(content.decode())
+    except ValueError as error:  # no JSON, or no text
+        raise ValueError(f"{file} is damaged ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{file} is damaged (its brackets are nested too deeply)") from None

@@ -39,6 +39,12 @@ class RunOptions(StudyConfig):
     out: str = option("", "The folder of the results; by default results/NAME/SCALE.")
     seed: int = option(0, "The seed of everything that is drawn.", least=0)
     jobs: int = option(0, "Tasks that are computed at a time; 0 is one per core.", least=0)
+    resume: str = option(
+        "same",
+        "What to go on with: a run of the same versions and backend, any run of the same settings, or none, "
+        "which drops what is there and begins anew.",
+        ("same", "any", "none"),
+    )
 
 
 class _Studies(TyperGroup):
@@ -89,7 +95,7 @@ def run_study(name: str, arguments: list[str]) -> None:
         fail(" ".join([_flag(name) if name in texts else name, *rest]), 2)
     try:
         out = Path(options.out or Path("results", study.name, options.scale))
-        _run(study, config, out, options.seed, options.jobs or threads())
+        _run(study, config, out, options)
     except (ValueError, ImportError, OSError) as error:
         fail(_explain(error))
     except KeyboardInterrupt:
@@ -185,7 +191,7 @@ def _parse(item: Field[Any], text: str) -> Any:
 # --- The run ----------------------------------------------------------------------------------------
 
 
-def _run(study: Study[Any], config: Any, out: Path, seed: int, jobs: int) -> None:
+def _run(study: Study[Any], config: Any, out: Path, options: RunOptions) -> None:
     from phiball.experiments.framework.progress import ProgressDisplay
     from phiball.experiments.framework.runner import run
 
@@ -195,7 +201,15 @@ def _run(study: Study[Any], config: Any, out: Path, seed: int, jobs: int) -> Non
     study.prepare(config)  # before the display, because a download shows a bar of its own
     display = ProgressDisplay(study.name, console)
     with display.shown():
-        table, written = run(study, config, out, seed=seed, jobs=jobs, on_start=display.start)
+        table, written = run(
+            study,
+            config,
+            out,
+            seed=options.seed,
+            jobs=options.jobs or threads(),
+            resume=options.resume,
+            on_start=display.start,
+        )
     for report_table in study.tables(table):
         page: Any = report_table.table()
         if console.measure(page, options=console.options.update(max_width=10 * WIDE)).maximum > console.width:

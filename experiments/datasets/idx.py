@@ -6,16 +6,19 @@ import gzip
 import zlib
 from math import prod
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from phiball.backends.files import open_regular
 
 Bytes: TypeAlias = NDArray[np.uint8]
 BYTES = b"\0\0\x08"  # the beginning of a file of unsigned bytes; the number of axes follows
 GZIP = b"\x1f\x8b"
 SIZE = 28  # rows and columns of an image
 LABELS = 10
+MOST = 1 << 28  # bytes: five times the largest file of these data sets
 KINDS = {3: "images", 1: "labels"}  # by their number of axes
 
 
@@ -24,24 +27,34 @@ def read_idx(path: Path, axes: int) -> Bytes:
 
     The content shows whether it is gzipped, since some browsers unpack a file and keep its name.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; expected a file in the IDX format")
-    data = path.read_bytes()
-    if data.startswith(GZIP):
+    with open_regular(path) as file:
+        packed = file.read(2) == GZIP
+        file.seek(0)
+        stream: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
         try:
-            data = gzip.decompress(data)
+            return _read(stream, path, axes)
         except (EOFError, OSError, zlib.error) as error:
             raise _wrong(path, axes, f"damaged gzip: {error}") from None
-    if not data.startswith(BYTES) or len(data) < 4:
-        raise _wrong(path, axes, f"it begins with {data[:16]!r}")
-    if data[3] != axes:
-        raise _wrong(path, axes, f"its number of axes is {data[3]}")
+
+
+def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
+    """Read as much as the head announces and a byte more: what is packed may be larger than the memory."""
     start = 4 + 4 * axes
-    shape = tuple(int.from_bytes(data[k : k + 4], "big") for k in range(4, start, 4))
-    if len(data) != start + prod(shape):
-        sizes = " x ".join(map(str, shape))
-        raise _wrong(path, axes, f"it has {len(data)} bytes, not {start} and {sizes}")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    head = stream.read(start)
+    if not head.startswith(BYTES) or len(head) < 4:
+        raise _wrong(path, axes, f"it begins with {(head + stream.read(8))[:16]!r}")
+    if head[3] != axes:
+        raise _wrong(path, axes, f"its number of axes is {head[3]}")
+    shape = tuple(int.from_bytes(head[k : k + 4], "big") for k in range(4, start, 4))
+    sizes, size = " x ".join(map(str, shape)), prod(shape)
+    if size > MOST:
+        raise _wrong(path, axes, f"it announces {sizes} bytes, more than {MOST}")
+    data = stream.read(size + 1)
+    if len(data) > size:
+        raise _wrong(path, axes, f"it has more than {start} and {sizes} bytes")
+    if len(head) < start or len(data) < size:
+        raise _wrong(path, axes, f"it has {len(head) + len(data)} bytes, not {start} and {sizes}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _wrong(path: Path, axes: int, why: str) -> ValueError:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import json
 from importlib import import_module
 from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
-from phiball.backends.files import atomic_write, write_whole
+from phiball.backends.files import atomic_write, read_json, write_whole
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import Table
@@ -50,16 +49,19 @@ def _reduce_colours(png: BytesIO) -> bytes:
     return small.getvalue()
 
 
+def _origin(record: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {v}" for name, v in record["versions"].items())
+    origin = f"{versions}; backend {record['backend']}; {record['machine']}"
+    return f"{origin}; revision {record.get('revision') or 'not known'}"
+
+
 def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
     """Write the findings, figures and tables as Markdown, with all that is needed to repeat the run."""
-    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    record = read_json(out / "run.json")
     settings = ", ".join(f"{name} {value}" for name, value in result_settings(table.config).items())
     lines = [f"# {study.title}", "", *(f"{paragraph}\n" for paragraph in study.findings(table))]
     lines += [f"![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png"]
     lines += [report_table.markdown() for report_table in study.tables(table)]
-    versions = ", ".join(f"{name} {v}" for name, v in record["versions"].items())
-    lines += [
-        f"Settings: {settings}. Seed {record['seed']}; {versions}; backend {record['backend']}; "
-        f"{record['machine']}; revision {record['revision'] or 'not known'}."
-    ]
+    origins = "; continued with ".join(map(_origin, [record, *record.get("continued_with", [])]))
+    lines += [f"Settings: {settings}. Seed {record['seed']}; {origins}."]
     return write_whole(out / "report.md", "\n".join(lines) + "\n")

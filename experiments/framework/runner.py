@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -21,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from phiball.backends import Rng, rng, use
-from phiball.backends.files import write_whole
+from phiball.backends.files import read_json, write_whole
 from phiball.backends.processes import Lost, run_in_processes
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
@@ -33,6 +34,8 @@ from phiball.experiments.framework.tasks import Row, Table, Task, TaskDir
 from phiball.refimpl.validation import valid_count
 
 PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
+RESUME = ("same", "any", "none")
+NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
 
 
 def run(
@@ -42,22 +45,28 @@ def run(
     *,
     seed: int = 0,
     jobs: int = 1,
+    resume: str = "same",
     on_start: Callable[[RunStatus], None] = lambda status: None,
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures.
 
     - `jobs`: the number of tasks that are computed at a time.
+    - `resume`: what to go on with. "same" is a run of the same settings, versions, revision and backend;
+      "any" has the same settings; "none" drops what is there and begins anew.
     - `on_start`: called with the tasks of a stage before they are computed.
     """
     valid_count("jobs", jobs)
     for name in PACKAGES:
         require(name, user="a study", extra="experiments")
+    if resume not in RESUME:
+        raise ValueError(f"resume is {resume!r}; expected one of {', '.join(RESUME)}")
     folder = RunFolder(out, seed, jobs, on_start)
-    folder.open(study, config)
+    folder.make()
     with _locked(out):
+        folder.open(study, config, resume)
         table = study.compute(config, rng(seed), folder.map_tasks)
-    figures = write_figures(study, table, out)
-    return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
+        figures = write_figures(study, table, out)
+        return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
 
 
 @dataclass(frozen=True)
@@ -69,26 +78,51 @@ class RunFolder:
     jobs: int = 1
     on_start: Callable[[RunStatus], None] = lambda status: None
 
-    def open(self, study: Study[Any], config: Any) -> None:
-        """Make the folder, or check that it holds the same run; raise ValueError if it holds another."""
+    def make(self) -> None:
+        """Make the folder; raise ValueError if there is one that holds something else."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / "run.json").exists():
+            return
+        # A run that was killed at once leaves its lock, and a part of its run.json.
+        if any(not entry.name.startswith((".lock", ".run.json.")) for entry in self.path.iterdir()):
+            raise ValueError(f"{self.path} is not empty and holds no run; expected another folder (--out)")
+
+    def open(self, study: Study[Any], config: Any, resume: str = "same") -> None:
+        """Begin a run in the folder, or go on with the one that it holds; ValueError if that is another."""
         asked = {"study": study.name, "config": _as_json(result_settings(config)), "seed": self.seed}
-        file = self.path / "run.json"
-        if file.exists():
-            different = _differences(_read(file, asked, "take another folder (--out)"), asked)
-            if different:
-                raise ValueError(
-                    f"{self.path} holds another run: {different}; expected the same configuration, or "
-                    "another folder (--out)"
-                )
+        file, now = self.path / "run.json", provenance()
+        if resume == "none":
+            for folder in ("rows", "tasks"):
+                shutil.rmtree(self.path / folder, ignore_errors=True)
+        if resume == "none" or not file.exists():
+            write_whole(file, json.dumps({**asked, **now}, indent=1) + "\n")
         else:
-            self.path.mkdir(parents=True, exist_ok=True)
-            # A run that was killed at once leaves a part of its run.json.
-            if any(not entry.name.startswith(".run.json.") for entry in self.path.iterdir()):
-                raise ValueError(
-                    f"{self.path} is not empty and holds no run; expected another folder (--out)"
-                )
-            write_whole(file, json.dumps({**asked, **provenance()}, indent=1) + "\n")
+            self._check(file, asked, now, resume)
         (self.path / "rows").mkdir(exist_ok=True)
+
+    def _check(self, file: Path, asked: dict[str, Any], now: dict[str, Any], resume: str) -> None:
+        """Compare the run that is kept with the one that is asked for, and with what computes it now."""
+        kinds = {"study": str, "config": dict, "seed": int, "versions": dict, "backend": str, "machine": str}
+        kept = _read(file, kinds)
+        different = _differences(_settings(kept), _settings(asked))
+        if different:
+            raise ValueError(
+                f"{self.path} holds another run: {different}; expected the same configuration, or "
+                "another folder (--out)"
+            )
+        later = kept.get("continued_with", [])
+        try:
+            origins = [_origin(record) for record in [kept, *later]]
+        except (TypeError, KeyError):
+            raise ValueError(f"{file} is damaged (in continued_with); {NEW_FOLDER}") from None
+        if _origin(now) in origins:
+            return
+        if resume == "same":
+            raise ValueError(
+                f"{self.path} holds results of other origin: {_differences(origins[-1], _origin(now))}; "
+                "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
+            )
+        write_whole(file, json.dumps({**kept, "continued_with": [*later, now]}, indent=1) + "\n")
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
         """Return the rows of all tasks: those in the folder are read, the others computed and written."""
@@ -141,19 +175,23 @@ def _compute_and_write(
     write_whole(file, json.dumps(content, allow_nan=True) + "\n")
 
 
-def _read(file: Path, names: Iterable[str], remedy: str) -> dict[str, Any]:
-    """Read a JSON object; raise ValueError unless it is complete and has these names."""
+def _read(file: Path, kinds: dict[str, type], remedy: str = NEW_FOLDER) -> dict[str, Any]:
+    """Read a JSON object; raise ValueError unless it is complete and has these names, of these kinds."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text
-        raise ValueError(f"{file} is damaged ({error}); {remedy}") from None
-    if not isinstance(content, dict) or not content.keys() >= set(names):
-        raise ValueError(f"{file} is damaged (expected {', '.join(names)} in it); {remedy}")
+        content = read_json(file)
+    except ValueError as error:
+        raise ValueError(f"{error}; {remedy}") from None
+    if not isinstance(content, dict) or not all(isinstance(content.get(n), k) for n, k in kinds.items()):
+        raise ValueError(f"{file} is damaged (expected {', '.join(kinds)} in it); {remedy}")
     return content
 
 
 def _read_row(file: Path) -> dict[str, Any]:
-    return _read(file, ("task", "row"), "delete it, and it is computed again")
+    remedy = "delete it, and it is computed again"
+    content = _read(file, {"task": dict, "row": dict}, remedy)
+    if not content["row"]:
+        raise ValueError(f"{file} is damaged (its row is empty); {remedy}")
+    return content
 
 
 def _as_json(value: Any) -> Any:
@@ -166,9 +204,16 @@ def _slug(task: Task) -> str:
     return re.sub(r"[^A-Za-z0-9.+-]+", "_", words)[:80]
 
 
-def _differences(kept: dict[str, Any], asked: dict[str, Any]) -> str:
-    """Say in which settings a run that was kept differs from the one that is asked for."""
-    before, after = ({**run["config"], "study": run["study"], "seed": run["seed"]} for run in (kept, asked))
+def _settings(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record["config"], "study": record["study"], "seed": record["seed"]}
+
+
+def _origin(record: dict[str, Any]) -> dict[str, Any]:
+    return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Say in which entries a run that was kept differs from the one that is asked for."""
     return "; ".join(
         f"{name} is {before.get(name)!r}, not {after.get(name)!r}"
         for name in sorted({*before, *after})

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import time
 from typing import Any, TypeAlias
 
-from phiball.backends.files import write_whole
+from phiball.backends.files import read_json, write_whole
 
 Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
 Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
@@ -45,7 +45,7 @@ class TaskDir:
     def read_progress(self) -> tuple[float, str] | None:
         """Return the share and the text of the last report, or None."""
         try:
-            report = json.loads((self.file("progress.json") or Path()).read_text(encoding="utf-8"))
+            report = read_json(self.file("progress.json") or Path())
             return float(report["share"]), str(report["text"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -19,7 +19,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from phiball.backends import Array, Rng
-from phiball.backends.files import atomic_write
+from phiball.backends.files import atomic_write, open_regular
 from phiball.experiments.training.methods import Loss, Objective
 
 SAVE_EVERY = 20.0  # seconds between checkpoints
@@ -132,9 +132,11 @@ def read(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     torch = import_module("torch")
     remedy = "delete it, and training begins anew"
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         try:
             with ZipFile(stream) as packed:
+                if sum(part.file_size for part in packed.infolist()) > file.stat().st_size:
+                    raise ValueError("it is compressed")  # which torch never does; it may have no end
                 if packed.testzip():
                     raise ValueError("a checksum is wrong")  # torch does not check them
             stream.seek(0)

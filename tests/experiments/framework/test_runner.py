@@ -26,7 +26,8 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
 from phiball.backends import rng, use  # noqa: E402
 from phiball.experiments.cli import run as cli_run  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
-from phiball.experiments.framework.runner import run  # noqa: E402
+from phiball.experiments.framework import runner  # noqa: E402
+from phiball.experiments.framework.runner import RunFolder, run  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, DeadlyStudy  # noqa: E402
 
 CODE = """
@@ -270,7 +271,12 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"task": {"na', b"[1]", b'{"task": {}}', b"\xff\xfe"])
+NESTED = b"[" * 100_000
+DAMAGED_ROWS = [b"", b'{"task": {"na', b"[1]", b'{"task": {}}', b"\xff\xfe", NESTED]
+DAMAGED_ROWS += [b'{"task": {}, "row": %s}' % row for row in (b"{}", b"[]", b"null", b"[1]")]
+
+
+@pytest.mark.parametrize("content", DAMAGED_ROWS, ids=lambda content: content[:30].decode(errors="replace"))
 def test_a_damaged_row_is_reported_and_mended_by_deleting_it(content: bytes, tmp_path: Path) -> None:
     run(STUDY, Config(count=2), tmp_path, seed=3)
     table = (tmp_path / "table.csv").read_bytes()
@@ -292,11 +298,81 @@ def test_a_row_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
         run(STUDY, Config(count=2), tmp_path)
 
 
-def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path)
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(ValueError, match=r"run\.json is damaged"):
-        run(STUDY, Config(count=2), tmp_path)
+DAMAGED_NOTES = {name: {name: []} for name in ("config", "seed", "versions", "backend", "machine")}
+DAMAGED_NOTES |= {"a list": {"continued_with": [1]}, "a number": {"continued_with": 1}, "half": {}}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED_NOTES, "nested", "a pipe"])
+def test_a_damaged_note_is_reported(damage: str, tmp_path: Path) -> None:
+    folder, file = RunFolder(tmp_path), tmp_path / "run.json"
+    folder.open(STUDY, Config())
+    if damage == "a pipe":
+        file.unlink()
+        os.mkfifo(file)
+    elif damage == "nested":
+        file.write_bytes(NESTED)
+    else:
+        text = json.dumps({**json.loads(file.read_text()), **DAMAGED_NOTES[damage]})
+        file.write_text(text[:40] if damage == "half" else text)
+    with pytest.raises(
+        ValueError, match=r"run\.json is (damaged \(|not a regular file).* \(--resume none\)$"
+    ):
+        folder.open(STUDY, Config())
+    if damage != "a pipe":
+        folder.open(STUDY, Config(), "none")
+        folder.open(STUDY, Config())
+
+
+NOW = runner.provenance()
+CHANGES = {
+    "backend": ({"backend": "cupy"}, "backend is 'numpy', not 'cupy'"),
+    "version": ({"versions": {**NOW["versions"], "numpy": "0.1"}}, "numpy is '[0-9.]+', not '0.1'"),
+    "revision": ({"revision": "0123"}, "revision is .*, not '0123'"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_of_other_origin_is_refused(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (new, difference) = RunFolder(tmp_path), CHANGES[change]
+    monkeypatch.setattr(runner, "provenance", lambda: {**NOW, "backend": "numpy"})
+    folder.open(STUDY, Config())
+    before = (tmp_path / "run.json").read_bytes()
+    monkeypatch.setattr(runner, "provenance", lambda: {**NOW, "backend": "numpy", **new})
+    remedy = "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
+    with pytest.raises(ValueError, match=f"holds results of other origin: {difference}; {remedy}"):
+        folder.open(STUDY, Config())
+    assert (tmp_path / "run.json").read_bytes() == before
+    folder.open(STUDY, Config(), "any")
+    folder.open(STUDY, Config())  # one that went on is of both origins
+    with pytest.raises(ValueError, match="holds another run: count is 6, not 2"):
+        folder.open(STUDY, Config(count=2), "any")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_backend_or_begins_anew_if_one_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("tiny", "--count", 2, "--seed", 3, "--jobs", 1, "--out", tmp_path)
+    assert call(*options).exit_code == 0
+    table, (first, second) = (tmp_path / "table.csv").read_bytes(), finished(tmp_path)
+    second.unlink()
+    before = first.stat().st_mtime_ns
+    monkeypatch.setenv("PHIBALL_BACKEND", "numba")
+    result = call(*options)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith(f"phiball: {tmp_path} holds results of other origin: ")
+    assert finished(tmp_path) == [first]
+    assert call(*options, "--resume", "any").exit_code == 0
+    assert first.stat().st_mtime_ns == before
+    assert (tmp_path / "report.md").read_text().count("; continued with python") == 1
+    assert (tmp_path / "table.csv").read_bytes() == table
+    assert call(*options, "--resume", "none").exit_code == 0
+    assert first.stat().st_mtime_ns != before
+    assert "continued with" not in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "table.csv").read_bytes() == table
+    assert "one of same, any, none" in call(*options, "--resume", "some").stderr
 
 
 def test_jobs_must_be_a_number_of_processes(tmp_path: Path) -> None:
