@@ -90,11 +90,18 @@ def _assessment(row: dict[str, Any] | None) -> Assessment | None:
 
 
 def from_json(text: str) -> list[Result]:
-    """The results that `to_json` wrote."""
+    """The results that `to_json` wrote; ValueError for any other text."""
+    try:
+        return _results(json.loads(text)["claims"])
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"the text is no report ({type(error).__name__}); expected a claims.json") from error
+
+
+def _results(rows: list[dict[str, Any]]) -> list[Result]:
     numbers = {field.name for field in fields(Result) if field.type == "float"}
     parts = [field.name for field in fields(Curve)]
     results = []
-    for row in json.loads(text)["claims"]:
+    for row in rows:
         values = {field: row[key] for field, key in _KEYS.items()}
         values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
         values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}

@@ -32,7 +32,7 @@ def plain(text: str) -> str:
 
 def markdown_name(claim: Claim | Result) -> str:
     """The id and the name of a claim, the name as code."""
-    return f"{claim.id} `{claim.name}`"
+    return f"{plain(claim.id)} `{claim.name.replace('`', '')}`"
 
 
 def quotation(quote: str) -> str:

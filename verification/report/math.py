@@ -64,8 +64,10 @@ def mathml(tex: str) -> str | None:
         return None
     root.attrib.pop("data-ns", None)
     for node in root.iter():
-        # What the converter does not know it leaves as text, or leaves out.
+        # What the converter does not know it leaves as text, or leaves out. A formula is no link.
         if (node.text or "").startswith("\\") or len(node) != _CHILDREN.get(node.tag, len(node)):
+            return None
+        if "href" in node.attrib:
             return None
         _polish(node)
     for node in list(root.iter()):
