@@ -16,10 +16,12 @@ import pytest
 from hypothesis import strategies as st
 
 from phiball.backends import use
+from phiball.refimpl import ENTROPIC, QUADRATIC
 from phiball.verification import oracles
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.runner import BEYOND, GROUPS, SECTIONS, all_claims, find, run
+from phiball.verification.instances.assumptions import in_the_definition, strongly_convex
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report.files import circumstances, write_report
@@ -222,6 +224,25 @@ def test_claim_without_examples_is_not_decided() -> None:
         assert result.verdict is Verdict.UNDECIDED
         assert result.error
         assert not result.as_recorded
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, Verdict.CORRECTED), (1.0, Verdict.UNDECIDED)])
+def test_counterexample_outside_the_assumptions_does_not_stand(off: float, verdict: Verdict) -> None:
+    entry = small(Verdict.CORRECTED, 0.0)
+    meets = lambda: [Evidence(0.0, 0.0, "f bounded"), Evidence(off, 0.5, "phi convex")]  # noqa: E731
+    entry.counterexample(margin=1.0, meets=meets)(lambda: Evidence(2.0, 0.0, "f = (0, 1)"))
+    result = entry.run()
+    assert result.verdict is verdict
+    assert result.counterexamples == ("f = (0, 1)", "within the assumptions: f bounded, phi convex")
+
+
+def test_assumptions_are_seen_where_they_fail() -> None:
+    assert all(piece.holds for piece in in_the_definition(ENTROPIC))
+    assert [piece.note for piece in in_the_definition(QUADRATIC) if not piece.holds] == ["phi >= 0"]
+    failed = [piece.note for piece in in_the_definition(lambda x: abs(x - 1) ** 0.5) if not piece.holds]
+    assert failed == ["phi convex", "phi infinite below 0"]
+    assert all(piece.holds for piece in strongly_convex(QUADRATIC, 1.0))
+    assert not all(piece.holds for piece in strongly_convex(ENTROPIC, 1.0))
 
 
 def test_counterexample_without_evidence_does_not_stand() -> None:

@@ -25,6 +25,7 @@ AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
 class _Counterexample:
     statement: Statement
     margin: float
+    meets: Statement | None
 
 
 def _section_of(statement: Statement, section: str | int | None) -> str:
@@ -99,15 +100,18 @@ class Claim:
         """The statement itself, on one example."""
         return self.statement(*args, **kwargs)
 
-    def counterexample(self, *, margin: float) -> Callable[[AnyStatement], AnyStatement]:
+    def counterexample(
+        self, *, margin: float, meets: Statement | None = None
+    ) -> Callable[[AnyStatement], AnyStatement]:
         """Attach an instance that violates what the paper prints by at least `margin`.
 
         The decorated function returns that evidence. It may take the parameters that the statement tests, by
-        the same names.
+        the same names. `meets` returns evidence that the instance satisfies the assumptions of the paper; the
+        counterexample stands only if all of that holds.
         """
 
         def attach(function: AnyStatement) -> AnyStatement:
-            self.counterexamples.append(_Counterexample(function, margin))
+            self.counterexamples.append(_Counterexample(function, margin, meets))
             return function
 
         return attach
@@ -182,6 +186,12 @@ class Claim:
             pieces = [piece for piece in yielded if isinstance(piece, Evidence)]
             stands &= bool(pieces) and all(piece.violation >= counterexample.margin for piece in pieces)
             texts += [piece.note or f"violation {piece.violation:.6g}" for piece in pieces]
+            if counterexample.meets is not None:
+                met = [
+                    piece for piece in evidence_of(counterexample.meets, {}) if isinstance(piece, Evidence)
+                ]
+                stands &= bool(met) and all(piece.holds for piece in met)
+                texts.append(f"within the assumptions: {', '.join(piece.note for piece in met)}")
         return texts, stands
 
     def failed(self, error: str) -> Result:

@@ -22,6 +22,7 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.assumptions import in_the_definition
 from phiball.verification.instances.divergences import CONSISTENT, absolute_on
 from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -69,7 +70,15 @@ def risk_tends_to_the_maximum(
     yield Evidence.at_most(top - got, bound, 2 * value_tolerance(small) + ROUNDING * bound, note)
 
 
-@risk_tends_to_the_maximum.counterexample(margin=0.25)
+def _within_proposition_1() -> Iterator[Evidence]:
+    d = absolute_on(0.5)
+    yield from in_the_definition(d)
+    yield Evidence(abs(d.recession - 1), 0.0, "lim phi(t)/t = 1")
+    mus = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).mu) for eta in (0.1, 0.01, 1e-4)]
+    yield Evidence(max(map(abs, mus)), 1.0, "the minimiser of the dual is finite")
+
+
+@risk_tends_to_the_maximum.counterexample(margin=0.25, meets=_within_proposition_1)
 def _no_density_below_a_half() -> Evidence:
     d = absolute_on(0.5)
     values = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]

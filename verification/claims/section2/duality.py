@@ -18,6 +18,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.assumptions import in_the_definition
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
@@ -73,7 +74,9 @@ def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) 
     yield Evidence(abs(definitions.difference(float(solution.value), primal)), tolerance, "the value")
 
 
-@strong_duality.counterexample(margin=1.0)
+@strong_duality.counterexample(
+    margin=1.0, meets=lambda: in_the_definition(lambda x: x - 1 if x >= 1 else inf)
+)
 def _no_interior() -> Evidence:
     # phi = x - 1 on [1, inf) has phi* = s up to s = 1, and infinity beyond; f = -log|z| is Exp(1).
     eta = 1.0

@@ -15,6 +15,7 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.assumptions import in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import mixed
 from phiball.verification.instances.enumeration import halved, level_weights, moments
 from phiball.verification.instances.solutions import Solver
@@ -97,7 +98,12 @@ def expectation_is_a_subgradient(
         yield Evidence(short, 2.0**-40 * (1000 + eta), f"theta' = {target}")
 
 
-@expectation_is_a_subgradient.counterexample(margin=0.02)
+def _within_section_3() -> Iterator[Evidence]:
+    yield from in_the_definition(mixed(1.0))
+    yield from strongly_convex(mixed(1.0), 1.0)
+
+
+@expectation_is_a_subgradient.counterexample(margin=0.02, meets=_within_section_3)
 def _curl() -> Evidence:
     # Not Example 3: there two pairs of losses have their root at the first midpoint, and rounding decides.
     phi, eta, theta, h = mixed(1.0), 1.0, np.array([0.31, 0.17]), 1e-6

@@ -15,6 +15,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX, square_on
 from phiball.verification.instances.enumeration import (
     RowSolver,
@@ -158,7 +159,18 @@ def rt_second_moment(
     )
 
 
-@rt_second_moment.counterexample(margin=0.6)
+def _within_assumption_3() -> Iterator[Evidence]:
+    phi = square_on(0.0, 1.01)
+    yield from in_the_definition(phi)
+    yield from strongly_convex(phi, 1.0)
+    for f in ([0.0, 1.0], [0.0] * 63 + [1e6], [0.0, 0.5, 1.0, 100.0], [1.0]):
+        weights = to_numpy(worst_case(array(f), 1.0, phi).weights)
+        yield Evidence.at_most(
+            float(levels.chi_square(weights)), 0.01, 2.0**-40, f"chi-square <= C, m = {len(f)}"
+        )
+
+
+@rt_second_moment.counterexample(margin=0.6, meets=_within_assumption_3)
 def _level_zero() -> Iterator[Evidence]:
     # No density exceeds 1.01, so that E zeta^2 - 1 <= 1.01 E zeta - 1 = 0.01 for any data.
     phi, C, level, eps = square_on(0.0, 1.01), 0.01, 3, 1e-9

@@ -20,6 +20,7 @@ from phiball.refimpl import (
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.assumptions import in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import KAPPA, QUARTIC, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
     FAULTY_ALGORITHMS,
@@ -84,6 +85,11 @@ def _within(
     )
 
 
+def _admissible(phi: Divergence) -> Iterator[Evidence]:
+    yield from in_the_definition(phi)
+    yield from strongly_convex(phi, KAPPA[phi])
+
+
 def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     """The instance of all readings, with the printed bracket [100, 104]; T = ceil(4.8) = 5, mu = 101.375."""
     evidence = _within(SMALL, CENTRED, 0.01, value, printed_bracket)
@@ -118,7 +124,7 @@ def residual_is_the_value(problem: Problem, phi: Divergence, eps: float, value: 
     return _within(problem, phi, eps, value)
 
 
-@residual_is_the_value.counterexample(margin=101.9)
+@residual_is_the_value.counterexample(margin=101.9, meets=lambda: _admissible(CENTRED))
 def _residual(value: Value = residual) -> Evidence:
     return _on_the_small_instance(value, "h(mu) = (0 + 0.625 + 2.625)/3 - 1 = ")
 
@@ -164,7 +170,7 @@ def dual_value_is_within_eps(
     )
 
 
-@dual_value_is_within_eps.counterexample(margin=6.3)
+@dual_value_is_within_eps.counterexample(margin=6.3, meets=lambda: _admissible(CENTRED))
 def _value_at_gamma() -> Evidence:
     return _on_the_small_instance(lagrangian_free_value, "the objective at the returned gamma is ")
 
@@ -204,7 +210,7 @@ def value_at_gamma_is_within_eps(
     return _within(problem, phi, eps, value)
 
 
-@value_at_gamma_is_within_eps.counterexample(margin=6.3)
+@value_at_gamma_is_within_eps.counterexample(margin=6.3, meets=lambda: _admissible(CENTRED))
 def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     return _on_the_small_instance(value, "gamma = (0, 0.625, 2.625)/3 gives ")
 
@@ -240,7 +246,7 @@ def normalised_value_is_within_eps(
     return _within(problem, phi, eps, value)
 
 
-@normalised_value_is_within_eps.counterexample(margin=1.5 * 0.056)
+@normalised_value_is_within_eps.counterexample(margin=1.5 * 0.056, meets=lambda: _admissible(QUARTIC))
 def _normalised(value: Value = normalised_value) -> Evidence:
     problem = Problem((0.15, -0.43, -0.05, 7.46, 0.14), 0.27)
     evidence = _within(problem, QUARTIC, 0.056, value)

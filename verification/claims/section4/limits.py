@@ -13,6 +13,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.assumptions import in_the_definition
 from phiball.verification.instances.divergences import absolute_on
 from phiball.verification.instances.regularizers import DATA, GRADIENTS, Linear, Variation, shortfall_of_r1
 from phiball.verification.instances.tolerances import QUADRATURE
@@ -176,7 +177,7 @@ def r2_at_a_large_ratio(regulariser: Variation = r2) -> Iterator[Evidence | Curv
     yield curve.below_bound(QUADRATURE)
 
 
-@r2_at_a_large_ratio.counterexample(margin=0.49)
+@r2_at_a_large_ratio.counterexample(margin=0.49, meets=lambda: in_the_definition(HALF))
 def _infinite_near_zero() -> Iterator[Evidence]:
     C = 1e4
     g = array([[1.0]])
