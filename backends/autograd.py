@@ -128,7 +128,7 @@ def is_traced(x: Any) -> bool:
 
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[Array, ...]:
     """Solve a problem by code that torch does not see, with the derivatives that a rule gives.
 
     Arguments:
@@ -136,7 +136,7 @@ def differentiable_solve(
       `vjp` of `phiball.backends.implicit.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
-    Returns (value, mu, weights, gap) as the rule's `solve` does; all but the gap carry derivatives, in every
+    Returns what the rule's `solve` does; all but the gap, which is the last, carry derivatives, in every
     mode of torch: backward, forward, torch.func and torch.compile.
 
     >>> import torch

@@ -56,7 +56,7 @@ def kernel_memory(*arrays: Array | float | None) -> tuple[tuple[Any, ...], Calla
     >>> type(back(x)).__name__, eta
     ('Tensor', 0.5)
     """
-    tensors = [x for x in arrays if is_torch(x)]
+    tensors: list[Array] = [x for x in arrays if is_torch(x)]
     others = [x for x in arrays if not is_torch(x) and hasattr(x, "shape")]
     if not tensors or others or not active().kernels or any(x.device.type != "cpu" for x in tensors):
         return arrays, lambda x: x

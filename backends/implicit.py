@@ -66,7 +66,7 @@ class _Transformed(_Solver):
     """The same for torch.func, which solves and saves in two calls."""
 
     @staticmethod
-    def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:
+    def forward(losses: Any, setting: Any, p: Any, rule: Rule) -> Outputs:  # type: ignore[override]
         return rule.solve(losses, setting, p)
 
     @staticmethod

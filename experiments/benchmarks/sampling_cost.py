@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from math import inf
@@ -44,12 +45,13 @@ class Row:
 def numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
     """Return a function that draws the numbers of points of that shape by NumPy's generator."""
     source, kind = np.random.default_rng(0), np.dtype(dtype)
-    draw = {
+    laws: dict[float, Callable[..., Any]] = {
         inf: source.random,
         1.0: source.standard_exponential,
         2.0: source.standard_normal,
         3.0: lambda shape, dtype: source.standard_gamma(1 / 3, shape, dtype=dtype),
-    }[norm]
+    }
+    draw = laws[norm]
     if norm == inf:
         return lambda: draw(shape, dtype=kind)
     return lambda: (draw(shape, dtype=kind), source.random(shape[:-1], dtype=kind))
@@ -109,12 +111,10 @@ def rows(
                 z, source = make(centres, dtype), rng(0)
                 for norm, label in LABELS.items():
                     ball, unit = Ball(norm, 0.5), draws(shape, norm, dtype)
-                    kinds = {label: lambda ball=ball, z=z, source=source: ball.sample(z, POINTS, source)}  # type: ignore[misc]
+                    kinds: dict[str, Callable[[], Any]] = {label: partial(ball.sample, z, POINTS, source)}
                     if f"tilted {label}" in BARS:
                         s = make(tilts / float(np.sqrt(ball.variance(tilts)).mean()), dtype)
-                        kinds[f"tilted {label}"] = lambda ball=ball, z=z, s=s, source=source: (  # type: ignore[misc]
-                            ball.sample_tilted(z, s, POINTS, source)
-                        )
+                        kinds[f"tilted {label}"] = partial(ball.sample_tilted, z, s, POINTS, source)
                     for name, work in kinds.items():
                         ratio = paired_ratio(work, unit, seconds, clock)
                         yield Row(name, d, library, dtype, ratio, BARS[name])

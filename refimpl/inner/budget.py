@@ -111,7 +111,8 @@ def _at(f: Array, eta: Array, p: Array | None, law: Array, c: Divergence) -> _Si
     centre = xp.sum(bend * s, axis=-1, keepdims=True) / xp.where(total > 0, total, xp.ones_like(total))
     slope = -xp.sum(xp.where(bend > 0, bend * (s - centre) ** 2, zero), axis=-1)
     gain = xp.sum(weights * f, axis=-1)
-    return _Side(eta, *(xp.mean(x, axis=-1) for x in (gain, cost, slope)), weights)
+    gain, cost, slope = (xp.mean(x, axis=-1) for x in (gain, cost, slope))
+    return _Side(eta, gain, cost, slope, weights)
 
 
 def _phi(ratio: Array, c: Divergence) -> Array:

@@ -6,6 +6,7 @@ V(f) = max over gamma in the simplex of  sum gamma_i f_i   with  sum p_i phi(gam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
@@ -103,7 +104,8 @@ def constrained_worst_case(
 
 def _solve(losses: Array, radius: float | Array, divergence: Divergence, p: Array | None) -> Solution:
     valid_divergence(divergence)
-    arrays, back = (detach(losses), detach(radius), detach(p)), _same
+    arrays: tuple[Array, ...] = detach(losses), detach(radius), detach(p)
+    back: Callable[[Array], Array] = _same
     if divergence.family is not None:  # else its functions expect the library of the losses
         arrays, back = kernel_memory(*arrays)
     f, radius, p = arrays

@@ -8,6 +8,7 @@ This is Eq. (expression:R) of the paper's Section 3, with a reference law p in p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar
@@ -120,7 +121,8 @@ def _solve(
     losses: Array, eta: float | Array, divergence: Divergence, p: Array | None, *, check: bool
 ) -> tuple[Array, Array, Array, Array]:
     valid_divergence(divergence)
-    arrays, back = (detach(losses), detach(eta), detach(p)), _same
+    arrays: tuple[Array, ...] = detach(losses), detach(eta), detach(p)
+    back: Callable[[Array], Array] = _same
     if divergence.family is not None:  # else its functions expect the library of the losses
         arrays, back = kernel_memory(*arrays)
     f, eta, p = arrays
