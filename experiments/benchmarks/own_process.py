@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import get_all_start_methods, get_context, parent_process
 from threading import Thread
 from typing import Any
-
-from phiball.backends.processes import ignore_interrupts
 
 AVAILABLE = "forkserver" in get_all_start_methods()  # not on Windows
 _PRELOADED = ("numpy", "torch")  # imported once, for all processes
@@ -26,8 +25,12 @@ def own_process(function: Callable[..., Any], *arguments: Any) -> Iterator[Calla
     context.set_forkserver_preload([*_PRELOADED, function.__module__])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, function, arguments), daemon=True)
-    with ignore_interrupts():  # a terminal sends them to all processes, and to the server of processes too
+    # A terminal interrupts all processes. The new ones inherit that it is blocked; this one gets it after.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
         process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     there.close()
 
     def wait() -> Any:
