@@ -58,8 +58,12 @@ def kernel_memory(*arrays: Array | float | None) -> tuple[tuple[Any, ...], Calla
     """
     tensors: list[Array] = [x for x in arrays if is_torch(x)]
     others = [x for x in arrays if not is_torch(x) and hasattr(x, "shape")]
-    if not tensors or others or not active().kernels or any(x.device.type != "cpu" for x in tensors):
+    if not tensors or others or not active().kernels or not all(_in_main_memory(x) for x in tensors):
         return arrays, lambda x: x
     views = tuple(cast(Any, x).detach().numpy() if is_torch(x) else x for x in arrays)
     torch = import_module("torch")
     return views, lambda x: torch.from_numpy(np.asarray(x))  # an array, where NumPy makes a number of it
+
+
+def _in_main_memory(x: Array) -> bool:
+    return bool(x.device.type == "cpu" and x.layout == import_module("torch").strided)

@@ -1,14 +1,46 @@
-"""Rounding, in one place: the tolerance, exact sums of two numbers, and sums rounded upwards."""
+"""Rounding, in one place: what counts as rounding, sums of many numbers, and exact sums of two."""
 
 from __future__ import annotations
 
+from math import log2
+
 from phiball.backends import Array, array_namespace
+
+_BLOCK = 32  # numbers that are left to the library's own sum, in whatever order it takes them
 
 
 def tolerance(x: Array, scale: float = 1.0) -> float:
     """What counts as rounding for the dtype of `x`, for quantities of size `scale`."""
     xp = array_namespace(x)
     return 8.0 * float(xp.finfo(x.dtype).eps) * scale
+
+
+def rounding(losses: Array, scale: float = 1.0) -> float:
+    """What the value of a solution for losses (..., m) may be off beyond its gap: 8 eps (8 + log2 m) scale.
+
+    eps is that of their dtype, `scale` is max abs f, times 1 + abs(k) for `cressie_read(k)`.
+    """
+    return tolerance(losses, (8.0 + log2(losses.shape[-1])) * scale)
+
+
+def total(x: Array, *, keepdims: bool = False) -> Array:
+    """The sum along the last axis, to log2(m) roundings wherever the array lies in memory.
+
+    A library's own sum of m numbers may have m roundings, for an order of the axes that it does not expect.
+    """
+    xp = array_namespace(x)
+    single = []
+    while x.shape[-1] > _BLOCK:
+        half = x.shape[-1] // 2
+        single += [x[..., 2 * half :]] if x.shape[-1] % 2 else []
+        x = x[..., :half] + x[..., half : 2 * half]
+    return xp.sum(xp.concat([x, *single], axis=-1) if single else x, axis=-1, keepdims=keepdims)
+
+
+def to_double(x: Array) -> Array:
+    """`x` in double precision."""
+    xp = array_namespace(x)
+    return xp.astype(x, xp.float64, copy=False)
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -23,3 +55,10 @@ def add_up(a: Array, b: Array) -> Array:
     xp = array_namespace(a)
     s, e = two_sum(a, b)
     return xp.where(e > 0, xp.nextafter(s, xp.full_like(s, xp.inf)), s)
+
+
+def cast_up(x: Array, dtype: object) -> Array:
+    """`x` in another precision, rounded upwards."""
+    xp = array_namespace(x)
+    y = xp.astype(x, dtype, copy=False)
+    return xp.where(y < x, xp.nextafter(y, xp.full_like(y, xp.inf)), y)

@@ -15,6 +15,7 @@ from phiball.backends import (
     is_array_api_obj,
     library,
 )
+from phiball.refimpl.numerics import to_double, total
 
 
 def valid_number(
@@ -63,9 +64,19 @@ def valid_array(name: str, x: Array) -> None:
         )
     if hasattr(x, "mask") and hasattr(x, "filled"):
         raise TypeError(f"{name} is a masked array; expected a plain one, with p = 0 for what is masked")
+    _valid_memory(name, x)
     xp = array_namespace(x)
     if x.dtype not in (xp.float32, xp.float64):
         raise TypeError(f"{name} has dtype {x.dtype}; expected float32 or float64")
+
+
+def _valid_memory(name: str, x: Array) -> None:
+    """Raise if `x` is a torch tensor without a number for each entry."""
+    layout = str(getattr(x, "layout", "torch.strided"))
+    if layout != "torch.strided":
+        raise TypeError(f"{name} is a tensor of layout {layout}; expected a dense one, by to_dense()")
+    if str(getattr(x, "device", "")) == "meta":
+        raise TypeError(f"{name} is on the device meta, which holds no numbers; expected a tensor that does")
 
 
 def valid_losses(losses: Array) -> None:
@@ -99,10 +110,15 @@ def valid_eta(
     xp = array_namespace(losses)
     shape = losses.shape[:-1] if shape is None else shape
     if check_eta(eta, losses, shape, rows=rows):
-        eta = xp.astype(eta, losses.dtype, copy=False)
-        if not xp.all((eta > 0) & xp.isfinite(eta)):
-            raise ValueError(f"eta is {_short(eta)}; expected positive, finite numbers")
-        return xp.broadcast_to(eta, shape)
+        with ignore_float_warnings():
+            cast = xp.astype(eta, losses.dtype, copy=False)
+        smallest, largest = _normal(losses)
+        if not xp.all((cast >= smallest) & (cast <= largest)):
+            raise ValueError(
+                f"eta is {_short(eta)}; expected positive, finite numbers within the range of "
+                f"{losses.dtype}, {smallest:.2g} to {largest:.2g}"
+            )
+        return xp.broadcast_to(cast, shape)
     return xp.full(shape, float(eta), dtype=losses.dtype, device=device(losses))
 
 
@@ -114,6 +130,7 @@ def check_eta(
     shape = losses.shape[:-1] if shape is None else shape
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
         check_same_array_type("eta", eta, losses)
+        _valid_memory("eta", eta)
         if eta.dtype not in (xp.float32, xp.float64):
             raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
         if not broadcasts(eta.shape, shape):
@@ -127,20 +144,30 @@ def check_eta(
     try:
         number = float(eta)
     except (TypeError, ValueError):
-        raise TypeError(f"eta is {eta!r}; expected a positive number, or an array") from None
+        raise TypeError(f"eta is {_short(eta)}; expected a positive number, or an array") from None
     if not (number > 0 and isfinite(number)):
         raise ValueError(f"eta is {eta!r}; expected a positive, finite number")
-    smallest, largest = (1.2e-38, 3.4e38) if losses.dtype == xp.float32 else (2.3e-308, 1.7e308)
+    smallest, largest = _normal(losses)
     if not smallest <= number <= largest:
-        raise ValueError(f"eta is {eta!r}; expected a number within the range of {losses.dtype}")
+        raise ValueError(
+            f"eta is {eta!r}; expected a number within the range of {losses.dtype}, {smallest:.2g} to "
+            f"{largest:.2g}"
+        )
     return False
+
+
+def _normal(x: Array) -> tuple[float, float]:
+    """The smallest and the largest normal number of the dtype of `x`: below, numbers lose their digits."""
+    limits = array_namespace(x).finfo(x.dtype)
+    return float(limits.smallest_normal), float(limits.max)
 
 
 def valid_radius(radius: Array, losses: Array) -> Array:
     """`radius` as an array of shape losses.shape[:-1], or an error."""
     xp = array_namespace(losses)
     if check_radius(radius, losses):
-        radius = xp.astype(radius, losses.dtype, copy=False)
+        with ignore_float_warnings():
+            radius = xp.astype(radius, losses.dtype, copy=False)
         if not xp.all((radius >= 0) & xp.isfinite(radius)):
             raise ValueError(f"radius is {_short(radius)}; expected finite numbers that are not negative")
         return xp.broadcast_to(radius, losses.shape[:-1])
@@ -150,7 +177,12 @@ def valid_radius(radius: Array, losses: Array) -> Array:
 def check_radius(radius: Array, losses: Array) -> bool:
     """Whether `radius` is an array; raise unless it has the right type and shape, or is a valid number."""
     if isinstance(radius, (int, float)) or not is_array_api_obj(radius):
-        valid_number("radius", radius, least=0.0)
+        number, (_, largest) = valid_number("radius", radius, least=0.0), _normal(losses)
+        if number > largest:
+            raise ValueError(
+                f"radius is {radius!r}; expected a number within the range of {losses.dtype}, up to "
+                f"{largest:.2g}"
+            )
         return False
     valid_array("radius", radius)
     check_same_array_type("radius", radius, losses)
@@ -163,12 +195,11 @@ def check_radius(radius: Array, losses: Array) -> bool:
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:
-    """`p` as an array of the shape of `losses` whose rows sum to one, or an error."""
+    """`p` in double precision, of the shape of `losses`, with rows that sum to one, or an error."""
     if p is None:
         return None
     check_p(p, losses)
-    xp = array_namespace(losses)
-    return xp.broadcast_to(valid_law("p", xp.astype(p, losses.dtype, copy=False)), losses.shape)
+    return array_namespace(losses).broadcast_to(double_law("p", p), losses.shape)
 
 
 def check_p(p: Array, losses: Array) -> None:
@@ -184,16 +215,23 @@ def check_p(p: Array, losses: Array) -> None:
 
 def valid_law(name: str, p: Array) -> Array:
     """`p` rescaled to rows that sum to one, or an error unless they are probabilities."""
+    return array_namespace(p).astype(double_law(name, p), p.dtype, copy=False)
+
+
+def double_law(name: str, p: Array) -> Array:
+    """The same in double precision."""
     xp = array_namespace(p)
     if not xp.all(p >= 0):
         raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
-    total = xp.sum(p, axis=-1, keepdims=True)
     # A law that was computed in single precision is taken, and rescaled; anything else is not.
     loose = 1e-6 if p.dtype == xp.float64 else 1e-4
-    if not xp.all(xp.abs(total - 1) <= loose):
-        worst = _first(total, ~(xp.abs(total - 1) <= loose))
+    p = to_double(p)
+    with ignore_float_warnings():
+        whole = total(p, keepdims=True)
+    if not xp.all(xp.abs(whole - 1) <= loose):
+        worst = _first(whole, ~(xp.abs(whole - 1) <= loose))
         raise ValueError(f"{name} sums to {worst} along the last axis; expected 1")
-    return p / total
+    return p / whole
 
 
 def check_same_array_type(
@@ -229,5 +267,6 @@ def _first_bad(x: Array) -> float:
 
 
 def _short(x: object) -> str:
-    text = " ".join(repr(x).split())
+    with ignore_float_warnings():  # pandas has some of its own, when it shows float16
+        text = " ".join(repr(x).split())
     return text if len(text) <= 80 else text[:77] + "..."

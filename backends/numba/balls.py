@@ -13,7 +13,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.elementary import log1p_above, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.elementary import log1p_above, log1p_negative, log_normal, log_sinhc, sin_pi
 from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
@@ -70,7 +70,8 @@ def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -
     tilts = as_numpy_view(s)
     if tilts is None:
         return NotImplemented
-    t, whole = np.empty((2, *tilts.shape[:-1]))
+    both = np.empty((2, *tilts.shape[:-1]))
+    t, whole = both[0, ...], both[1, ...]  # arrays even for a single tilt, where both[0] is a copy
     rows = contiguous(tilts).reshape(-1, tilts.shape[-1])
     _run(_sizes, rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
     return to_library(t, s), to_library(whole, s)
@@ -103,7 +104,7 @@ _ready: set[tuple[Any, Any]] = set()
 @compiled(SUMS)
 def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
     n, d = b.shape[1:]
-    factor = np.empty(n, b.dtype)
+    factor, size = np.empty(n, b.dtype), np.empty(n)
     for i in range(len(b)):
         if norm == 1.0:
             _laplace(b[i].reshape(n * d))
@@ -112,9 +113,11 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
             for j in range(d):
                 total += abs(b[i, k, j]) if norm == 1.0 else b[i, k, j] * b[i, k, j]
             factor[k] = total
-        for k in range(n):
+        for k in range(n):  # a loop with a logarithm and a root would not be vectorised
             e = -log_normal(1.0 - u[i, k])
-            factor[k] = radius / (factor[k] + e if norm == 1.0 else (factor[k] + 2.0 * e) ** 0.5)
+            size[k] = factor[k] + (e if norm == 1.0 else 2.0 * e)
+        for k in range(n):
+            factor[k] = radius / (size[k] if norm == 1.0 else size[k] ** 0.5)
         for k in range(n):
             for j in range(d):
                 b[i, k, j] = z[i, j] + factor[k] * b[i, k, j]
@@ -122,18 +125,12 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
 
 @compiled(SUMS)
 def _place_inf(b: Any, z: Any, radius: float) -> None:
-    n, d = b.shape[1:]
-    together = max(1, min(n, _WIDE // d))
-    centre = np.empty(together * d, b.dtype)
+    rows, n, d = b.shape
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
-    for i in range(len(b)):
-        for j in range(together * d):
-            centre[j] = z[i, j] if j < d else centre[j - d]
-        numbers = b[i].reshape(n * d)
-        for start in range(0, n * d, together * d):
-            part = numbers[start : start + together * d]
-            for j in range(part.size):
-                part[j] = centre[j] + (side * part[j] - half)
+    for i in range(rows):
+        for k in range(n):
+            for j in range(d):
+                b[i, k, j] = z[i, j] + (side * b[i, k, j] - half)
 
 
 @compiled(SUMS)
@@ -166,7 +163,7 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
         for start in range(0, n * d, together * d):
             part = numbers[start : start + together * d]
             for j in range(part.size):
-                below = log1p_above(part[j] * decay[j]) * inverse[j]
+                below = log1p_negative(part[j] * decay[j]) * inverse[j]
                 part[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
@@ -181,6 +178,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
     n, d = v.shape[1:]
     along = np.empty(d, v.dtype)
     ahead, wide = np.empty((2, n), v.dtype)
+    size = np.empty(n)
     for i in range(len(v)):
         top, square = 0.0, 0.0
         for j in range(d):
@@ -201,8 +199,9 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
                 rest += v[i, k, j] * v[i, k, j]
             wide[k] = rest
         for k in range(n):
-            depth = below[i, k]
-            reach = (wide[k] - 2.0 * log_normal(1.0 - u[i, k])) ** 0.5
+            size[k] = wide[k] - 2.0 * log_normal(1.0 - u[i, k])
+        for k in range(n):
+            depth, reach = below[i, k], size[k] ** 0.5
             wide[k] = radius * (depth * (2.0 - depth)) ** 0.5 / (reach if reach > 0.0 else 1.0)
             ahead[k] = radius * (1.0 - depth)
         for k in range(n):
@@ -217,17 +216,20 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
 @compiled({"contract"})
 def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     m = d + 1.0
-    candidate, excess = np.empty((2, len(t)))
+    candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
+        for i in range(len(t)):
+            candidate[i] = -expm1_nonpositive(2.0 / d * log_normal(1.0 - u[0, k, i]))
         for i in range(len(t)):
             b = m / (2.0 * t[i] + (4.0 * t[i] * t[i] + m * m) ** 0.5)
             best = 2.0 * b / (1.0 + b)
-            square = -expm1_nonpositive(2.0 / d * log_normal(1.0 - u[0, k, i]))
-            y = square**0.5 * sin_pi(0.5 - u[1, k, i])
+            y = candidate[i] ** 0.5 * sin_pi(0.5 - u[1, k, i])
             depth = 2.0 * b * (1.0 + y) / ((1.0 - y) + b * (1.0 + y))
-            ratio = (best + depth - best * depth) / (2.0 * best - best * best)
+            ratio[i] = (best + depth - best * depth) / (2.0 * best - best * best)
             candidate[i] = depth
-            excess[i] = t[i] * (best - depth) + m * log_normal(ratio) - log_normal(1.0 - u[2, k, i])
+            excess[i] = t[i] * (best - depth)
+        for i in range(len(t)):
+            excess[i] += m * log_normal(ratio[i]) - log_normal(1.0 - u[2, k, i])
         for i in range(len(t)):
             if excess[i] >= 0.0 and not found[i]:
                 below[i], found[i] = candidate[i], True

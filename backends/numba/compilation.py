@@ -1,13 +1,15 @@
 """Functions compiled on first use: kept in a folder where there is one, else in memory.
 
 This is Numba's `cache=True` with three differences. A file is checked before it is used, since damaged
-machine code would crash or give wrong numbers. Where no file can be written the function still works. And
-a change of any kernel's source is noticed, also of a function that is compiled into another.
+machine code would crash or give wrong numbers, and a file of another user could run anything. Where no
+file can be written the function still works. And a change of any kernel's source is noticed, also of a
+function that is compiled into another.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import sys
 from collections.abc import Callable
@@ -15,8 +17,9 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from stat import S_IWOTH
 from threading import Timer
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 import llvmlite
 import numba
@@ -54,7 +57,7 @@ def prepare(kernel: Any, dtype: Any, call: Callable[[], None]) -> None:
 
     A notice is logged if it compiles for more than a second. An interrupt comes after it.
     """
-    if (kernel, dtype) in _prepared:
+    if (kernel, dtype) in _prepared or numba.config.DISABLE_JIT:  # then it is a function of Python
         return
     misses = kernel.stats.cache_misses.total()
 
@@ -101,8 +104,13 @@ class KernelCache(NullCache):  # type: ignore[misc]
         target_context.refresh()
         file = self._file(sig, target_context.codegen())
         try:
-            content = file.read_bytes()
+            with file.open("rb") as stream:
+                others = _others_can_have_written(stream)
+                content = stream.read()
         except OSError:  # it is not there, or not to be read
+            return None
+        if others:
+            _log.warning("%s is of another user; it is compiled again", file)
             return None
         try:
             checksum, body = content[:32], content[32:]
@@ -132,6 +140,15 @@ class KernelCache(NullCache):  # type: ignore[misc]
     def _file(self, sig: Any, codegen: Any) -> Path:
         key = sha256(repr((str(sig), codegen.magic_tuple())).encode()).hexdigest()[:16]
         return self._folder / f"{self._name}{self._state}-{key}{SUFFIX}"
+
+
+def _others_can_have_written(stream: BinaryIO) -> bool:
+    """Whether a file is of a user who could not change these sources: a pickle runs what it says."""
+    if not hasattr(os, "geteuid"):
+        return False
+    status = os.fstat(stream.fileno())
+    trusted = {0, os.geteuid(), Path(__file__).stat().st_uid}
+    return status.st_uid not in trusted or bool(status.st_mode & S_IWOTH)
 
 
 @cache

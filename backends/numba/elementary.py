@@ -24,15 +24,61 @@ def log_normal(y: float) -> float:
     m = _float((bits & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD)
     s = (m - 1.0) / (m + 1.0)
     q = s * s
-    p = 0.14617807153417325
-    p = p * q + 0.15331611722055008
-    p = p * q + 0.1818289243253687
-    p = p * q + 0.22222211089379496
-    p = p * q + 0.28571428626253836
-    p = p * q + 0.3999999999989889
-    p = p * q + 0.666666666666667
+    r = q * q  # a polynomial in two strands: half as many steps wait for one another
+    p = 0.3999999999989889 + 0.28571428626253836 * q
+    p += r * (
+        (0.22222211089379496 + 0.1818289243253687 * q) + r * (0.15331611722055008 + 0.14617807153417325 * q)
+    )
+    p = 0.666666666666667 + q * p
     log: float = k * _HIGH + ((s + s) + (s * q * p + k * _LOW))
     return log
+
+
+@compiled({"contract"})
+def exponentials(x: float) -> tuple[float, float]:
+    """(exp(x), exp(x) - 1) to a few ulp, for x < 709; (0, -1) below the normal range (x < -708).
+
+    With x = n log 2 + r, abs(r) <= log(2)/2; adding 1.5 * 2^52 rounds x/log 2 to n, in the low bits. The
+    polynomial is that of `exp_nonpositive`, in two strands.
+    """
+    shifted = x * 1.4426950408889634 + 6755399441055744.0
+    n = shifted - 6755399441055744.0
+    r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10  # log 2 in two parts
+    q = r * r
+    h = q * q
+    y = (0.0013888888917213717 + 0.00019841269863053618 * r) + q * (
+        2.4801521295954376e-05 + 2.7557268459997064e-06 * r
+    )
+    y += h * (2.7620088445409746e-07 + 2.510038549551032e-08 * r)
+    y = (
+        (0.5000000000000001 + 0.16666666666666669 * r) + q * (0.04166666666662413 + 0.008333333333330062 * r)
+    ) + h * y
+    scale = _float((_bits(shifted) + 1023) << 52)
+    power = scale * (y * q + r)
+    normal = x >= -708.0
+    return scale + power if normal else 0.0, power + (scale - 1.0) if normal else -1.0
+
+
+@compiled({"contract"})
+def rough_power(y: float, q: float) -> float:
+    """y^q for normal numbers y > 0, good to 1e-4 or so where it is not tiny; 0 where it is.
+
+    2^(q log2 y), by short polynomials; the error of the logarithm is relative, so that q may be large.
+    """
+    bits = _bits(y) + 0x95F619980C433  # as in `log_normal`
+    k = _float(((bits >> 52) & 0x7FF) | 0x4330000000000000) - 4503599627371519.0
+    w = _float((bits & 0xFFFFFFFFFFFFF) + 0x3FE6A09E667F3BCD) - 1.0
+    p = (1.44270162 - 0.72120638 * w) + w * w * (
+        (0.47981192 - 0.366492 * w) + w * w * (0.31819913 - 0.20618853 * w)
+    )
+    x = q * (k + w * p)
+    x = x if x > -1000.0 else -1000.0
+    x = x if x < 1000.0 else 1000.0
+    shifted = x + 6755399441055744.0
+    r = x - (shifted - 6755399441055744.0)
+    power = (0.99992807 + 0.69326099 * r) + r * r * (0.24261112 + 0.05517162 * r)
+    scaled: float = _float(_bits(power) + (_bits(shifted) << 52))
+    return scaled
 
 
 @compiled({"contract"})
@@ -40,6 +86,16 @@ def log1p_above(w: float) -> float:
     """log(1 + w) to a few ulp, for w > -1 with a normal 1 + w."""
     y = 1.0 + w
     return log_normal(y) + (w - (y - 1.0)) / y
+
+
+@compiled({"contract"})
+def log1p_negative(w: float) -> float:
+    """log(1 + w) to a few ulp, for -1 < w <= 0 with a normal 1 + w, without the division of `log1p_above`.
+
+    What 1 + w has lost is 0 for w < -1/2; beyond, its division by 1 + w changes at most the last digit.
+    """
+    y = 1.0 + w
+    return log_normal(y) + (w - (y - 1.0))
 
 
 @compiled({"contract"})

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from struct import pack, unpack
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import float64, int64
+from numba import config, float64, int64
 from numba.extending import intrinsic
 
 from phiball.backends.numba.compilation import compiled
@@ -18,7 +20,15 @@ BLOCK = 4096  # partial sums of this length keep the error of a long sum at roun
 TILE = 64  # rows that are solved side by side where they are short
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make a machine instruction of a builder of it; `python` does the same where nothing is compiled.
+
+    That is with NUMBA_DISABLE_JIT, for a debugger or to measure which lines of the kernels run.
+    """
+    return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
+
+
+@instruction(lambda x: unpack("q", pack("d", x))[0])
 def _bits(context: Any, x: Any) -> Any:
     """The bits of a float64, as an int64."""
     signature = int64(float64)
@@ -29,7 +39,7 @@ def _bits(context: Any, x: Any) -> Any:
     return signature, build
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])
 def _float(context: Any, n: Any) -> Any:
     """The float64 that has these bits."""
     signature = float64(int64)
@@ -139,7 +149,7 @@ def before(x: float) -> float:
     return _number(_ordinal(x) - 1)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@instruction(np.fmax)
 def larger(context: Any, a: Any, b: Any) -> Any:
     """max(a, b), as the instruction that the compiler knows how to vectorise in a reduction."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
-from phiball.backends.numba import kernels, short_rows
+from phiball.backends.numba import kernels, powers, short_rows
 from phiball.backends.numba.compilation import prepare
 from phiball.backends.numba.threads import over_rows
 
@@ -18,6 +18,7 @@ KERNELS: dict[str | None, Callable[..., None]] = {
     "quadratic": kernels.quadratic,
     "three_halves": kernels.three_halves,
     "indicator": kernels.indicator,
+    "power": powers.power,
 }
 SHORT: dict[str | None, Callable[..., None]] = {  # for rows of one length, at most 16, and the uniform law
     "quadratic": short_rows.quadratic_short,
@@ -73,8 +74,8 @@ def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, d: Any) ->
 
 def _kernel_for(d: Any, m: int | None = None) -> Callable[..., None] | None:
     """The kernel for rows of m entries, or of different lengths."""
-    powers = {1.5: "three_halves", 2.0: "quadratic"}
-    name = powers.get(d.parameter) if d.family == "cressie_read" else d.family
+    orders = {1.5: "three_halves", 2.0: "quadratic"}
+    name = orders.get(d.parameter, "power") if d.family == "cressie_read" else d.family
     return SHORT[name] if m is not None and m <= 16 and name in SHORT else KERNELS.get(name)
 
 

@@ -24,10 +24,11 @@ from phiball.refimpl.inner.budget import spend
 from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.refimpl.inner.derivatives import Triple
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
+from phiball.refimpl.inner.half import halved, is_half, single
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
 from phiball.refimpl.inner.solvers import dual_shifted, shifted, solve
 from phiball.refimpl.inner.worst_case import check_value
-from phiball.refimpl.numerics import add_up, tolerance
+from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     check_p,
@@ -71,7 +72,8 @@ def constrained_worst_case(
     \sum_i p_i \phi(\gamma_i / p_i) \le r$$
 
     Arguments:
-    - `losses` (..., m): f, of any supported library, in float32 or float64.
+    - `losses` (..., m): f, floating-point numbers of any supported library; in half precision as in
+      `worst_case`.
     - `radius`: r, a number that is not negative, or an array of them that broadcasts to losses.shape[:-1].
     - `divergence`: phi, for example `QUADRATIC`.
     - `p`: the reference law, which broadcasts to losses.shape; uniform by default. Where p_i = 0,
@@ -97,6 +99,9 @@ def constrained_worst_case(
     >>> bool(abs(solution.gap) < 1e-15)
     True
     """
+    if is_half(losses):
+        solution = constrained_worst_case(single(losses), single(radius), divergence, p=single(p))
+        return halved(solution, losses.dtype)
     if tracks_derivatives(losses, radius, p):
         return ConstrainedWorstCase(*differentiable_solve(_Rule, (divergence,), losses, radius, p))
     return ConstrainedWorstCase(*_solve(losses, radius, divergence, p))
@@ -157,15 +162,22 @@ class _Rule:
 
 def solve_constrained(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solution:
     """The fields of `ConstrainedWorstCase`, for valid input: radius (...), and p (..., m) or None."""
+    xp, dtype = array_namespace(f), f.dtype
+    f, radius, p = to_double(f), to_double(radius), None if p is None else to_double(p)
     with ignore_float_warnings():
         if d.family in FAMILIES:
-            return _on_the_curve(f, radius, p, d)
-        if d.family == "indicator":
-            value, mu, weights, gap = solve(f, array_namespace(f).ones_like(radius), p, d)
-            return value, array_namespace(f).zeros_like(radius), mu, weights, gap
-        if d.family in ("absolute", "hinge"):
-            return _transport(f, radius, p, d)
-        return _by_search(f, radius, p, d)
+            value, eta, mu, weights, gap = _on_the_curve(f, radius, p, d)
+        elif d.family == "indicator":
+            value, mu, weights, gap = solve(f, xp.ones_like(radius), p, d)
+            eta = xp.zeros_like(radius)
+        elif d.family in ("absolute", "hinge"):
+            value, eta, mu, weights, gap = _transport(f, radius, p, d)
+        else:
+            value, eta, mu, weights, gap = _by_search(f, radius, p, d)
+        tiny = float(xp.finfo(dtype).smallest_normal)
+        eta = xp.where((eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta)  # 0 would say that it is idle
+        value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
+        return value, eta, cast_up(mu, dtype), weights, gap
 
 
 def _on_the_curve(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solution:
@@ -185,12 +197,12 @@ def _on_the_curve(f: Array, radius: Array, p: Array | None, d: Divergence) -> So
     top, g = shifted(f, law)
     zero = xp.zeros_like(top)
     # Where the dtype has no weights that are small enough, the largest loss is a better bound.
-    gain = xp.sum(weights * g, axis=-1)
+    gain = total(weights * g)
     bound = xp.minimum(gain + gap + spent, zero)
     # Without a budget the reference law is left, and with one that does not bind that on the largest losses.
     at_top = xp.where(g == 0, law, xp.zeros_like(law))
-    at_top = at_top / xp.sum(at_top, axis=-1, keepdims=True)
-    mean, idle = xp.sum(law * g, axis=-1), eta == 0
+    at_top = at_top / total(at_top, keepdims=True)
+    mean, idle = total(law * g), eta == 0
     bound = xp.where(inner, bound, xp.where(idle, zero, mean))
     gap = xp.where(inner, bound - gain, zero)
     mu = xp.where(inner, mu, top + xp.where(idle, zero, mean))
@@ -208,13 +220,13 @@ def _transport(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
     moved = unit * radius
     level = lowest_kept(g, law, moved)[..., None]
     zero = xp.zeros_like(g)
-    below = xp.sum(xp.where(g < level, law, zero), axis=-1, keepdims=True)
-    tied = xp.sum(xp.where(g == level, law, zero), axis=-1, keepdims=True)
+    below = total(xp.where(g < level, law, zero), keepdims=True)
+    tied = total(xp.where(g == level, law, zero), keepdims=True)
     at_top = xp.where(g == 0, law, zero)
-    mass_at_top = xp.sum(at_top, axis=-1, keepdims=True)
+    mass_at_top = total(at_top, keepdims=True)
     taken = xp.clip((moved[..., None] - below) / tied, 0.0, 1.0)
     lost = xp.where(g < level, law, xp.where((g == level) & (g < 0), law * taken, zero))
-    gained = xp.sum(lost, axis=-1, keepdims=True)
+    gained = total(lost, keepdims=True)
     weights = (law - lost) + at_top * (gained / mass_at_top)
     eta = unit * xp.abs(level[..., 0])
     idle = eta == 0
@@ -222,7 +234,7 @@ def _transport(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
     mu = add_up(top, -eta * (1 - tolerance(f)))
     bound = dual_shifted(f, top, mu, xp.where(idle, xp.ones_like(eta), eta), law, d) + eta * radius
     bound = xp.where(idle, zero[..., 0], bound)
-    return top + bound, eta, mu, weights, bound - xp.sum(weights * g, axis=-1)
+    return top + bound, eta, mu, weights, bound - total(weights * g)
 
 
 def lowest_kept(g: Array, p: Array, moved: Array) -> Array:
@@ -252,7 +264,7 @@ def _by_search(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
     weights = xp.reshape(found.weights, f.shape)
     if 0 < d.curvature1 < inf:  # then no other law costs nothing, and no price reaches it
         none = radius == 0
-        mean = top + xp.sum((uniform if p is None else p) * g, axis=-1)
+        mean = top + total((uniform if p is None else p) * g)
         value, gap = xp.where(none, mean, value), xp.where(none, xp.zeros_like(gap), gap)
         eta = xp.where(none, xp.full_like(eta, inf), eta)
         mu = xp.where(none, mean, mu)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from phiball.backends import Array, array_namespace, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, expm1_over
 from phiball.refimpl.inner.solvers import shifted
+from phiball.refimpl.numerics import total
 
 FAMILIES = ("entropic", "quadratic", "cressie_read")
 _STEPS = 200  # far above the 10 or so that are needed; bounds the loop on NaN
@@ -39,7 +40,7 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else xp.astype(p, xp.float64)
     with ignore_float_warnings():
         _, g = shifted(f, p)
-        most = largest_cost(xp.sum(xp.where(g == 0, p, xp.zeros_like(p)), axis=-1), k)
+        most = largest_cost(total(xp.where(g == 0, p, xp.zeros_like(p))), k)
         idle = (xp.min(g, axis=-1) == 0) | (radius >= most)
         tiny = float(xp.finfo(dtype).smallest_normal)
         eta, cost = _root(g, p, radius, most, k, ~idle & (radius > 0), tiny)
@@ -128,8 +129,8 @@ def _newton(
 def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
     """A first beta: the divergence is about Var g/(2 eta^2) for a large price."""
     xp = array_namespace(g)
-    mean = xp.sum(p * g, axis=-1)
-    variance = xp.sum(p * (g - mean[..., None]) ** 2, axis=-1)
+    mean = total(p * g)
+    variance = total(p * (g - mean[..., None]) ** 2)
     eta = xp.sqrt(variance / 2) / xp.sqrt(odds)
     if k == 1:
         return eta
@@ -156,16 +157,16 @@ def _at(x: Array, anchor: Array, g: Array, p: Array, k: float) -> _Point:
         log_w = xp.where(v > -0.5, xp.log1p(xp.where(active, v, zero)), xp.log(z)) / a
         turn = x[..., None] / beta * xp.where(anchor[..., None] == 0, -v / z, 1 / z) / a
     less_one = xp.where(active, xp.expm1(log_w), -xp.ones_like(g))
-    excess = xp.sum(p * less_one, axis=-1, keepdims=True)
-    total = xp.sum(p * xp.where(active, xp.exp(log_w), zero), axis=-1, keepdims=True)
-    log_total = xp.where(excess > -0.5, xp.log1p(excess), xp.log(total))
+    excess = total(p * less_one, keepdims=True)
+    whole = total(p * xp.where(active, xp.exp(log_w), zero), keepdims=True)
+    log_total = xp.where(excess > -0.5, xp.log1p(excess), xp.log(whole))
     t = log_w - log_total  # log of gamma/p
     weights = p * xp.where(active, xp.exp(t), zero)
     cost = xp.where(active, phi_of_exp(t, k), xp.full_like(t, 1 / k if k > 0 else 0.0))
-    cost = xp.sum(xp.where(p > 0, p * cost, zero), axis=-1)
+    cost = total(xp.where(p > 0, p * cost, zero))
     turn = xp.where(weights > 0, turn, zero)
-    turn = turn - xp.sum(weights * turn, axis=-1, keepdims=True)
-    slope = xp.sum(xp.where(weights > 0, weights * expm1_over(a, t) * turn, zero), axis=-1)
+    turn = turn - total(weights * turn, keepdims=True)
+    slope = total(xp.where(weights > 0, weights * expm1_over(a, t) * turn, zero))
     eta = beta[..., 0] * (abs(a) * xp.exp(a * log_total[..., 0]) if a else 1.0)
     return _Point(cost, slope, eta)
 

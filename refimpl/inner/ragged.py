@@ -10,11 +10,13 @@ from phiball.backends import (
     array_namespace,
     detach,
     device,
+    ignore_float_warnings,
     is_array_api_obj,
     kernel,
     tracks_derivatives,
 )
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.inner.half import halved, is_half, single
 from phiball.refimpl.inner.solvers import solve
 from phiball.refimpl.inner.worst_case import WorstCase, check_value, worst_case
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_eta
@@ -34,7 +36,7 @@ def worst_case_ragged(
     """Solve inner problems of different lengths, whose losses lie one after the other in a flat array.
 
     Arguments:
-    - `losses` (N,): row r is losses[offsets[r] : offsets[r + 1]].
+    - `losses` (N,): row r is losses[offsets[r] : offsets[r + 1]]; in half precision as in `worst_case`.
     - `offsets` (n + 1,): integers that increase from 0 to N, as an array of the library of the losses or as
       a list.
     - `eta`: a positive number, or an array (n,), one a row.
@@ -52,6 +54,11 @@ def worst_case_ragged(
     >>> print(solution.value.round(4), solution.weights.round(4))
     [0.75   0.8042] [0.     1.     0.     0.0833 0.9167]
     """
+    if is_half(losses):
+        solution = worst_case_ragged(
+            single(losses), offsets, single(eta), divergence, p=single(p), check=check
+        )
+        return halved(solution, losses.dtype)
     valid_divergence(divergence)
     valid_array("losses", losses)
     if losses.ndim != 1 or losses.shape[0] == 0:
@@ -65,7 +72,8 @@ def worst_case_ragged(
         check_same_array_type("p", p, losses)
         if p.shape != losses.shape:
             raise ValueError(f"p has shape {tuple(p.shape)}; expected that of losses, {tuple(losses.shape)}")
-        p = array_namespace(losses).astype(p, losses.dtype, copy=False)
+        with ignore_float_warnings():  # what overflows is no law
+            p = array_namespace(losses).astype(p, losses.dtype, copy=False)
     if tracks_derivatives(losses, eta, p):
 
         def differentiable(f: Array, eta: Array, p: Array | None) -> Solution:
@@ -77,6 +85,7 @@ def worst_case_ragged(
     value, mu, weights, gap = solve_ragged(f, offsets, eta, p, divergence)
     if check:
         check_value(value, f, divergence)
+        check_value(mu + gap, f, divergence, what="a multiplier or a gap")
     return WorstCase(value, mu, weights, gap)
 
 

@@ -1,19 +1,20 @@
 """The exact solution of the inner problem, one method a family of divergences.
 
-Everything here works on shifted losses g = f - max f <= 0 and on a centred divergence (phi >= 0),
-and returns density ratios x = gamma/p with s, the argument of phi*' at the largest loss:
-x_i = phi*'(s + g_i/eta), mu = max f - eta s. No cancellation is left in that form, whatever eta,
-the offset of the losses, or the distance of s to a pole.
+Everything here is in double precision, and works on shifted losses g = f - max f <= 0 and on a centred
+divergence (phi >= 0). A method returns density ratios x = gamma/p and drop = max f - mu, so that
+x_i = phi*'((drop + g_i)/eta). No cancellation is left in that form, whatever eta, the offset of the losses,
+or the distance to a pole.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
-from phiball.refimpl.numerics import add_up, tolerance, two_sum
-from phiball.refimpl.validation import valid_law
+from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total, two_sum
+from phiball.refimpl.validation import double_law
 
 _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 
@@ -28,29 +29,57 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, 
     Returns the fields of `WorstCase`: (value, mu, weights, gap).
     """
     xp = array_namespace(f)
-    law = p = None if p is None else xp.broadcast_to(valid_law("p", p), f.shape)
+    dtype, c = f.dtype, centred(d)
+    law = p = None if p is None else xp.broadcast_to(double_law("p", p), f.shape)
+    f, eta = to_double(f), to_double(eta)
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    c = centred(d)
     with ignore_float_warnings():
         top, g = shifted(f, p)
-        e = eta[..., None]
         if c.family == "indicator":
-            x, s = _indicator(g, e, law, c)
+            eta = xp.ones_like(eta)  # nothing depends on it, and nothing overflows if it is tiny
+            x, drop = _indicator(g, law, c)
         else:
-            x, s = _METHODS.get(c.family or "", _any_divergence)(f, g, e, p, c)
-        # A ratio of exactly 1 must stay so: eta, if it is large, charges for every rounding of it.
+            x, drop = _METHODS.get(c.family or "", _any_divergence)(f, g, eta[..., None], p, c)
+        # Where eta is so large that no ratio differs from 1 by more than rounding, all are 1, as eta would
+        # charge for rounding.
+        near = min(1.0, c.curvature1, -c.slope0, c.recession) * float(xp.finfo(f.dtype).eps)
+        even = -xp.min(g, axis=-1) < near * eta
+        x = xp.where(even[..., None], xp.ones_like(x), x)
+        drop = xp.where(even, -total(p * g), drop)
         weights = p * x
-        total = xp.sum(weights, axis=-1, keepdims=True)
-        weights = xp.where(xp.abs(total - 1) > tolerance(f), weights / total, weights)
-        # At a pole and at a finite recession, mu rounded down would make the dual infinite.
-        s = s * (1 - tolerance(f)) if c.recession < xp.inf else s
-        mu = add_up(add_up(top, -eta * s), -eta * d.slope1)
+        whole = total(weights, keepdims=True)
+        # As for a kinked phi, to which a ratio of exactly 1 matters for every eta.
+        slack = 0.0 if 0 < c.curvature1 < xp.inf else tolerance(f)
+        off = (xp.abs(whole - 1) > slack) & ~even[..., None]
+        weights = xp.where(off, weights / whole, weights)
+        if c.family == "indicator":  # which charges 1/alpha for a mu below the quantile: it is a loss, exactly
+            mu = xp.max(xp.where((g <= -drop[..., None]) & (p > 0), f, xp.full_like(f, -xp.inf)), axis=-1)
+        else:
+            mu = _multiplier(top, drop, eta, d, f.dtype)
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
         value = top + primal
         if law is not None:  # where it is zero, the loss has not been used
             value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
+        if c.family != "indicator":
+            mu = _multiplier(top, drop, eta, d, dtype)
+        value, mu, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, mu, weights, gap))
     return value, mu, weights, gap
+
+
+def _multiplier(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:
+    """mu = max f - drop - eta slope1 in a dtype, rounded upwards where the dual would not bear less.
+
+    Rounded down it may make the dual infinite where phi* has a finite domain, and huge where eta is below its
+    rounding. Elsewhere the nearest number is better: upwards costs rounding^2/eta, however large eta is.
+    """
+    xp = array_namespace(top)
+    ends = d.recession < xp.inf
+    drop = drop * (1 - tolerance(top)) if ends else drop
+    mu = (top - drop) - eta * d.slope1
+    up = cast_up(add_up(add_up(top, -drop), -eta * d.slope1), dtype)
+    fine = 64 * float(xp.finfo(dtype).eps) * xp.abs(mu) < eta
+    return up if ends else xp.where(fine, xp.astype(mu, dtype, copy=False), up)
 
 
 def shifted(f: Array, p: Array) -> tuple[Array, Array]:
@@ -66,8 +95,8 @@ def primal_shifted(g: Array, weights: Array, eta: Array, p: Array, c: Divergence
     xp = array_namespace(g)
     charged = p > 0
     x = xp.where(charged, weights / xp.where(charged, p, xp.ones_like(p)), xp.ones_like(p))
-    cost = xp.sum(xp.where(charged, p * c.phi(x), xp.zeros_like(p)), axis=-1)
-    return xp.sum(weights * g, axis=-1) - eta * cost
+    cost = total(xp.where(charged, p * c.phi(x), xp.zeros_like(p)))
+    return total(weights * g) - eta * cost
 
 
 def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Divergence) -> Array:
@@ -79,40 +108,42 @@ def dual_shifted(f: Array, top: Array, mu: Array, eta: Array, p: Array, d: Diver
     high, low = two_sum(mu, eta * d.slope1)
     s = ((f - high[..., None]) - low[..., None]) / eta[..., None]
     conj = xp.where(p > 0, p * c.conj(s), xp.zeros_like(p))
-    return (high - top) + (low + eta * xp.sum(conj, axis=-1))
+    return (high - top) + (low + eta * total(conj))
 
 
 def _entropic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
-    """Example 2: x = exp(u)/E exp(u), s = -log E exp(u), with u = g/eta."""
+    """Example 2: x = exp(u + s), s = -log E exp(u), with u = g/eta."""
     xp = array_namespace(g)
     u = g / eta
-    excess = xp.sum(p * xp.expm1(u), axis=-1)  # of E exp(u) over 1, for a large eta leaves u tiny
-    mean = xp.sum(p * xp.exp(u), axis=-1)
+    excess = total(p * xp.expm1(u))  # of E exp(u) over 1, for a large eta leaves u tiny
+    mean = total(p * xp.exp(u))
     s = -xp.where(excess > -0.5, xp.log1p(excess), xp.log(mean))
-    return xp.exp(u + s[..., None]), s
+    return xp.exp(u + s[..., None]), eta[..., 0] * s
 
 
 def _quadratic(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
     """Example 3, centred: x = (1 + (g - c)/eta)_+ with E x = 1, by Newton on the active set.
 
-    E x - 1 is convex and piecewise linear in c, so Newton's method from its left ends exactly.
+    E x - 1 is convex and piecewise linear in c, so Newton's method from its left ends exactly. c is kept as
+    its distance w from the smallest loss with weight: for a tiny eta all digits of c go to the losses.
     """
     xp = array_namespace(g)
     zero = xp.zeros_like(g)
-    at_top = xp.sum(xp.where(g == 0, p, zero), axis=-1, keepdims=True)
-    everything, nothing_else = xp.sum(p * g, axis=-1, keepdims=True), eta * (1 - 1 / at_top)
+    at_top = total(xp.where(g == 0, p, zero), keepdims=True)
+    everything, nothing_else = total(p * g, keepdims=True), eta * (1 - 1 / at_top)
     c = xp.where(everything > nothing_else, everything, nothing_else)  # both lie left of the root
+    lowest = xp.min(xp.where(g > c - eta, g, zero), axis=-1, keepdims=True)
     for _ in range(_STEPS):
-        idle = g <= c - eta
-        mass_idle = xp.sum(xp.where(idle, p, zero), axis=-1, keepdims=True)
-        mass = xp.sum(xp.where(idle, zero, p), axis=-1, keepdims=True)
-        moment = xp.sum(xp.where(idle, zero, p * g), axis=-1, keepdims=True)
-        new = (moment - eta * mass_idle) / mass
-        if not xp.any(new > c):
+        idle, h = g < lowest, g - lowest
+        mass_idle = total(xp.where(idle, p, zero), keepdims=True)
+        mass = total(xp.where(idle, zero, p), keepdims=True)
+        w = (total(xp.where(idle, zero, p * h), keepdims=True) - eta * mass_idle) / mass
+        new = xp.min(xp.where(h - w > -eta, g, zero), axis=-1, keepdims=True)
+        if not xp.any(new > lowest):
             break
-        c = xp.where(new > c, new, c)
-    x = 1 + (g - c) / eta
-    return xp.where(x > 0, x, zero), -(c / eta)[..., 0]
+        lowest = xp.where(new > lowest, new, lowest)
+    x = 1 + (h - w) / eta
+    return xp.where(idle | (x < 0), zero, x), -(lowest + w)[..., 0]
 
 
 def _cressie_read(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
@@ -132,12 +163,12 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
     assert d.parameter is not None
     a = d.parameter - 1
     xp = array_namespace(g)
-    mass = xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
+    mass = total(p, keepdims=True)  # 1, but for rounding
     if a < 0:
         u, v = g / eta, xp.ones_like(g[..., :1])
     else:
         u = (f - _lowest_active(f, eta, p, a)) / eta
-        v = mass / xp.sum(xp.where(u >= 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
+        v = mass / total(xp.where(u >= 0, p, xp.zeros_like(p)), keepdims=True)
     idle = (a * u < 0) | (p == 0)
     log_c = xp.log(xp.where(idle, xp.zeros_like(u), a * u))
 
@@ -147,18 +178,18 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
     tol = tolerance(g)
     for _ in range(_STEPS):
         log_x = log_ratio(v)
-        total = xp.sum(p * xp.exp(log_x), axis=-1, keepdims=True)
+        mean = total(p * xp.exp(log_x), keepdims=True)
         steep = xp.where(u == 0, xp.zeros_like(u), (1 - a) * (log_x - xp.log(v)))
-        slope = xp.sum(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), axis=-1, keepdims=True)
-        new = v + (mass - total) / slope
+        slope = total(xp.where(idle, xp.zeros_like(u), p * xp.exp(steep)), keepdims=True)
+        new = v + (mass - mean) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
         # The sum is as good as its rounding allows, or the step is: what a flat slope magnifies is rounding.
-        met = (xp.abs(mass - total) <= 2 * tol) | (xp.abs(new - v) <= tol * v)
+        met = (xp.abs(mass - mean) <= 2 * tol) | (xp.abs(new - v) <= tol * v)
         v = new
         if xp.all(met):
             break
     log_x = log_ratio(v)
-    return xp.exp(log_x), xp.expm1(a * xp.max(log_x, axis=-1)) / a
+    return xp.exp(log_x), eta[..., 0] * (xp.expm1(a * xp.max(log_x, axis=-1)) / a)
 
 
 def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
@@ -171,8 +202,8 @@ def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
         middle = (low + high) // 2
         above = f - xp.take_along_axis(ranked, middle, axis=-1)
         above = xp.where((above > 0) & (p > 0), above, xp.zeros_like(above))
-        total = xp.sum(p * (a * above / eta) ** (1 / a), axis=-1, keepdims=True)
-        low, high = xp.where(total < 1, middle, low), xp.where(total < 1, high, middle)
+        has = total(p * (a * above / eta) ** (1 / a), keepdims=True) < 1
+        low, high = xp.where(has, middle, low), xp.where(has, high, middle)
     return xp.take_along_axis(ranked, low, axis=-1)
 
 
@@ -185,7 +216,7 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
     a = d.parameter - 1
     xp = array_namespace(g)
     u = g / eta
-    highest = 1 / xp.sum(xp.where(g == 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
+    highest = 1 / total(xp.where(g == 0, p, xp.zeros_like(p)), keepdims=True)
 
     def ratio(X: Array) -> tuple[Array, Array]:
         z = a * u * X**-a
@@ -193,21 +224,29 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         power = xp.exp(xp.log1p(xp.where(active, z, xp.zeros_like(z))) / a)
         return xp.where(active, X * power, 0.0), xp.where(active, power / (1 + z), 0.0)
 
-    X, mass = xp.ones_like(highest), xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
+    X = low = xp.ones_like(highest)
+    mass = total(p, keepdims=True)  # 1, but for rounding
     tol = tolerance(g)
     for _ in range(_STEPS):
         x, slope = ratio(X)
-        total = xp.sum(p * x, axis=-1, keepdims=True)
-        new = X + (mass - total) / xp.sum(p * slope, axis=-1, keepdims=True)
-        new = xp.where(new < highest, new, highest)
-        met = (xp.abs(mass - total) <= 2 * tol) | (xp.abs(new - X) <= tol * X)
+        mean = total(p * x, keepdims=True)
+        new = X + (mass - mean) / total(p * slope, keepdims=True)
+        # From far to the right, a step of its length is all rounding.
+        low = xp.where(mean <= mass, X, low)
+        new = xp.where(new > low, xp.where(new < highest, new, highest), xp.sqrt(low) * xp.sqrt(X))
+        met = (xp.abs(mass - mean) <= 2 * tol) | (xp.abs(new - X) <= tol * X)
         X = new
         if xp.all(met):
             break
-    return ratio(X)[0], (xp.expm1(a * xp.log(X)) / a)[..., 0]
+    x, _ = ratio(X)
+    # Newton's last step is taken in x, by phi*'' = x^(2-k): where the top has hardly any mass, neighbouring
+    # numbers X leave masses that differ by more than rounding.
+    bend = x ** (1 - a)
+    x = x + bend * ((mass - total(p * x, keepdims=True)) / total(p * bend, keepdims=True))
+    return xp.where(x > 0, x, xp.zeros_like(x)), (eta * (xp.expm1(a * xp.log(X)) / a))[..., 0]
 
 
-def _indicator(g: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
+def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on g = q.
 
     Under the uniform law masses are counts and alpha m is kept in two parts, so that nothing is
@@ -225,14 +264,21 @@ def _indicator(g: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Ar
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
     # The quantile: the first ranked loss where the mass reaches alpha, or the last if rounding forbids it.
-    reached = mass >= full * (1 - tolerance(g))
-    q = xp.max(xp.where(reached, ranked, xp.min(g, axis=-1, keepdims=True)), axis=-1, keepdims=True)
+    least, slack = xp.min(g, axis=-1, keepdims=True), full * tolerance(g)
+    q = xp.max(xp.where(mass >= full - slack, ranked, least), axis=-1, keepdims=True)
     zero = xp.zeros_like(g)
-    above = xp.sum(xp.where(g > q, p, zero), axis=-1, keepdims=True)
-    tied = xp.sum(xp.where(g == q, p, zero), axis=-1, keepdims=True)
+    for _ in range(_STEPS):  # a running sum of many masses may be a few losses off
+        above = total(xp.where(g > q, p, zero), keepdims=True)
+        tied = total(xp.where(g == q, p, zero), keepdims=True)
+        up, down = above > full + slack, (above + tied < full - slack) & (q > least)
+        if not xp.any(up | down):
+            break
+        higher = xp.min(xp.where(g > q, g, zero), axis=-1, keepdims=True)
+        lower = xp.max(xp.where(g < q, g, least), axis=-1, keepdims=True)
+        q = xp.where(up, higher, xp.where(down, lower, q))
     share = xp.clip(((full - above) + rest) / tied, 0.0, 1.0)
     x = xp.where(g > q, xp.ones_like(g), xp.where(g == q, share, zero)) / d.parameter
-    return x, -(q / eta)[..., 0]
+    return x, -q[..., 0]
 
 
 def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
@@ -241,13 +287,13 @@ def _kinked(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Ar
     width = eta * (1 - d.slope0)  # 2 eta for the absolute value, eta for the hinge
     zero = xp.zeros_like(g)
     kept = g > -width
-    left = xp.sum(xp.where(kept, zero, p), axis=-1, keepdims=True)
-    at_top = xp.sum(xp.where(g == 0, p, zero), axis=-1, keepdims=True)
+    left = total(xp.where(kept, zero, p), keepdims=True)
+    at_top = total(xp.where(g == 0, p, zero), keepdims=True)
     x = xp.where(kept, xp.ones_like(g), zero) + xp.where(g == 0, left / at_top, zero)
     # mu may lie anywhere in [max f - eta, max(max f - eta, min f - eta slope0)]. The middle of
     # f, or its minimum for the hinge, keeps off the end of the domain of phi* where it can.
     low = xp.min(g, axis=-1) / (1 - d.slope0)
-    return x, xp.where(-low < eta[..., 0], -low / eta[..., 0], xp.ones_like(low))
+    return x, xp.where(-low < eta[..., 0], -low, eta[..., 0])
 
 
 def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Array, Array]:
@@ -259,11 +305,11 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
     xp = array_namespace(g)
     u = g / eta
     tol = tolerance(g)
-    mass = xp.sum(p, axis=-1, keepdims=True)  # 1, but for rounding
+    mass = total(p, keepdims=True)  # 1, but for rounding
 
     def density(s: Array) -> tuple[Array, Array]:
         x = d.dconj(s + u)
-        return x, xp.sum(xp.where(p > 0, p * x, xp.zeros_like(x)), axis=-1, keepdims=True)
+        return x, total(xp.where(p > 0, p * x, xp.zeros_like(x)), keepdims=True)
 
     low = xp.zeros_like(u[..., :1])
     high = -xp.min(u, axis=-1, keepdims=True)  # the bracket of the corrected Algorithm 2
@@ -272,30 +318,30 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
         high = xp.where(high > d.recession, xp.full_like(high, d.recession), high)
     s = low
     for _ in range(4 * _STEPS):
-        _, total = density(s)
-        low = xp.where(total <= mass, s, low)
-        high = xp.where(total >= mass, s, high)
-        bend = xp.sum(xp.where(p > 0, p * d.d2conj(s + u), xp.zeros_like(u)), axis=-1, keepdims=True)
-        new = s + (mass - total) / bend
+        _, mean = density(s)
+        low = xp.where(mean <= mass, s, low)
+        high = xp.where(mean >= mass, s, high)
+        bend = total(xp.where(p > 0, p * d.d2conj(s + u), xp.zeros_like(u)), keepdims=True)
+        new = s + (mass - mean) / bend
         middle = low + (high - low) / 2
         inside = (new > low) & (new < high)
         new = xp.where(inside, new, middle)
-        met = xp.abs(total - mass) <= 2 * tol
+        met = xp.abs(mean - mass) <= 2 * tol
         stuck = (middle <= low) | (middle >= high)
         if xp.all(met | stuck):
             break
         s = xp.where(met, s, new)
-    x, total = density(s)
-    x_low, total_low = density(low)
-    x_high, total_high = density(high)
-    # Kink: total_low < 1 < total_high at neighbouring s. Mix, unless the upper end is infinite.
-    share = (mass - total_low) / (total_high - total_low)
+    x, mean = density(s)
+    x_low, mean_low = density(low)
+    x_high, mean_high = density(high)
+    # Kink: mean_low < 1 < mean_high at neighbouring s. Mix, unless the upper end is infinite.
+    share = (mass - mean_low) / (mean_high - mean_low)
     mixed = x_low + share * (x_high - x_low)
-    at_top = xp.sum(xp.where(g == 0, p, xp.zeros_like(p)), axis=-1, keepdims=True)
-    atom = x_low + xp.where(g == 0, (mass - total_low) / at_top, xp.zeros_like(g))
-    jump = xp.where((total_high >= mass) & (total_high < xp.inf), mixed, atom)
-    met = xp.abs(total - mass) <= 2 * tol
-    return xp.where(met, x, jump), xp.where(met, s, low)[..., 0]
+    at_top = total(xp.where(g == 0, p, xp.zeros_like(p)), keepdims=True)
+    atom = x_low + xp.where(g == 0, (mass - mean_low) / at_top, xp.zeros_like(g))
+    jump = xp.where((mean_high >= mass) & (mean_high < xp.inf), mixed, atom)
+    met = xp.abs(mean - mass) <= 2 * tol
+    return xp.where(met, x, jump), (eta * xp.where(met, s, low))[..., 0]
 
 
 _METHODS = {

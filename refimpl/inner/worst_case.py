@@ -17,6 +17,7 @@ from phiball.backends import (
     Array,
     array_namespace,
     detach,
+    device,
     differentiable_solve,
     ignore_float_warnings,
     kernel_memory,
@@ -24,8 +25,9 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.derivatives import Solved, Triple
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
+from phiball.refimpl.inner.half import halved, is_half, single
 from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
-from phiball.refimpl.numerics import add_up, tolerance
+from phiball.refimpl.numerics import add_up, to_double, tolerance, total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     broadcasts,
@@ -36,6 +38,7 @@ from phiball.refimpl.validation import (
     valid_eta,
     valid_finite,
     valid_losses,
+    valid_number,
     valid_p,
 )
 
@@ -50,6 +53,11 @@ class WorstCase:
     - `gap` (...): the dual value at `mu` minus the primal value at `weights`. By weak duality R(f) lies
       between the two, whoever computed them; `dual_value` and `primal_value` recompute both. The gap is of
       the size of rounding in the dtype of the losses, and may be negative by that much.
+
+    Everything is computed in double precision, and rounded to the dtype of the losses at the end. The value
+    is within abs(gap) + 8 eps (8 + log2 m) scale of R(f), for every length, memory order and stride of the
+    arrays. eps is that of the dtype, scale the largest abs f where p > 0, times 1 + abs(k) for
+    `cressie_read(k)`: see `phiball.refimpl.numerics.rounding`.
     """
 
     value: Array
@@ -73,7 +81,8 @@ def worst_case(
     = \min_\mu \mu + \eta \sum_i p_i \phi^*((f_i - \mu) / \eta)$$
 
     Arguments:
-    - `losses` (..., m): f, float32 or float64, of any supported library.
+    - `losses` (..., m): f, floating-point numbers of any supported library. Those in half precision (float16,
+      bfloat16) are solved in float32, and the result is rounded to their dtype.
     - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
     - `divergence`: phi, for example `ENTROPIC`.
     - `p`: the reference law, which broadcasts to losses.shape; uniform by default. Where p_i = 0,
@@ -81,7 +90,8 @@ def worst_case(
     - `check`: False skips the test for NaN and infinities in the losses.
 
     Returns `value` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap, dual value minus primal
-    value, certifies the solution.
+    value, certifies the solution. In half precision it is that of float32, and adds by how much the value was
+    rounded; the weights sum to one up to rounding, and mu may overflow where eta is large.
 
     The result is exact to rounding for eta from far below to far above the range of the losses, and for
     losses with a large offset. Where phi is kinked and the maximiser is not unique, it is one of them. For
@@ -112,6 +122,9 @@ def worst_case(
     >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
     [0.     0.0833 0.9167] True
     """
+    if is_half(losses):
+        solution = worst_case(single(losses), single(eta), divergence, p=single(p), check=check)
+        return halved(solution, losses.dtype)
     if tracks_derivatives(losses, eta, p):
         return WorstCase(*differentiable_solve(_Rule, (divergence, check), losses, eta, p))
     return WorstCase(*_solve(losses, eta, divergence, p, check=check))
@@ -130,10 +143,12 @@ def _solve(
     eta = valid_eta(eta, f)
     if p is not None:
         check_p(p, f)
-        p = array_namespace(f).astype(p, f.dtype, copy=False)
+        with ignore_float_warnings():  # what overflows is no law
+            p = array_namespace(f).astype(p, f.dtype, copy=False)
     value, mu, weights, gap = solve(f, eta, p, divergence)
     if check:
         check_value(value, f, divergence)
+        check_value(mu + gap, f, divergence, what="a multiplier or a gap")
     return back(value), back(mu), back(weights), back(gap)
 
 
@@ -141,14 +156,17 @@ def _same(x: Array) -> Array:
     return x
 
 
-def check_value(value: Array, losses: Array, divergence: Divergence, setting: str = "eta") -> None:
+def check_value(
+    value: Array, losses: Array, divergence: Divergence, setting: str = "eta", what: str = "a value"
+) -> None:
     """Raise unless the values are finite; a loss that is not leaves a value that is not."""
     xp = array_namespace(value)
     if not xp.all(xp.isfinite(value)):
         valid_finite("losses", losses)
         raise ValueError(
-            f"losses, {setting} and {divergence.name} give a value that is not finite in {losses.dtype}; "
-            "expected losses whose range it holds, and a divergence without fault (check_divergence)"
+            f"losses, {setting} and {divergence.name} give {what} that is not finite in {losses.dtype}; "
+            f"expected losses whose range it holds, over {setting} too, and a divergence without fault "
+            "(check_divergence)"
         )
 
 
@@ -217,9 +235,8 @@ def bisection(
     0.75
     """
     _refuse_derivatives("bisection", losses, eta, p)
-    eta, p = _problem(losses, eta, divergence, p)
-    f = detach(losses)
-    valid_finite("losses", f)
+    f, eta, p = _problem(losses, eta, divergence, p)
+    p = array_namespace(f).astype(p, f.dtype, copy=False)
     if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
         raise ValueError(f"tol is {tol!r}; expected a positive number")
     if not 0 < divergence.curvature1 < float("inf"):
@@ -228,8 +245,6 @@ def bisection(
             "smooth conjugate; use worst_case, which solves it exactly"
         )
     xp = array_namespace(f)
-    m = f.shape[-1]
-    p = xp.full_like(f, 1 / m) if p is None else p
     c = centred(divergence)
     with ignore_float_warnings():
         top, g = shifted(f, p)
@@ -241,9 +256,9 @@ def bisection(
         while True:
             s = low + (high - low) / 2
             x = p * xp.where(p > 0, c.dconj(s[..., None] + u), xp.zeros_like(u))
-            total = xp.sum(x, axis=-1)
+            mass = total(x)
             mu = add_up(add_up(top, -eta * s), -eta * divergence.slope1)
-            weights = x / total[..., None]
+            weights = x / mass[..., None]
             dual = dual_shifted(f, top, mu, eta, p, divergence)
             gap = dual - primal_shifted(g, weights, eta, p, c)
             met = gap <= tol
@@ -258,8 +273,8 @@ def bisection(
                     "solves the problem to rounding"
                 )
             # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
-            low = xp.where(met | (total <= 1), s, low)
-            high = xp.where(met | (total > 1), s, high)
+            low = xp.where(met | (mass <= 1), s, low)
+            high = xp.where(met | ~(mass <= 1), s, high)  # NaN moves it too, and the search ends
 
 
 def dual_value(
@@ -276,7 +291,7 @@ def dual_value(
     - The others are those of `worst_case`.
 
     Returns an array of shape losses.shape[:-1]. It is infinite where (f_i - mu)/eta exceeds the recession of
-    phi. It carries no gradient, and an argument that requires one is refused.
+    phi, or the range of the dtype. It carries no gradient, and an argument that requires one is refused.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -284,10 +299,10 @@ def dual_value(
     0.75
     """
     _refuse_derivatives("dual_value", losses, mu, eta, p)
-    eta, p = _problem(losses, eta, divergence, p)
-    f = detach(losses)
-    xp = array_namespace(f)
+    f, eta, p = _problem(losses, eta, divergence, p)
+    xp, dtype = array_namespace(f), f.dtype
     if isinstance(mu, (int, float)):
+        valid_number("mu", mu)
         mu = xp.full_like(eta, mu)
     valid_array("mu", mu)
     check_same_array_type("mu", mu, f)
@@ -295,11 +310,13 @@ def dual_value(
         raise ValueError(
             f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
         )
-    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    mu = xp.broadcast_to(xp.astype(detach(mu), f.dtype, copy=False), eta.shape)
+    valid_finite("mu", mu)
+    f, eta, mu = to_double(f), to_double(eta), xp.broadcast_to(to_double(detach(mu)), eta.shape)
     with ignore_float_warnings():
         top, _ = shifted(f, p)
-        return top + dual_shifted(f, top, mu, eta, p, divergence)
+        value = top + dual_shifted(f, top, mu, eta, p, divergence)
+        value = xp.where(xp.abs(value) < xp.inf, value, xp.full_like(value, xp.inf))
+        return xp.astype(value, dtype, copy=False)
 
 
 def primal_value(
@@ -324,9 +341,8 @@ def primal_value(
     0.75
     """
     _refuse_derivatives("primal_value", losses, weights, eta, p)
-    eta, p = _problem(losses, eta, divergence, p)
-    f = detach(losses)
-    xp = array_namespace(f)
+    f, eta, p = _problem(losses, eta, divergence, p)
+    xp, dtype = array_namespace(f), f.dtype
     valid_array("weights", weights)
     check_same_array_type("weights", weights, f)
     if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
@@ -334,29 +350,37 @@ def primal_value(
             f"weights has shape {tuple(weights.shape)}; expected one that broadcasts to losses.shape = "
             f"{tuple(f.shape)} and has the same last axis"
         )
-    weights = xp.broadcast_to(xp.astype(detach(weights), f.dtype, copy=False), f.shape)
+    slack = 2 * tolerance(weights)
+    weights = xp.broadcast_to(to_double(detach(weights)), f.shape)
     if not xp.all(weights >= 0):
         raise ValueError("weights contains a negative number or NaN; expected probabilities")
-    total = xp.sum(weights, axis=-1)
-    if not xp.all(xp.abs(total - 1) <= tolerance(f) ** 0.5):
-        raise ValueError(f"weights sums to {float(xp.min(total))!r} or more; expected 1 a row")
-    p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    whole = total(weights)
+    if not xp.all(xp.abs(whole - 1) <= tolerance(f) ** 0.5):
+        raise ValueError(f"weights sums to {float(xp.min(whole))!r} or more; expected 1 a row")
+    f, eta = to_double(f), to_double(eta)
+    if divergence.family == "indicator":  # by the rounding of their dtype weights may lie above its end
+        end = p / divergence.parameter
+        weights = xp.where((weights > end) & (weights <= end * (1 + slack)), end, weights)
     with ignore_float_warnings():
         top, g = shifted(f, p)
         value = top + primal_shifted(g, weights, eta, p, centred(divergence))
-    outside = xp.any((p == 0) & (weights > 0), axis=-1)
-    return xp.where(outside, xp.full_like(value, -xp.inf), value)
+        outside = xp.any((p == 0) & (weights > 0), axis=-1)
+        value = xp.where(outside | ~(value > -xp.inf), xp.full_like(value, -xp.inf), value)
+        return xp.astype(value, dtype, copy=False)
 
 
 def _problem(
-    f: Array, eta: float | Array, divergence: Divergence, p: Array | None
-) -> tuple[Array, Array | None]:
-    """eta and p as arrays of the right shape, after the checks that the four functions share."""
+    losses: Array, eta: float | Array, divergence: Divergence, p: Array | None
+) -> tuple[Array, Array, Array]:
+    """(f, eta, p) as arrays of the right shape, p in double precision, after the checks that three share."""
     valid_divergence(divergence)
-    valid_losses(f)
-    p = None if p is None else detach(p)
-    eta = detach(eta)
-    return valid_eta(eta, f), valid_p(p, f)
+    valid_losses(losses)
+    f = detach(losses)
+    eta, p = valid_eta(detach(eta), f), valid_p(None if p is None else detach(p), f)
+    valid_finite("losses", f)
+    xp = array_namespace(f)
+    uniform = xp.full(f.shape, 1 / f.shape[-1], dtype=xp.float64, device=device(f)) if p is None else p
+    return f, eta, uniform
 
 
 def _refuse_derivatives(name: str, *arrays: float | Array | None) -> None:

@@ -8,7 +8,7 @@ which loses that property at the border of the domain (see `Ball.clip`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, lgamma, log, prod
+from math import exp, inf, isnan, lgamma, log, prod
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
@@ -191,7 +191,10 @@ class Ball:
                 sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)
             bound = self.radius * largest(sizes)
         if not bound <= float(xp.finfo(s.dtype).max):
-            raise ValueError(f"radius times s overflows {s.dtype}; expected a smaller s")
+            raise ValueError(
+                f"radius times s overflows {s.dtype}, with entries of s up to {top:g}; expected a smaller s, "
+                "which for a risk is a larger eta"
+            )
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
         """The norm of each v.
@@ -337,6 +340,10 @@ class Ball:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
+        top = largest(s)
+        if isnan(top):
+            raise ValueError("s contains nan; expected finite numbers")
+        self.check_reach(detach(s), top, event_ndim=event_ndim)
         v = self.radius * xp.astype(v, xp.float64, copy=False)
         return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
 

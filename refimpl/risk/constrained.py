@@ -9,8 +9,9 @@ from phiball.refimpl.inner.budget import spend
 from phiball.refimpl.inner.constrained import solve_constrained
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.laws.norms import length
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import influence_variance
+from phiball.refimpl.risk.robust_risk import standard_error
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, indices, tiles, valid_data, valid_sampling
 from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import valid_count, valid_finite, valid_number
@@ -108,5 +109,5 @@ def constrained_risk(
         value = value + xp.mean(xp.sum(xp.reshape(weights, (N, n)) * (losses - fixed), axis=-1))
     eta = xp.broadcast_to(eta, (N,))
     mu = worst_case(fixed, eta, c).mu
-    variance = influence_variance(fixed, mu, eta, c)
-    return ConstrainedRisk(value, eta, xp.mean(gap), xp.sqrt(xp.sum(variance)) / N)
+    errors = standard_error(fixed, mu, eta, c)
+    return ConstrainedRisk(value, eta, xp.mean(gap), length(errors, 2) / N)

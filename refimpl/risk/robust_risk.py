@@ -14,6 +14,8 @@ from phiball.backends import Array, Rng, array_namespace, detach, device, ignore
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.laws.norms import length
+from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import normalised
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
@@ -147,16 +149,16 @@ def robust_risk(
             parts.append(_row_statistics(f, e, c, log_w))
         else:
             parts.append(_row_statistics(f + e[:, None] * log_w, e, c, None))
-    values, missing, variance, heaviest = (xp.concat(list(column)) for column in zip(*parts, strict=True))
+    values, missing, errors, heaviest = (xp.concat(list(column)) for column in zip(*parts, strict=True))
     N = z.shape[0]
     fixed = detach(values)
-    over_z = xp.var(fixed, correction=1.0) if N > 1 else xp.full_like(fixed[0], xp.inf)
+    over_z = _standard_error(fixed) if N > 1 else xp.full_like(fixed[0], xp.inf)
     return Estimate(
         value=xp.mean(values),
         values=values,
         bias=xp.mean(missing),
-        stderr=xp.sqrt(xp.sum(variance)) / N,
-        population_stderr=xp.sqrt(over_z / N),
+        stderr=length(errors, 2) / N,
+        population_stderr=over_z,
         lower_bound=how.self_normalised or bool(xp.mean(heaviest) > _HEAVY),
     )
 
@@ -164,7 +166,7 @@ def robust_risk(
 def _row_statistics(
     f: Array, eta: Array, c: Divergence, log_p: Array | None
 ) -> tuple[Array, Array, Array, Array]:
-    """Of each row: the value, how much it is low, its variance, and the largest weight.
+    """Of each row: the value, how much it is low, its standard error, and the largest weight.
 
     The points of a row have reference weights proportional to exp(log_p); None makes them equal.
     """
@@ -181,23 +183,32 @@ def _row_statistics(
     missing = detach(out.value) - (h * first + (n - h) * second) / n
     if log_p is None:
         missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative by rounding alone
-    variance = influence_variance(fixed, detach(out.mu), eta, c, law(slice(n)))
-    return out.value, missing, variance, xp.max(detach(out.weights), axis=-1)
+    error = standard_error(fixed, detach(out.mu), eta, c, law(slice(n)))
+    return out.value, missing, error, xp.max(detach(out.weights), axis=-1)
 
 
-def influence_variance(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:
-    """The variance of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis, for a centred phi.
+def standard_error(f: Array, mu: Array, eta: Array, c: Divergence, p: Array | None = None) -> Array:
+    """That of sum_i p_i eta phi*((f_i - mu)/eta) along the last axis, for a centred phi.
 
     p holds the weights of independent points, with sum one; None means 1/n.
     """
     xp = array_namespace(f)
     n = f.shape[-1]
+    if c.family == "indicator":
+        eta = xp.ones_like(eta)  # nothing depends on it, and nothing overflows if it is tiny
     with ignore_float_warnings():
         v = eta[..., None] * c.conj((f - mu[..., None]) / eta[..., None])
         if p is None:
-            return xp.var(v, axis=-1, correction=1.0) / n
+            return _standard_error(v)
         off = p * (v - xp.sum(p * v, axis=-1, keepdims=True))
-        return xp.sum(off * off, axis=-1) * (n / (n - 1))
+        return length(off, 2) * (n / (n - 1)) ** 0.5
+
+
+def _standard_error(v: Array) -> Array:
+    """That of the mean of v (..., n), without overflow."""
+    n = v.shape[-1]
+    off = v / 2 - total(v / n, keepdims=True) / 2
+    return length(off, 2) * (2 / (n * (n - 1)) ** 0.5)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import TypeVar
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
+from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.refimpl.inner.half import single
 from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
 
@@ -59,10 +60,8 @@ def evaluate(loss: Loss, x: Array, i: Array, *, half: bool = False) -> Array:
         if _takes_two(loss):
             raise
         raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
-    if half and is_array_api_obj(f):
-        xp = array_namespace(f)
-        if f.dtype not in (xp.float32, xp.float64) and xp.isdtype(f.dtype, "real floating"):
-            f = xp.astype(f, xp.float32)
+    if half:
+        f = single(f)
     valid_array("loss(x, i)", f)
     check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, prod
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
@@ -77,7 +77,8 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
     d, event_ndim = prod(g.shape[1:]), g.ndim - 1
     if divergence.family == "entropic" and ball.norm in (1, 2, inf):
         scale = xp.reshape(eta, (-1, *[1] * event_ndim))
-        return eta * ball.log_mgf(g / scale, event_ndim=event_ndim)
+        with ignore_float_warnings():
+            return eta * ball.log_mgf(g / scale, event_ndim=event_ndim)
     if ball.norm == 2 or d == 1:
         return _one_dimensional(g, ball, eta, divergence)
     quadratic = centred(divergence) == cressie_read(2)

@@ -88,6 +88,9 @@ class RegularizedLoss:
     exact for first derivatives. Second derivatives are those of the losses under fixed weights: the Hessian
     without the term of the weights that move with the losses. For the whole, call `worst_case` on the losses.
 
+    Losses in half precision are solved in float32, and gradients come in the dtype of the parameters. The
+    value stays in float32: scaled by 65536, as gradient scalers begin, its gradient would overflow float16.
+
     The mode and the parameters of the model and the data stay as they are, and nothing is clamped. Without
     torch, `gradient` does the same from a gradient function. A `Tilted` proposal calls the loss once more, at
     the data points, and differentiates it there. If the library of x cannot do so, pass a function

@@ -82,6 +82,36 @@ def test_a_damaged_file_is_replaced(
     assert len(list(file.parent.iterdir())) == 1
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no owners of files")
+@pytest.mark.parametrize("how", ["of another user", "all may write to it"])
+def test_what_another_user_can_have_written_is_not_loaded(
+    how: str,
+    load: Callable[[], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is unpickled, which would run what it says."""
+    assert load()(1.5) == 3.0
+    (file,) = (tmp_path / "cache").rglob("*.kernel")
+    if how == "of another user":
+        fstat = os.fstat
+
+        def of_another(descriptor: int) -> Any:
+            status = list(fstat(descriptor))
+            status[4] = 123456789  # st_uid
+            return os.stat_result(status)
+
+        monkeypatch.setattr(compilation.os, "fstat", of_another)
+    else:
+        file.chmod(0o666)
+    monkeypatch.setattr(compilation.pickle, "loads", lambda body: pytest.fail("it was unpickled"))
+    with caplog.at_level(logging.WARNING, logger="phiball"):
+        assert load()(1.5) == 3.0
+    assert f"{file} is of another user; it is compiled again" in caplog.messages
+    monkeypatch.undo()
+
+
 def test_a_changed_source_is_noticed(load: Callable[[], Any], tmp_path: Path) -> None:
     """And what was made from the old one is dropped."""
     assert load()(1.5) == 3.0
@@ -185,4 +215,10 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 @pytest.mark.parametrize("wait", [0.1, 1.5])
 def test_a_fork_while_another_thread_imports_or_compiles(wait: float, tmp_path: Path) -> None:
     run = _run(SOLVE + FORK.replace("{wait}", str(wait)), **{**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)})
+    assert run.returncode == 0, run.stderr
+
+
+def test_kernels_run_where_nothing_is_compiled() -> None:
+    """NUMBA_DISABLE_JIT is for debuggers, and for measuring which lines of the kernels run."""
+    run = _run(SOLVE + "solve()", **{**os.environ, "NUMBA_DISABLE_JIT": "1"})
     assert run.returncode == 0, run.stderr

@@ -27,7 +27,6 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Divergence,
-    cressie_read,
     dual_value,
     primal_value,
     worst_case,
@@ -65,15 +64,15 @@ def assert_same(f: Any, eta: Any, d: Divergence) -> None:
 
 @names
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("m", [1, 2, 7, 8, 16, 17, 33, 128, 1000, 5000])
-@pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 1e6])
-def test_kernel_equals_reference(d: Divergence, dtype: Any, m: int, scale: float) -> None:
-    rng = np.random.default_rng([m, int(1e6 * scale)])
-    f = rng.exponential(size=(5, m)).astype(dtype)
-    f[1] = np.round(2 * f[1])  # ties
-    f[2] = f[2, 0]  # constant
-    f[3] += 1000
-    assert_same(f, scale, d)
+def test_kernel_equals_reference(d: Divergence, dtype: Any) -> None:
+    for m in (1, 2, 7, 8, 16, 17, 33, 128, 1000, 5000):
+        for scale in (1e-6, 0.1, 1.0, 1e6):
+            rng = np.random.default_rng([m, int(1e6 * scale)])
+            f = rng.exponential(size=(5, m)).astype(dtype)
+            f[1] = np.round(2 * f[1])  # ties
+            f[2] = f[2, 0]  # constant
+            f[3] += 1000
+            assert_same(f, scale, d)
 
 
 @names
@@ -121,7 +120,6 @@ def test_declines_what_it_does_not_cover() -> None:
     p = np.full((2, 3), 1 / 3)
     assert numba_solve.solve(f, eta, p, ENTROPIC) is NotImplemented
     assert numba_solve.solve(f, eta, None, HINGE) is NotImplemented
-    assert numba_solve.solve(f, eta, None, cressie_read(1.7)) is NotImplemented
     assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented
 
 

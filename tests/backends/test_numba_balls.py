@@ -112,6 +112,8 @@ ELEMENTARY: dict[str, tuple[Callable[[float], float], Callable[[Any], Any], Any]
     "log": (elementary.log_normal, mp.log, lambda g: np.exp(g.uniform(-700, 700, 300))),
     "log near 1": (elementary.log_normal, mp.log, lambda g: 1 + g.normal(size=300) / 2 ** g.integers(2, 52)),
     "log1p": (elementary.log1p_above, mp.log1p, lambda g: -(10 ** g.uniform(-300, -1e-3, 300))),
+    "log1p below 0": (elementary.log1p_negative, mp.log1p, lambda g: -(10 ** g.uniform(-300, -1e-3, 300))),
+    "log1p near -1/2": (elementary.log1p_negative, mp.log1p, lambda g: g.uniform(-0.6, -0.1, 300)),
     "log1p above 0": (elementary.log1p_above, mp.log1p, lambda g: 10 ** g.uniform(-300, 300, 300)),
     "sinhc": (
         lambda a: elementary.log_sinhc(a, decay(a)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 from phiball.backends import BACKENDS, Array, library, to_numpy, use
 
 PLACES = (*BACKENDS, "torch:cuda")
-DTYPES = ("float64", "float32")
-CASES = {"arrays": [f"{place}-{dtype}" for place in PLACES for dtype in DTYPES], "doubles": PLACES}
-"""What the fixtures of these names run a test on."""
-FAST_CASES = {"arrays": ["numba-float64"], "doubles": ["numba"]}
+DEVICES = ("cupy", "torch:cuda")
+"""The places that need a GPU."""
+DTYPES = {"arrays": ("float64", "float32"), "doubles": ("float64",)}
+"""What the fixtures of these names run a test on, at every place."""
+FAST_PLACES, FAST_DTYPES = ("numba",), ("float64",)
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,13 @@ class Arrays:
 NUMPY = Arrays("numpy", np, np.float64, float(np.finfo(float).eps))
 
 
+@cache
 def missing(place: str) -> str | None:
     """Why the tests cannot run at `place`; None if they can."""
     name, _, device = place.partition(":")
     library = {"strict": "array_api_strict"}.get(name, name)
     if find_spec(library) is None:
-        return f"{name}: not installed"
+        return "not installed"
     if name == "cupy":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # CuPy warns on import where it finds no CUDA
@@ -58,19 +61,17 @@ def missing(place: str) -> str | None:
         try:
             cupy.cuda.runtime.getDeviceCount()
         except cupy.cuda.runtime.CUDARuntimeError:
-            return "cupy: no CUDA device"
+            return "no CUDA device"
     if device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            return "torch: no CUDA device"
+            return "no CUDA device"
     return None
 
 
-def _activated(place: str, dtype: str) -> Iterator[Arrays]:
-    reason = missing(place)
-    if reason:
-        pytest.skip(reason)
+def _activated(case: str) -> Iterator[Arrays]:
+    place, _, dtype = case.partition("-")
     name, _, device = place.partition(":")
     with use(name) as backend:
         xp = backend.namespace
@@ -81,14 +82,13 @@ def _activated(place: str, dtype: str) -> Iterator[Arrays]:
 @pytest.fixture
 def arrays(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     """An active backend, with its arrays in one precision."""
-    place, _, dtype = request.param.partition("-")
-    yield from _activated(place, dtype)
+    yield from _activated(request.param)
 
 
 @pytest.fixture
 def doubles(request: pytest.FixtureRequest) -> Iterator[Arrays]:
     """An active backend, with its arrays in double precision."""
-    yield from _activated(request.param, "float64")
+    yield from _activated(request.param)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from phiball.refimpl import (
     QUADRATIC,
     Divergence,
     bisection,
+    constrained_worst_case,
     cressie_read,
     dual_value,
     indicator,
@@ -107,9 +108,17 @@ def test_one_bad_eta_of_many(bad: float, arrays: Arrays) -> None:
         assert str(abs(bad)).rstrip("0") in str(error.value)
 
 
+def test_subnormal_eta(arrays: Arrays) -> None:
+    """As a number and in an array: it would leave weights that sum to 0."""
+    f, eta = arrays.asarray([[3.0] * 4]), 1e-40 if arrays.eps > 1e-10 else 2e-311
+    for call in (*each(f, eta), *each(f, arrays.asarray([eta]))):
+        with pytest.raises(ValueError, match=r"eta is .*; expected .* within the range of .*float.*, .* to "):
+            call()
+
+
 def test_eta_beyond_the_precision() -> None:
     f = np.array([0.0, 1.0], dtype=np.float32)
-    for eta in (1e-60, 1e60):
+    for eta in (1e-60, 1e-40, 1e60):
         with (
             np.errstate(over="ignore"),
             pytest.raises(
@@ -301,3 +310,28 @@ def test_law_of_single_precision_is_taken_and_rescaled() -> None:
     out = worst_case(np.array([0.0, 0.5, 1.0]), 1.0, ENTROPIC, p=p)
     assert abs(np.sum(out.weights) - 1) <= 1e-15
     assert abs(out.gap) <= 1e-15
+
+
+def test_tensors_without_a_number_for_each_entry() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.ones(2, 3, dtype=torch.float64)
+    for call in each(f.to_sparse()):
+        with pytest.raises(TypeError, match=r"losses is a tensor of layout torch\.sparse_coo; expected a"):
+            call()
+    for call in each(f.to("meta")):
+        with pytest.raises(TypeError, match="losses is on the device meta, which holds no numbers"):
+            call()
+    for call in each(f, torch.ones(2, dtype=torch.float64).to_sparse()):
+        with pytest.raises(TypeError, match=r"eta is a tensor of layout torch\.sparse_coo"):
+            call()
+
+
+def test_radius_beyond_the_precision() -> None:
+    with pytest.raises(ValueError, match=r"radius is 1e\+300; expected a number within the range of float32"):
+        constrained_worst_case(np.zeros(2, dtype=np.float32), 1e300, ENTROPIC)
+
+
+def test_a_law_beyond_the_precision() -> None:
+    f, p = np.zeros((2, 3), dtype=np.float32), np.array([0.0, 0.0, 1e308])
+    with pytest.raises(ValueError, match="p sums to inf along the last axis; expected 1"):
+        worst_case(f, 1.0, ENTROPIC, p=p)

@@ -93,16 +93,16 @@ def test_the_rescaling_of_p_is_part_of_it(d: Divergence) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("eta", [1e-30, 1e-8, 1e-3, 1e3, 1e8, 1e30])
 @pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
-def test_extreme_eta_gives_no_nan(d: Divergence, eta: float, dtype: Any) -> None:
+def test_extreme_eta_gives_no_nan(d: Divergence, dtype: Any) -> None:
     f, df, p, dp = (x.astype(dtype) for x in (F, DF, P, DP))
-    tangent = worst_case_jvp(f, eta, d, df, dp=dp, p=p)
-    for name in FIELDS:
-        assert np.all(np.isfinite(getattr(tangent, name))), name
-    limit = np.sum((p if eta > 1 else np.eye(5, dtype=dtype)[f.argmax(-1)]) * df, axis=-1)
-    if d in (ENTROPIC, QUADRATIC) and not 1e-8 < eta < 1e8:
-        np.testing.assert_allclose(worst_case_jvp(f, eta, d, df, p=p).value, limit, rtol=1e-5)
+    for eta in (1e-30, 1e-8, 1e-3, 1e3, 1e8, 1e30):
+        tangent = worst_case_jvp(f, eta, d, df, dp=dp, p=p)
+        for name in FIELDS:
+            assert np.all(np.isfinite(getattr(tangent, name))), (name, eta)
+        limit = np.sum((p if eta > 1 else np.eye(5, dtype=dtype)[f.argmax(-1)]) * df, axis=-1)
+        if d in (ENTROPIC, QUADRATIC) and not 1e-8 < eta < 1e8:
+            np.testing.assert_allclose(worst_case_jvp(f, eta, d, df, p=p).value, limit, rtol=1e-5)
 
 
 def test_a_large_eta_loses_no_digit() -> None:

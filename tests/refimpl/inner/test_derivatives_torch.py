@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from math import log
+from shutil import which
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Divergence,
+    constrained_worst_case,
     cressie_read,
     indicator,
     worst_case,
@@ -195,6 +198,32 @@ def test_compiled_into_one_graph_without_warnings(d: Divergence) -> None:
         result = compiled(*inputs)
         gradients = torch.autograd.grad(result, inputs)
     expected = loss(*inputs)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile: no C++ compiler")
+def test_compiled_by_the_default_compiler_inside_a_model() -> None:
+    """One graph with the model, from the losses to their gradient, in both forms of the worst case."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's compiler deprecates parts of itself on import
+        inductor = import_module("torch._inductor.config")
+        import_module("torch._inductor.compile_fx")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    x, eta = torch.randn(6, 3, dtype=torch.float64), tensor(0.3, True)
+    inputs = [*model.parameters(), eta]
+
+    def loss(x: Any, eta: Any) -> Any:
+        f = (model(x)[:, 0] - 1) ** 2
+        return worst_case(f, eta, QUADRATIC).value + constrained_worst_case(f, 0.1, ENTROPIC).value
+
+    with warnings.catch_warnings(), inductor.patch(compile_threads=1):
+        warnings.simplefilter("error")
+        result = torch.compile(loss, fullgraph=True)(x, eta)
+        gradients = torch.autograd.grad(result, inputs)
+    expected = loss(x, eta)
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs))
 

@@ -325,3 +325,19 @@ def test_arguments_are_left_alone(arrays: Arrays) -> None:
     z = arrays.asarray([[0.25], [0.5]])
     robust_risk(first, z, replace(Ball(2, 0.5), clip=(0.0, 1.0)), 1.0, QUADRATIC, samples=9, rng=rng(0))
     assert arrays.numpy(z).tolist() == [[0.25], [0.5]]
+
+
+def test_errors_near_the_end_of_the_range() -> None:
+    """Risks scale with the losses and eta, and so do their standard errors: no square overflows."""
+    z, ball = np.full((3, 1), 0.5), Ball(2, 0.5)
+    for d in (ENTROPIC, indicator(0.75)):
+        small, large = (
+            robust_risk(lambda x, i, t=t: t * x[:, 0], z, ball, t * 0.1, d, samples=8, rng=rng(0))
+            for t in (1.0, 2.0**1015)
+        )
+        for field in ("value", "bias", "stderr", "population_stderr"):
+            assert abs(float(getattr(large, field)) / 2.0**1015 - float(getattr(small, field))) < 1e-13, field
+    tiny = robust_risk(
+        lambda x, i: 2.0**1015 * x[:, 0], z, ball, 1e-3, indicator(0.75), samples=8, rng=rng(0)
+    )
+    assert float(tiny.stderr) == float(large.stderr)  # it does not depend on eta

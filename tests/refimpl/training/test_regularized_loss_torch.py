@@ -287,23 +287,24 @@ def test_a_compiled_model() -> None:
     assert len(counts) > 1
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch: no CUDA device")
-@pytest.mark.parametrize("chunk", [None, 20])
-def test_on_cuda(chunk: int | None) -> None:
-    model, (x, y) = network((5,)).cuda(), data((5,))
-    x, y = x.cuda(), y.cuda()
-    loss = Recorder(cross_entropy(model, y))
-    if chunk is None:
-        value = objective(SG(3))(loss, x, rng=rng(0))
-        value.backward()
-    else:
-        value = objective(SG(3)).backward(loss, x, rng=rng(0), chunk=chunk)
-    found = gradients(model)
-    assert value.device == x.device
-    points, index, losses = (torch.cat(parts) for parts in (loss.points, loss.index, loss.losses))
-    _, weights = entropic_weights(losses, index, 9, ETA, 3, multilevel=False)
-    torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
-    assert close(found, gradients(model))
+def test_on_cuda() -> None:
+    for chunk in (None, 20):
+        model, (x, y) = network((5,)).cuda(), data((5,))
+        x, y = x.cuda(), y.cuda()
+        loss = Recorder(cross_entropy(model, y))
+        if chunk is None:
+            value = objective(SG(3))(loss, x, rng=rng(0))
+            value.backward()
+        else:
+            value = objective(SG(3)).backward(loss, x, rng=rng(0), chunk=chunk)
+        found = gradients(model)
+        assert value.device == x.device
+        points, index, losses = (torch.cat(parts) for parts in (loss.points, loss.index, loss.losses))
+        _, weights = entropic_weights(losses, index, 9, ETA, 3, multilevel=False)
+        torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
+        assert close(found, gradients(model))
 
 
 def trained(seed: int, steps: int = 30, resume_at: int | None = None) -> tuple[list[Any], list[float]]:

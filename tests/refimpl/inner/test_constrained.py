@@ -1,0 +1,176 @@
+"""The radius form against exact solutions at a price, whose minimum over the price it is; its derivatives."""
+
+from __future__ import annotations
+
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+from mpmath import mp
+from scipy.optimize import minimize_scalar
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    constrained_worst_case,
+    cressie_read,
+    indicator,
+    worst_case,
+)
+from phiball.verification.oracles.definitions import phi
+from phiball.verification.oracles.inner import solve_exactly
+from tests.support.divergences import QUARTIC_BY_FUNCTIONS, anonymous, name_of
+
+F = np.array([0.11, -0.42, 0.9, 0.37, 0.63, -0.2])
+P = np.array([0.1, 0.25, 0.15, 0.2, 0.05, 0.25])
+NAMED = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-1, 0.5, 1.5, 3)), ABSOLUTE, HINGE]
+SMOOTH = [ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3), QUARTIC_BY_FUNCTIONS]
+
+
+def spent(weights: Any, d: Divergence, p: Any) -> float:
+    """The divergence of weights from p, of the centred phi."""
+    assert d.family is not None
+    with mp.workdps(30):
+        terms = [
+            mp.mpf(q) * phi(mp.mpf(float(w)) / mp.mpf(q), d.family, d.parameter)
+            for w, q in zip(weights, p, strict=True)
+        ]
+        return float(mp.fsum(terms))
+
+
+def least_over_prices(f: Any, radius: float, d: Divergence, p: Any) -> float:
+    """min over eta of eta radius + R_eta(f), with exact R_eta; at eta = 0 it is the largest loss."""
+    assert d.family is not None
+    family = d.family
+
+    def dual(log_eta: float) -> float:
+        eta = exp(log_eta)
+        return eta * radius + float(solve_exactly(f, eta, family, d.parameter, p).value)
+
+    # log eta is found to 1e-10, and the value at least to that, also at a kink; a grid comes first.
+    grid = np.linspace(log(1e-4), log(1e2), 30)
+    best = int(np.argmin([dual(t) for t in grid]))
+    low, high = grid[max(best - 1, 0)], grid[min(best + 1, 29)]
+    found = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10})
+    return min(float(found.fun), dual(grid[best]), float(max(f)))
+
+
+@pytest.mark.parametrize("law", [False, True], ids=["uniform", "p"])
+@pytest.mark.parametrize("d", NAMED, ids=name_of)
+def test_the_least_dual_value(d: Divergence, law: bool) -> None:
+    p = P if law else np.full(6, 1 / 6)
+    for radius in (0.003, 0.2, 0.7):
+        solution = constrained_worst_case(F, radius, d, p=P if law else None)
+        value, weights = float(solution.value), solution.weights
+        assert value == pytest.approx(least_over_prices(F, radius, d, p), abs=1e-9)
+        assert weights.min() >= 0
+        assert weights.sum() == pytest.approx(1, abs=1e-14)
+        assert spent(weights, d, p) <= radius + 1e-13
+        assert abs(float(solution.gap)) < 1e-13
+        assert weights @ F == pytest.approx(value - float(solution.gap), abs=1e-14)
+
+
+@pytest.mark.parametrize("d", SMOOTH, ids=name_of)
+def test_at_its_price_it_is_the_worst_case(d: Divergence) -> None:
+    radius = np.array([0.01, 0.1, 0.3])
+    solution = constrained_worst_case(np.tile(F, (3, 1)), radius, d, p=P)
+    priced = worst_case(np.tile(F, (3, 1)), solution.eta, d, p=P)
+    np.testing.assert_allclose(solution.weights, priced.weights, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(solution.value, priced.value + solution.eta * radius, rtol=1e-12)
+
+
+def test_closed_forms() -> None:
+    """Chi-square by the mean and the variance, total variation by moved mass, CVaR at any radius."""
+    mean, variance = F.mean(), F.var()
+    for radius in (0.0, 1e-4, 0.02):
+        chi = constrained_worst_case(F, radius, QUADRATIC)
+        assert float(chi.value) == pytest.approx(mean + (2 * radius * variance) ** 0.5, abs=1e-15)
+    # A sixth of the mass goes from the lowest loss to the largest.
+    assert float(constrained_worst_case(F, 1 / 3, ABSOLUTE).value) == pytest.approx(mean + 1.32 / 6)
+    assert float(constrained_worst_case(F, 1 / 6, HINGE).value) == pytest.approx(mean + 1.32 / 6)
+    for radius in (0.0, 5.0):
+        assert float(constrained_worst_case(F, radius, indicator(0.5)).value) == pytest.approx(1.9 / 3)
+
+
+def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
+    for d in (ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, HINGE):
+        solution = constrained_worst_case(F, 1e3, d)
+        assert (float(solution.value), float(solution.eta), float(solution.gap)) == (0.9, 0, 0)
+        np.testing.assert_allclose(solution.weights, [0, 0, 1, 0, 0, 0], rtol=1e-15)
+
+
+def test_bad_radii_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"radius is -0.1; expected a finite number that is not negative"):
+        constrained_worst_case(F, -0.1, ENTROPIC)
+    with pytest.raises(ValueError, match=r"radius has shape \(3,\)"):
+        constrained_worst_case(np.tile(F, (2, 1)), np.ones(3), ENTROPIC)
+    with pytest.raises(ValueError, match="losses contains nan"):
+        constrained_worst_case(F * np.nan, 0.1, ENTROPIC)
+
+
+# --- Derivatives -------------------------------------------------------------------------------------------
+
+
+def fields(d: Divergence) -> Any:
+    """All that carries derivatives, as a function of losses, radius and a law that need not sum to one."""
+
+    def function(f: Any, radius: Any, p: Any) -> Any:
+        out = constrained_worst_case(f, radius, d, p=p / p.sum(-1, keepdim=True))
+        return out.value, out.eta, out.mu, out.weights
+
+    return function
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("d", [*SMOOTH[:4], anonymous(ENTROPIC)], ids=name_of)
+def test_gradcheck(d: Divergence) -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    arguments = [
+        torch.asarray(x).clone().requires_grad_() for x in (F[None, :4], np.array([0.07]), P[None, :4])
+    ]
+    function = fields(d)
+    # A divergence known by its functions is solved to a gap of rounding, its price to the root of that.
+    tolerances = {"eps": 1e-4, "atol": 1e-4, "rtol": 1e-3} if d.family is None else {}
+    assert torch.autograd.gradcheck(
+        function, arguments, fast_mode=True, check_forward_ad=d.family is not None, **tolerances
+    )
+    if d.family is not None:
+        assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True)
+
+
+def test_the_gradients_of_the_value_are_the_weights_and_the_price() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    f, radius = (
+        torch.tensor(F, requires_grad=True),
+        torch.tensor(0.1, dtype=torch.float64, requires_grad=True),
+    )
+    for d in (ENTROPIC, QUADRATIC, ABSOLUTE):
+        solution = constrained_worst_case(f, radius, d)
+        in_f, in_radius = torch.autograd.grad(solution.value, (f, radius))
+        assert torch.equal(in_f, solution.weights)
+        assert torch.equal(in_radius, solution.eta)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torch_func() -> None:
+    """Against mean + sqrt(2 r Var f), which chi-square is while no weight is zero."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    func, f, r = torch.func, torch.tensor(np.stack([F, F[::-1] / 2])), torch.tensor([0.01, 0.02]).double()
+
+    def chi(f: Any, r: Any) -> Any:
+        return constrained_worst_case(f, r, QUADRATIC).value
+
+    def closed(f: Any, r: Any) -> Any:
+        return f.mean(-1) + (2 * r * f.var(-1, correction=0)) ** 0.5
+
+    for transform in (
+        lambda g: func.vmap(func.grad(g))(f, r),
+        lambda g: func.jvp(g, (f, r), (f**2, r))[1],
+        lambda g: func.jacrev(g, argnums=1)(f, r),
+        lambda g: func.vmap(func.hessian(g))(f, r),
+    ):
+        torch.testing.assert_close(transform(chi), transform(closed), rtol=1e-9, atol=1e-11)

@@ -1,0 +1,197 @@
+"""True error <= gap + stated rounding: for every length, memory order, stride and precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import to_numpy, use
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    constrained_worst_case,
+    cressie_read,
+    dual_value,
+    indicator,
+    primal_value,
+    worst_case,
+)
+from phiball.refimpl.numerics import rounding
+from tests.support.arrays import Arrays
+from tests.support.divergences import name_of, select
+from tests.support.fuzz.judge import PRECISE, Problem, faults
+from tests.support.fuzz.layouts import LAYOUTS
+
+pytestmark = pytest.mark.skipif(not PRECISE, reason="no extended precision here")
+CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)]  # judged by a formula
+
+
+def judged(f: Any, eta: Any, d: Divergence, p: Any, out: Any) -> list[str]:
+    """The kinds of fault that a solution has."""
+    rows = to_numpy(f).reshape(-1, f.shape[-1])
+    law = None if p is None else np.broadcast_to(to_numpy(p), f.shape).reshape(rows.shape)
+    assert d.family is not None
+    etas = np.broadcast_to(np.asarray(eta), f.shape[:-1]).reshape(-1)
+    got = (to_numpy(x) for x in (out.value, out.mu, out.weights, out.gap))
+    got = [x.reshape(rows.shape if x.ndim == f.ndim else -1) for x in got]
+    found = faults(Problem.of(rows, etas, law, d.family, d.parameter), got)
+    return [name for name, where in found.items() if np.any(where)]
+
+
+def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
+    """Losses of all sizes and offsets, and laws with zeros and masses far below one."""
+    random = np.random.default_rng(seed)
+    f = random.normal(size=(3, m)) * [[1.0], [1e-3], [50.0]] + [[0.0], [1.0], [-1e4]]
+    f[2] = np.round(f[2])
+    p = random.random((3, m)) ** 8
+    p[0, : m // 3] = 0.0
+    return f.astype(dtype), (p / p.sum(axis=-1, keepdims=True)).astype(dtype)
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_error_is_within_gap_and_rounding(layout: str, backend: str) -> None:
+    move, eta = LAYOUTS[layout], [1e-4, 0.7, 1e6]
+    with use(backend):
+        for d in (*CLOSED, cressie_read(0.5), cressie_read(1.5), cressie_read(3)):
+            for dtype in (np.float64, np.float32):
+                for m in (1, 40) if d not in CLOSED else (7, 5000):
+                    f, p = map(move, rows_of(m, dtype, m))
+                    for law in (None, p):
+                        out = worst_case(f, np.array(eta, dtype=dtype), d, p=law)
+                        assert not judged(f, eta, d, law, out), (d.name, dtype, m, law is None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_many_points_in_fortran_order(backend: str) -> None:
+    f, p = map(np.asfortranarray, rows_of(200_000, np.float32, 3))
+    with use(backend):
+        for d, law in ((ABSOLUTE, None), (indicator(1.0), None), (indicator(0.3), p)):
+            assert not judged(f, 0.5, d, law, worst_case(f, 0.5, d, p=law)), d.name
+
+
+def test_memory_order_does_not_matter_to_other_libraries(arrays: Arrays) -> None:
+    f, p = rows_of(2000, np.float64, 0)
+    columns = arrays.asarray(np.ascontiguousarray(f.T)).T, arrays.asarray(np.ascontiguousarray(p.T)).T
+    for d in (ENTROPIC, QUADRATIC, ABSOLUTE, indicator(0.3), cressie_read(0.5)):
+        for x, y, law in ((*columns, arrays.asarray(p)), (columns[0], None, None)):
+            plain, out = worst_case(arrays.asarray(f), 0.5, d, p=law), worst_case(x, 0.5, d, p=y)
+            far = np.abs(arrays.numpy(out.value).astype(float) - arrays.numpy(plain.value).astype(float))
+            assert np.all(far <= rounding(x, 1e4)), d.name
+
+
+def test_the_judge_sees_what_naive_sums_lose() -> None:
+    """The fault that these tests are for: masses added up one after the other in single precision."""
+    f, p = rows_of(30_000, np.float32, 1)
+    out = worst_case(f, 0.5, ABSOLUTE, p=p)
+    naive = np.array([np.cumsum(row)[-1] for row in out.weights * f], dtype=np.float32)
+    object.__setattr__(out, "value", naive)
+    assert "value" in judged(f, 0.5, ABSOLUTE, p, out)
+
+
+@pytest.mark.parametrize("m", [10**5, pytest.param(10**6, marks=pytest.mark.slow)])
+def test_a_long_law_in_single_precision(m: int) -> None:
+    random = np.random.default_rng(0)
+    f, p = random.normal(size=(1, m)), random.dirichlet(np.ones(m), size=1)
+    f, p = f.astype(np.float32), p.astype(np.float32)
+    for backend in ("numpy", "numba"):
+        with use(backend):
+            assert not judged(f, 0.5, indicator(0.3), p, worst_case(f, 0.5, indicator(0.3), p=p))
+
+
+def test_a_running_sum_that_misses_the_quantile() -> None:
+    """Masses below the rounding of their running sum still find their place."""
+    p = np.append(np.full(4000, 2.0**-60), [0.7, 0.3 - 4000 * 2.0**-60])
+    f = np.append(np.linspace(1.0, 2.0, 4000), [0.0, 3.0])
+    alpha = float(p[-1] + 2000.5 * 2.0**-60)
+    with use("numpy"):
+        out = worst_case(f[None], 1.0, indicator(alpha), p=p)
+    assert not judged(f[None], 1.0, indicator(alpha), p, out)
+
+
+def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
+    """The mass of the largest loss is as small as rounding, and eta so small that it matters."""
+    f = arrays.asarray([[146.637, 100.0, 50.0, 0.0], [1.0, 0.5, 0.25, 0.0]])
+    for t in (1e-3, 1e-8, 1e-16, 1e-30):
+        p = arrays.asarray([t, 0.3, 0.3, 0.4 - t])
+        for d in select(core=True):
+            for eta in (1.0, 1e-5, 1e-8, 1e-12):
+                out = worst_case(f, eta, d, p=p)
+                assert not judged(f, eta, d, p, out), (d.name, t, eta, out)
+
+
+def test_huge_eta(arrays: Arrays) -> None:
+    """Nothing of the value goes to the rounding of weights that eta charges for."""
+    random = np.random.default_rng(1)
+    f, p = arrays.asarray(random.normal(size=(4, 30))), arrays.asarray(random.dirichlet(np.ones(30), size=4))
+    most = 1e37 if arrays.eps > 1e-10 else 1e300
+    for d in select(core=True):
+        for eta in (1e9, 1e15, 1e25, most):
+            for law in (None, p):
+                out = worst_case(f, eta, d, p=law)
+                assert not judged(f, eta, d, law, out), (d.name, eta, law is None)
+
+
+def test_a_mass_at_the_top_far_below_rounding(doubles: Arrays) -> None:
+    f, p = doubles.asarray([[0.0, 0.3, 1.0, 3.0]]), doubles.asarray([0.3, 0.7, 1e-9, 5e-53])
+    for d in (*select(core=True), indicator(0.001)):
+        for eta in (1e-7, 1e-3):
+            assert not judged(f, eta, d, p, worst_case(f, eta, d, p=p)), (d.name, eta)
+
+
+@pytest.mark.parametrize("d", [ABSOLUTE, HINGE], ids=name_of)
+def test_the_dual_is_finite_at_the_multiplier_of_the_examples(d: Divergence, arrays: Arrays) -> None:
+    """Examples 4 and 5: mu* = max f - eta, where (max f - mu)/eta is the end of the domain of phi*."""
+    f = arrays.asarray([0.0, 1.0, 2.5, 4.0])
+    assert float(dual_value(f, 3.5, 0.5, d)) == float(worst_case(f, 0.5, d).value)
+    assert float(dual_value(f, 3.4375, 0.5, d)) == np.inf
+
+
+def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
+    """Finite, right and certified, or refused in words: never NaN."""
+    f = doubles.asarray([[1e306, -1e306, 0.5e306]])
+    for d in (*select(core=True), cressie_read(-100), cressie_read(0)):
+        for eta in (1e-300, 1e4, 1e300):
+            k = d.parameter if d.family == "cressie_read" else 1
+            if (
+                k is not None and k < 1 and eta == 1e-300
+            ):  # (f - mu)/eta overflows, where phi* does not level off
+                with pytest.raises(ValueError, match="expected losses whose range it holds, over eta too"):
+                    worst_case(f, eta, d)
+            else:
+                assert not judged(f, eta, d, None, worst_case(f, eta, d)), (d.name, eta)
+
+
+def test_bounds_are_never_nan(arrays: Arrays) -> None:
+    f, w = arrays.asarray([[0.0, 1.0]]), arrays.asarray([[0.25, 0.75]])
+    most = float(arrays.xp.finfo(arrays.dtype).max)
+    for d in select(usual=True):
+        for eta in (1e-30, 1.0, 1e30):
+            for mu in (0.5 * most, -0.5 * most):
+                least = -1e-15 * most  # R(f) >= 0, up to the rounding of mu in double precision
+                assert float(dual_value(f, mu, eta, d)[0]) >= least, (d.name, mu, eta)
+            assert float(primal_value(f, w, eta, d)[0]) <= 1.0
+    for mu in (np.inf, -np.inf, np.nan):
+        with pytest.raises(ValueError, match=r"mu is .*; expected a finite number"):
+            dual_value(f, mu, 1.0, ENTROPIC)
+        with pytest.raises(ValueError, match=r"mu contains .*; expected finite numbers"):
+            dual_value(f, arrays.asarray([mu]), 1.0, ENTROPIC)
+
+
+@pytest.mark.parametrize("d", [QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC], ids=name_of)
+def test_a_budget_in_fortran_order(d: Divergence) -> None:
+    f, p = rows_of(3000, np.float32, 5)
+    with use("numpy"):
+        for law in (None, p):
+            plain = constrained_worst_case(f, 0.1, d, p=law)
+            order = None if law is None else np.asfortranarray(p)
+            moved = constrained_worst_case(np.asfortranarray(f), 0.1, d, p=order)
+            double = constrained_worst_case(f.astype(float), 0.1, d, p=law)
+            for out in (plain, moved):
+                assert np.all(np.abs(out.value - double.value) <= 2.0**-23 * np.abs(double.value))
