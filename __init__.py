@@ -21,14 +21,15 @@ WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
 | train a model | `phiball.refimpl.RegularizedLoss` |
 | estimate the risk of a model | `phiball.refimpl.robust_risk`, `phiball.refimpl.adversarial_risk` |
 | see what the adversary does | `phiball.refimpl.worst_case_density`, `phiball.refimpl.worst_case_sample` |
+| see how robust a model is, as a page | `phiball.experiments.robustness.robustness_report` |
 | attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
 | plan and run SGD with a guarantee | `phiball.refimpl.convex_plan`, `phiball.refimpl.projected_sgd` |
 | learn a robust policy | `phiball.refimpl.q_learning` |
 | draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.use` |
 | check a solver of your own | `phiball.verification.verify_solver` |
 
-All public names of `phiball.refimpl`, and `rng` and `input_gradient` of `phiball.backends`, can be imported
-from `phiball` itself. They are loaded on first use. The packages:
+All public names of `phiball.refimpl`, `rng` and `input_gradient` of `phiball.backends`, and
+`robustness_report` can be imported from `phiball` itself. They are loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: where arrays live (NumPy, torch, CuPy), random numbers, compiled kernels;
@@ -48,22 +49,29 @@ if TYPE_CHECKING:  # what type checkers and editors see
     from phiball import verification as verification
     from phiball.backends import input_gradient as input_gradient
     from phiball.backends import rng as rng
+    from phiball.experiments.robustness import robustness_report as robustness_report
     from phiball.refimpl import *  # noqa: F403
 
     __version__: str
 else:  # what runs: everything is loaded on first use, so that the import is fast
     _PACKAGES = ("backends", "experiments", "refimpl", "verification")
-    _FROM_BACKENDS = ("input_gradient", "rng")
+    _ELSEWHERE = {
+        "input_gradient": "phiball.backends",
+        "rng": "phiball.backends",
+        "robustness_report": "phiball.experiments.robustness",
+    }
 
     def __getattr__(name):
         if name == "__version__":
             value = import_module("importlib.metadata").version("phiball")
+        elif name == "__all__":  # of "from phiball import *"
+            value = [*_ELSEWHERE, *import_module("phiball.refimpl").__all__]
         elif name.startswith("__"):  # inspect, copy and others ask for such names: load nothing for them
             raise AttributeError(f"module 'phiball' has no attribute {name!r}")
         elif name in _PACKAGES:
             value = import_module(f"phiball.{name}")
-        elif name in _FROM_BACKENDS:
-            value = getattr(import_module("phiball.backends"), name)
+        elif name in _ELSEWHERE:
+            value = getattr(import_module(_ELSEWHERE[name]), name)
         elif name in import_module("phiball.refimpl").__all__:
             value = getattr(import_module("phiball.refimpl"), name)
         else:
@@ -77,4 +85,4 @@ else:  # what runs: everything is loaded on first use, so that the import is fas
 
     def __dir__():
         public = import_module("phiball.refimpl").__all__
-        return sorted({*_PACKAGES, *_FROM_BACKENDS, *public, "__doc__", "__name__", "__version__"})
+        return sorted({*_PACKAGES, *_ELSEWHERE, *public, "__doc__", "__name__", "__version__"})

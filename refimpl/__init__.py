@@ -31,6 +31,10 @@ from phiball.refimpl.inner.ragged import worst_case_ragged
 from phiball.refimpl.inner.worst_case import bisection, dual_value, primal_value, worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.gaussian import Gaussian
+from phiball.refimpl.linear.fit import fit_linear_model
+from phiball.refimpl.linear.losses import LinearLoss, huber_loss, quantile_loss, smoothed_hinge_loss
+from phiball.refimpl.linear.problem import LinearProblem, Reweighting
+from phiball.refimpl.linear.risk import linear_model_risk
 from phiball.refimpl.qlearning.bellman import (
     DecisionProcess,
     Maximum,
@@ -89,9 +93,12 @@ __all__ = [
     "ExactNeighbours",
     "Gaussian",
     "Grid",
+    "LinearLoss",
+    "LinearProblem",
     "Maximum",
     "Neighbourhood",
     "RegularizedLoss",
+    "Reweighting",
     "SampledNeighbours",
     "TelescopedNeighbours",
     "Tilted",
@@ -112,14 +119,17 @@ __all__ = [
     "dual_value",
     "excess_order",
     "fgm",
+    "fit_linear_model",
     "generalization_bound",
     "gradient_bias",
     "gradient_mapping",
+    "huber_loss",
     "ifgm",
     "indicator",
     "integrated_risk",
     "linear_capacity",
     "linear_covering",
+    "linear_model_risk",
     "mirror_descent",
     "network_capacity",
     "nonconvex_plan",
@@ -132,6 +142,7 @@ __all__ = [
     "q_learning",
     "q_update",
     "quadrature",
+    "quantile_loss",
     "r1",
     "r2",
     "r3",
@@ -141,6 +152,7 @@ __all__ = [
     "robust_value",
     "second_moment",
     "signed_weights",
+    "smoothed_hinge_loss",
     "surrogate",
     "surrogate_estimate",
     "value_iteration",

@@ -14,15 +14,23 @@ import pytest
 import phiball
 from phiball import QUADRATIC, Ball, backends, refimpl, worst_case
 from phiball import rng as make_rng
+from phiball.experiments import robustness
 from tests.support.paths import ROOT
 
-NAMES = [*refimpl.__all__, "input_gradient", "rng"]
+ELSEWHERE = {"input_gradient": backends, "rng": backends, "robustness_report": robustness}
+NAMES = [*refimpl.__all__, *ELSEWHERE]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_public_name_is_the_one_of_its_package(name: str) -> None:
-    package: Any = backends if name in ("input_gradient", "rng") else refimpl
-    assert getattr(phiball, name) is getattr(package, name)
+def test_a_public_name_is_the_one_of_its_package() -> None:
+    for name in NAMES:
+        package: Any = ELSEWHERE.get(name, refimpl)
+        assert getattr(phiball, name) is getattr(package, name), name
+
+
+def test_a_star_import_brings_the_public_names() -> None:
+    names: dict[str, Any] = {}
+    exec("from phiball import *", names)
+    assert {name for name in names if name != "__builtins__"} == set(NAMES)
 
 
 def test_dir_lists_all_names() -> None:

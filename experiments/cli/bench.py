@@ -132,3 +132,21 @@ def endurance(
 ) -> None:
     """Train for thousands of steps in one process, and see whether memory grows or steps get slower."""
     _run("phiball.experiments.benchmarks.endurance", steps=steps, quick=quick, seed=seed, out=out)
+
+
+@app.command(epilog="Example: phiball bench linear --quick --out results/bench")
+def linear(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Short timings, 25,000 examples, and no other systems.")
+    ] = False,
+    evidence: Annotated[
+        bool,
+        typer.Option("--evidence", help="Only the errors on four data sets under noise and worst cases."),
+    ] = False,
+    out: Out = None,
+) -> None:
+    """Time robust linear models beside scikit-learn and others, or compare their errors on real data."""
+    if evidence:
+        _run("phiball.experiments.benchmarks.linear_evidence", quick=quick, out=out)
+    else:
+        _run("phiball.experiments.benchmarks.linear", quick=quick, out=out)

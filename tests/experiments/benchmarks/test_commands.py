@@ -22,6 +22,7 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "endurance": (["--steps", "2000", "--seed", "3"], {"steps": 2000, "quick": False, "seed": 3}),
     "attacks": (["--threads", "2", "--quick"], QUICK),
     "sampling": (["--quick"], {"quick": True}),
+    "linear": (["--quick"], {"quick": True}),
     "settings": (["--threads", "2", "--quick"], QUICK),
     "estimators": (["--threads", "2", "--quick", "--seed", "3"], {**QUICK, "seed": 3}),
     "training": (

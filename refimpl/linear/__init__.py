@@ -1,0 +1,1 @@
+"""Linear models: their risk without sampling, and its minimum with a certificate."""

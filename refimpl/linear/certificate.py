@@ -1,0 +1,95 @@
+"""A bound below the objective of a linear model, for every model: what certifies that a fit is optimal."""
+
+from __future__ import annotations
+
+from math import inf
+
+from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.linear.margins import Margins, Point
+from phiball.refimpl.linear.multinomial import Classes
+from phiball.refimpl.linear.problem import LinearProblem
+
+Objective = Margins | Classes
+
+
+def lower_bound(objective: Objective, params: Array, point: Point, problem: LinearProblem) -> float:
+    """A number that F does not fall below, for any coefficients and intercept; -inf without a ridge.
+
+    The loss part L of F is convex. Planes that touch it at (theta, c_j), mixed with weights a_j so that their
+    slopes in the intercept cancel, lie below it: L(theta', c') >= A + h.(theta' - theta), whatever c' is.
+    With the ridge the minimum over theta' is A - h.theta - |h|^2/(2 lambda).
+    """
+    if problem.ridge == 0:
+        return -inf
+    xp = array_namespace(params)
+    free = _intercepts(objective, params, problem)
+    if not free:
+        return point.value - float(point.gradient @ point.gradient) / (2 * problem.ridge)
+    coefficients = params.shape[0] - free
+    directions = (
+        [[1.0], [-1.0]]
+        if free == 1
+        else [[float(k == j) - 1 / free for k in range(free)] for j in range(free)]
+    )
+    largest = float(xp.max(xp.abs(point.gradient[coefficients:])))
+    width = 4 * largest / max(point.curvature, 1e-300)
+    width = min(width, 1.0) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
+    for _ in range(30):
+        planes = []
+        for direction in directions:
+            step = xp.asarray(
+                [0.0] * coefficients + [width * v for v in direction],
+                dtype=params.dtype,
+                device=device(params),
+            )
+            planes.append((params + step, objective(params + step)))
+        slopes = [[float(g) for g in found.gradient[coefficients:]] for _, found in planes]
+        rows = [[slope[k] for slope in slopes] for k in range(len(planes) - 1)] + [[1.0] * len(planes)]
+        mixture = _solve(rows, params)
+        if mixture is not None and min(mixture) >= 0:
+            return _mixed(planes, mixture, params, coefficients, problem.ridge)
+        width = 2 * width
+    return -inf
+
+
+def _intercepts(objective: Objective, params: Array, problem: LinearProblem) -> int:
+    """How many entries of `params` the ridge does not charge."""
+    if not problem.intercept:
+        return 0
+    return objective.classes if isinstance(objective, Classes) else 1
+
+
+def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
+    """Weights for which the rows, times them, are 0, and the last one 1; None where there are none."""
+    xp = array_namespace(like)
+    made = {"dtype": like.dtype, "device": device(like)}
+    # Slopes are tiny: rescaled, so that the system is well conditioned.
+    top = max(abs(v) for row in rows[:-1] for v in row)
+    if not top > 0:
+        return [1 / len(rows)] * len(rows)
+    rows = [[v / top for v in row] for row in rows[:-1]] + rows[-1:]
+    right = xp.asarray([0.0] * (len(rows) - 1) + [1.0], **made)
+    try:
+        found = xp.linalg.solve(xp.asarray(rows, **made), right)
+    except Exception:
+        return None
+    numbers = [float(v) for v in found]
+    return numbers if all(v == v for v in numbers) else None
+
+
+def _mixed(
+    planes: list[tuple[Array, Point]], mixture: list[float], params: Array, coefficients: int, ridge: float
+) -> float:
+    xp = array_namespace(params)
+    theta = params[:coefficients]
+    square = float(theta @ theta)
+    height, slope = 0.0, xp.zeros_like(theta)
+    for a, (at, found) in zip(mixture, planes, strict=True):
+        loss = found.value - ridge / 2 * square
+        h = found.gradient[:coefficients] - ridge * theta
+        shift = float(found.gradient[coefficients:] @ at[coefficients:])
+        height += a * (loss - shift)
+        slope = slope + a * h
+    # L >= height + slope.(theta' - theta); with theta' = -slope/ridge the sum with the ridge is least.
+    total = slope + ridge * theta
+    return height + ridge / 2 * square - float(total @ total) / (2 * ridge)

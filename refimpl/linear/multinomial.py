@@ -1,0 +1,124 @@
+"""The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
+
+For b uniform on a Euclidean ball the law of W b depends on W W^T alone, and is that of a point of the ball of
+R^k, k the rank of W, with density proportional to (1 - |v|^2)^((d-k)/2): for C classes the problem has C - 1
+dimensions, not one. So b runs through a fixed set of scrambled Sobol points here, for every norm: that is
+deterministic and convex too, and its error is estimated from a second scramble.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.linear.margins import Point, sobol_points
+from phiball.refimpl.linear.problem import LinearProblem
+
+_CHUNK = 1 << 18  # predictions that are held at a time
+
+
+class Classes:
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many Sobol points."""
+
+    adaptive = newton = False
+
+    def __init__(
+        self,
+        problem: LinearProblem,
+        X: Array,
+        y: Array,
+        w: Array,
+        *,
+        nodes: int,
+        points: int,
+        seed: int = 0,
+        rounding: float = 0.0,
+    ) -> None:
+        if problem.eta == 0:
+            raise ValueError(
+                "eta is 0; expected a positive one for the multinomial loss, whose maximum over "
+                "a ball has no closed form"
+            )
+        xp = array_namespace(X)
+        self.xp, self.problem, self.X, self.w, self.rounding = xp, problem, X, w, rounding
+        self.classes = int(xp.max(y)) + 1
+        numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
+        self.hot = xp.astype(y[:, None] == numbers, X.dtype)
+        radii = problem.radii(X)
+        self.sobol = sobol_points(problem, radii, points, seed)
+        # Böhning's bound of the second derivative, half of that of least squares, as a fixed matrix.
+        one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
+        Z = xp.concat([X, one], axis=1) if problem.intercept else X
+        moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
+        H = Z.T @ (w[:, None] * Z) / 2
+        eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
+        d = X.shape[1]
+        pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
+        extra = xp.concat([moment / 2 + problem.ridge * eye[:d, :d], pad], axis=1)
+        extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
+        H = H + extra
+        self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+
+    def split(self, params: Array) -> tuple[Array, Array | None]:
+        """(W (C, d), c (C,) or None) of the vector of parameters."""
+        C, d = self.classes, self.X.shape[1]
+        W = self.xp.reshape(params[: C * d], (C, d))
+        return W, params[C * d :] if self.problem.intercept else None
+
+    def inverse(self, g: Array, damping: float = 0.0) -> Array:
+        """The inverse of Böhning's matrix times g, shorter by the damping."""
+        xp = self.xp
+        W, c = self.split(g)
+        if c is None:
+            return xp.reshape(W @ self.inverse_matrix, (-1,)) / (1 + damping)
+        G = xp.concat([W, c[:, None]], axis=1) @ self.inverse_matrix / (1 + damping)
+        return xp.concat([xp.reshape(G[:, :-1], (-1,)), G[:, -1]])
+
+    def _chunk(self, part: slice, m: Array, offsets: Array) -> tuple[Array, Array]:
+        """(values (k,), gamma times the gradient in the predictions, (k, J, C))."""
+        xp, eta, phi = self.xp, self.problem.eta, self.problem.divergence
+        logits = m[part, :][:, None, :] + offsets[None, :, :]
+        top = xp.max(logits, axis=2, keepdims=True)
+        e = xp.exp(logits - top)
+        total = xp.sum(e, axis=2, keepdims=True)
+        hot = self.hot[part, :][:, None, :]
+        f = xp.log(total[..., 0]) + top[..., 0] - xp.sum(logits * hot, axis=2)
+        if eta == inf or f.shape[1] == 1:
+            gamma = xp.full_like(f, 1 / f.shape[1])
+            value = xp.mean(f, axis=1)
+        else:
+            solution = worst_case(f, eta, phi)
+            value, gamma = solution.value, solution.weights
+        return value, gamma[..., None] * (e / total - hot)
+
+    def __call__(self, params: Array) -> Point:
+        """F and its gradient at `params`: W row by row, then the intercepts."""
+        xp, X, problem = self.xp, self.X, self.problem
+        W, c = self.split(params)
+        m = X @ W.T
+        m = m if c is None else m + c
+        offsets = self.sobol @ W.T
+        n = X.shape[0]
+        rows = max(1, _CHUNK // (offsets.shape[0] * self.classes))
+        parts = [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
+        w, total, values = self.w, None, None
+        if problem.reweighting is not None:  # the weights need all values first
+            values = xp.concat([self._chunk(part, m, offsets)[0] for part in parts])
+            total, w, _ = problem.reweighting.value(values, self.w, rounding=self.rounding)
+        seen, G, shift = [], xp.zeros_like(W), xp.zeros_like(offsets)
+        slope = xp.zeros((self.classes,), dtype=X.dtype, device=device(X))
+        for part in parts:
+            value, pull = self._chunk(part, m, offsets)
+            seen.append(value)
+            a = xp.sum(pull, axis=1) * w[part][:, None]
+            G = G + a.T @ X[part, :]
+            slope = slope + xp.sum(a, axis=0)
+            shift = shift + xp.tensordot(w[part], pull, axes=1)
+        values = xp.concat(seen)
+        total = xp.sum(w * values) if total is None else total
+        G = G + shift.T @ self.sobol + problem.ridge * W
+        gradient = xp.reshape(G, (-1,))
+        gradient = gradient if c is None else xp.concat([gradient, slope])
+        ridge = problem.ridge / 2 * float(xp.sum(W * W))
+        return Point(float(total) + ridge, gradient, values, w, 0.1, self.inverse)

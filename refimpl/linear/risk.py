@@ -1,0 +1,161 @@
+"""The objective of a linear model on data, to a requested precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from phiball.backends import Array, array_namespace, detach, device
+from phiball.refimpl.linear.certificate import Objective
+from phiball.refimpl.linear.losses import MULTINOMIAL, check_labels
+from phiball.refimpl.linear.margins import Margins
+from phiball.refimpl.linear.multinomial import Classes
+from phiball.refimpl.linear.problem import LinearProblem
+from phiball.refimpl.printing import one_line
+from phiball.refimpl.sampling.streaming import valid_data
+from phiball.refimpl.validation import valid_array, valid_count, valid_number
+
+FIRST_NODES, MOST_NODES = 16, 512
+
+
+@dataclass(frozen=True)
+class LinearRisk:
+    """The objective of a linear model, at given coefficients.
+
+    - `value`: F, with the ridge.
+    - `values` (n,): the risk of each example.
+    - `weights` (n,): of the examples in F: those of the sample, or of the worst case over them.
+    - `coef_gradient`, `intercept_gradient`: of F, with the shapes of the coefficients and the intercept.
+    - `error`: the change of F when the nodes are doubled, or the Sobol points scrambled anew: an estimate.
+    - `nodes`: per example, or per piece of a rule that is cut at kinks.
+    """
+
+    value: float
+    values: Array
+    weights: Array
+    coef_gradient: Array
+    intercept_gradient: Array
+    error: float
+    nodes: int
+    __repr__ = one_line
+
+
+class Data:
+    """Valid data in double precision, and the objectives of a problem on it."""
+
+    def __init__(
+        self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, points: int
+    ) -> None:
+        X = valid_data(X, name="X")
+        xp = array_namespace(X)
+        if X.ndim != 2 or X.shape[1] == 0:
+            raise ValueError(f"X has shape {tuple(X.shape)}; expected (n, d), one row per example")
+        self.dtype = X.dtype
+        self.X = xp.astype(X, xp.float64, copy=False)
+        self.y = self._column("y", y)
+        check_labels(problem.loss, self.y)
+        if sample_weight is None:
+            w = xp.ones_like(self.y)
+        else:
+            w = self._column("sample_weight", sample_weight)
+            if not bool(xp.all(w >= 0)) or not float(xp.sum(w)) > 0:
+                raise ValueError("sample_weight has a negative entry, or none above 0; expected weights")
+        self.w = w / xp.sum(w)
+        self.points = valid_count("points", points, 2)
+        self.make = Classes if problem.loss == MULTINOMIAL else Margins
+        self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
+
+    def _column(self, name: str, v: Array) -> Array:
+        valid_array(name, v)
+        xp = array_namespace(self.X, v)
+        if tuple(v.shape) != (self.X.shape[0],):
+            raise ValueError(f"{name} has shape {tuple(v.shape)}; expected ({self.X.shape[0]},)")
+        return xp.astype(valid_data(v, name=name), xp.float64, copy=False)
+
+    def objective(
+        self, problem: LinearProblem, nodes: int, *, seed: int = 0, rounding: float = 0.0
+    ) -> Objective:
+        """The function F on so many nodes, with its kinks rounded from below."""
+        options: dict[str, Any] = {"nodes": nodes, "points": self.points, "seed": seed, "rounding": rounding}
+        return self.make(problem, self.X, self.y, self.w, **options)
+
+    def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
+        """(coefficients, intercept) of a vector, as they are returned."""
+        xp = array_namespace(params)
+        params = xp.astype(params, self.dtype, copy=False)
+        d, C = self.X.shape[1], self.outputs
+        shape = (C, d) if self.make is Classes else (d,)
+        last = params[C * d :] if problem.intercept else xp.zeros_like(params[:C])
+        return xp.reshape(params[: C * d], shape), last if self.make is Classes else last[0]
+
+    def pack(self, coef: Array, intercept: Array | float, problem: LinearProblem) -> Array:
+        """The vector of coefficients and intercept, or an error."""
+        xp, d, C = array_namespace(self.X), self.X.shape[1], self.outputs
+        made = {"dtype": xp.float64, "device": device(self.X)}
+        coef = xp.reshape(xp.asarray(detach(coef), **made), (-1,))
+        if coef.shape[0] != C * d:
+            raise ValueError(f"coef has {coef.shape[0]} entries; expected {C * d}")
+        if not problem.intercept:
+            return coef
+        last = xp.broadcast_to(xp.reshape(xp.asarray(detach(intercept), **made), (-1,)), (C,))
+        return xp.concat([coef, last])
+
+
+def linear_model_risk(
+    problem: LinearProblem,
+    coef: Array,
+    intercept: Array | float,
+    X: Array,
+    y: Array,
+    *,
+    sample_weight: Array | None = None,
+    tolerance: float = 1e-9,
+    points: int = 256,
+) -> LinearRisk:
+    """Compute the objective of a linear model and its gradient, without sampling.
+
+    Arguments:
+    - `problem`: a `LinearProblem`.
+    - `coef` (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
+    - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
+    - `tolerance`: nodes are doubled until the value changes by less, relative to one plus its size.
+    - `points`: the number of Sobol points, where they are needed.
+
+    Returns `value`, `values` (n,), the gradients, an estimate of the `error`, and more.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import Ball, LinearProblem, linear_model_risk
+    >>> problem = LinearProblem("squared", Ball(2, 1.0), eta=float("inf"))  # the average over the ball
+    >>> risk = linear_model_risk(problem, np.array([1.0, 1.0]), 0.0, np.zeros((1, 2)), np.zeros(1))
+    >>> print(round(risk.value, 12))  # |theta|^2/(2 (d + 2))
+    0.25
+    """
+    valid_number("tolerance", tolerance, above=0.0)
+    data = Data(problem, X, y, sample_weight, points)
+    params = data.pack(coef, intercept, problem)
+    nodes = FIRST_NODES
+    objective = data.objective(problem, nodes)
+    point, error = objective(params), 0.0
+    while nodes < MOST_NODES:
+        finer, nodes = finer_objective(data, problem, objective, nodes)
+        if finer is None:
+            break
+        new = finer(params)
+        error = abs(new.value - point.value)
+        if not objective.adaptive:
+            break
+        objective, point = finer, new
+        if error <= tolerance * (1 + abs(new.value)):
+            break
+    gradient = data.shape(point.gradient, problem)
+    return LinearRisk(point.value, point.values, point.weights, *gradient, error, nodes)
+
+
+def finer_objective(
+    data: Data, problem: LinearProblem, objective: Objective, nodes: int, *, rounding: float = 0.0
+) -> tuple[Objective | None, int]:
+    """The objective on twice the nodes, or on Sobol points of another scramble, or None if F is exact."""
+    if objective.adaptive:
+        return data.objective(problem, 2 * nodes, rounding=rounding), 2 * nodes
+    sampled = objective.sobol is not None and objective.sobol.shape[0] > 1
+    return (data.objective(problem, nodes, seed=1, rounding=rounding), nodes) if sampled else (None, nodes)

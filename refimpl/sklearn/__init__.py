@@ -1,0 +1,37 @@
+"""Robust models with the interface of scikit-learn (extra `sklearn`).
+
+Linear models are fitted exactly, by `phiball.refimpl.fit_linear_model`. `radius` is how far every example may
+move, in the units of the features: standardise them first, or give `feature_scale`. Sparse input is refused:
+a perturbation fills it.
+
+>>> from sklearn.datasets import load_breast_cancer
+>>> from sklearn.pipeline import make_pipeline
+>>> from sklearn.preprocessing import StandardScaler
+>>> from phiball.refimpl.sklearn import RobustLogisticRegression
+>>> X, y = load_breast_cancer(return_X_y=True)
+>>> model = make_pipeline(StandardScaler(), RobustLogisticRegression(radius=0.5)).fit(X, y)
+>>> print(round(model.score(X, y), 3), bool(model[-1].gap_ < 1e-8))
+0.988 True
+
+`RobustClassifier` and `RobustRegressor`, networks of torch behind the same interface, are in
+`phiball.refimpl.sklearn.networks`, which needs torch and skorch.
+"""
+
+from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression, RobustSVC
+from phiball.refimpl.sklearn.regressors import (
+    RobustLinearRegression,
+    RobustPoissonRegressor,
+    RobustQuantileRegressor,
+)
+from phiball.refimpl.sklearn.scoring import robust_scorer
+from phiball.refimpl.sklearn.search import RobustLogisticRegressionCV
+
+__all__ = [
+    "RobustLinearRegression",
+    "RobustLogisticRegression",
+    "RobustLogisticRegressionCV",
+    "RobustPoissonRegressor",
+    "RobustQuantileRegressor",
+    "RobustSVC",
+    "robust_scorer",
+]

@@ -1,0 +1,140 @@
+"""Robust classifiers: logistic regression, and the support vector machine with a linear kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.linear.fit import LinearModel
+from phiball.refimpl.linear.problem import Reweighting
+from phiball.refimpl.sklearn.base import RobustLinearModel
+
+
+class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
+    """Fits two classes, or several; `_one_fit` says whether by one problem."""
+
+    _loss: str
+    _one_fit: bool
+
+    def __init__(
+        self,
+        *,
+        radius: float = 0.1,
+        eta: float = 0.1,
+        C: float = 1.0,
+        divergence: str | Divergence = "entropic",
+        norm: float = 2,
+        feature_scale: Any = None,
+        reweighting: Reweighting | None = None,
+        fit_intercept: bool = True,
+        class_weight: Any = None,
+        points: int = 256,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+    ) -> None:
+        super().__init__(
+            radius=radius,
+            eta=eta,
+            divergence=divergence,
+            norm=norm,
+            feature_scale=feature_scale,
+            reweighting=reweighting,
+            fit_intercept=fit_intercept,
+            points=points,
+            tol=tol,
+            max_iter=max_iter,
+        )
+        self.C = C
+        self.class_weight = class_weight
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model to features X (n, d) and labels y (n,)."""
+        X, labels, weights = self._read(X, y, sample_weight)
+        return self._fit_classes(X, labels, weights)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+        """(X, class numbers, weights), all validated; sets `classes_`."""
+        if not self.C > 0:
+            raise ValueError(f"C is {self.C!r}; expected a positive number")
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class, {self.classes_[0]!r}; expected at least two classes")
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if self.class_weight is not None:
+            weights = weights * compute_sample_weight(self.class_weight, y)
+        return X, labels, weights
+
+    def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> Any:
+        ridge = 1 / (self.C * weights.sum())
+        targets: list[tuple[str, Any]]
+        if len(self.classes_) == 2:
+            targets = [(self._loss, 2.0 * labels - 1)]
+        elif self._one_fit:
+            targets = [("multinomial", labels)]
+        else:  # one against the rest
+            targets = [(self._loss, np.where(labels == k, 1.0, -1.0)) for k in range(len(self.classes_))]
+        starts: list[Any] = [None] * len(targets) if start is None else list(start)
+        found = [
+            self._solve(loss, ridge, X, y, weights, begin)
+            for (loss, y), begin in zip(targets, starts, strict=True)
+        ]
+        self._keep(found)
+        self.solutions_ = found
+        self.coef_ = np.vstack([model.coef for model in found])
+        self.intercept_ = np.concatenate([np.ravel(model.intercept) for model in found])
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """The predictions theta.x + c: (n,) for two classes, else (n, C)."""
+        check_is_fitted(self)
+        scores = validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_.T + self.intercept_
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> Any:
+        """The class of each row of X."""
+        scores = self.decision_function(X)
+        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
+
+
+class RobustLogisticRegression(_RobustClassifier):
+    """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
+
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). Three classes and
+    more need Sobol points (see `phiball.refimpl.linear.multinomial`). The other parameters are those of
+    `RobustLinearModel`.
+    """
+
+    _loss = "logistic"
+    _one_fit = True
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probabilities of the classes, (n, C)."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        return softmax(scores, axis=1)
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """The logarithms of `predict_proba`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+
+class RobustSVC(_RobustClassifier):
+    """The support vector machine with a linear kernel, robust; one class against the rest for three or more.
+
+    With `radius=0` and two classes it is scikit-learn's `SVC(kernel="linear", C=C)`. The other parameters are
+    those of `RobustLinearModel`.
+    """
+
+    _loss = "hinge"
+    _one_fit = False

@@ -1,0 +1,151 @@
+"""Robust regressors: least squares, quantiles and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.linear.losses import LinearLoss, quantile_loss
+from phiball.refimpl.linear.problem import Reweighting
+from phiball.refimpl.sklearn.base import RobustLinearModel
+
+
+class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
+    def __init__(
+        self,
+        *,
+        radius: float = 0.1,
+        eta: float = 0.1,
+        alpha: float = 1.0,
+        divergence: str | Divergence = "entropic",
+        norm: float = 2,
+        feature_scale: Any = None,
+        reweighting: Reweighting | None = None,
+        fit_intercept: bool = True,
+        points: int = 256,
+        tol: float = 1e-8,
+        max_iter: int = 1000,
+    ) -> None:
+        super().__init__(
+            radius=radius,
+            eta=eta,
+            divergence=divergence,
+            norm=norm,
+            feature_scale=feature_scale,
+            reweighting=reweighting,
+            fit_intercept=fit_intercept,
+            points=points,
+            tol=tol,
+            max_iter=max_iter,
+        )
+        self.alpha = alpha
+
+    def _loss(self) -> LinearLoss | str:
+        raise NotImplementedError
+
+    def _ridge(self, weights: Any) -> float:
+        return self.alpha
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit the model to features X (n, d) and targets y (n,)."""
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number that is not negative")
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        found = self._solve(self._loss(), self._ridge(weights), X, y, weights)
+        self._keep([found])
+        self.coef_, self.intercept_ = found.coef, float(found.intercept)
+        return self
+
+    def _prediction(self, X: Any) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False) @ self.coef_ + self.intercept_
+
+    def predict(self, X: Any) -> Any:
+        """The prediction for each row of X."""
+        return self._prediction(X)
+
+
+class RobustLinearRegression(_RobustRegressor):
+    """Least squares whose examples are moved, reweighted, or both.
+
+    With `radius=0` it is scikit-learn's `Ridge(alpha)`, and `LinearRegression` with `alpha=0` (then there is
+    no `gap_`). The loss is half of the squared error. The other parameters are those of `RobustLinearModel`.
+    """
+
+    def _loss(self) -> LinearLoss | str:
+        return "squared"
+
+    def _ridge(self, weights: Any) -> float:
+        return float(self.alpha / weights.sum())
+
+
+class RobustQuantileRegressor(_RobustRegressor):
+    """Robust quantile regression, with the pinball loss of `quantile`.
+
+    With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`; its `alpha` charges
+    absolute values, ours squares. The other parameters are those of `RobustLinearModel`.
+    """
+
+    def __init__(
+        self,
+        *,
+        quantile: float = 0.5,
+        radius: float = 0.1,
+        eta: float = 0.1,
+        alpha: float = 1e-3,
+        divergence: str | Divergence = "entropic",
+        norm: float = 2,
+        feature_scale: Any = None,
+        reweighting: Reweighting | None = None,
+        fit_intercept: bool = True,
+        points: int = 256,
+        tol: float = 1e-6,
+        max_iter: int = 1000,
+    ) -> None:
+        super().__init__(
+            radius=radius,
+            eta=eta,
+            alpha=alpha,
+            divergence=divergence,
+            norm=norm,
+            feature_scale=feature_scale,
+            reweighting=reweighting,
+            fit_intercept=fit_intercept,
+            points=points,
+            tol=tol,
+            max_iter=max_iter,
+        )
+        self.quantile = quantile
+
+    def _loss(self) -> LinearLoss | str:
+        return quantile_loss(self.quantile)
+
+
+class RobustPoissonRegressor(_RobustRegressor):
+    """Robust regression of counts, with the logarithm as its link.
+
+    With `radius=0` it is scikit-learn's `PoissonRegressor(alpha)`. The loss is half of the deviance. The
+    other parameters are those of `RobustLinearModel`.
+    """
+
+    def _loss(self) -> LinearLoss | str:
+        return "poisson"
+
+    def predict(self, X: Any) -> Any:
+        """The mean of the counts for each row of X."""
+        return np.exp(self._prediction(X))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the deviance that is explained, D^2."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

@@ -1,0 +1,199 @@
+"""Fitted linear models: scikit-learn's at radius 0, the minimum elsewhere, and the gap to it."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, QuantileRegressor, Ridge
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    QUADRATIC,
+    Ball,
+    LinearProblem,
+    Reweighting,
+    fit_linear_model,
+    indicator,
+    linear_model_risk,
+    quantile_loss,
+)
+from tests.support.arrays import Arrays
+
+
+@cache
+def table(name: str) -> tuple[Any, Any]:
+    """Standardised data of scikit-learn, and labels that suit: signs, numbers or counts."""
+    load = {"cancer": load_breast_cancer, "diabetes": load_diabetes, "wine": load_wine}[name]
+    X, y = load(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    if name == "cancer":
+        return X, 2.0 * y - 1
+    return X, (y - y.mean()) / y.std() if name == "diabetes" else y.astype(float)
+
+
+def plain(loss: str) -> tuple[Any, Any, LinearProblem, Any]:
+    """Data, the problem without its ball, and scikit-learn's model of it, solved as precisely as it can."""
+    if loss in ("logistic", "hinge"):
+        X, y = table("cancer")
+        if loss == "logistic":
+            model = LogisticRegression(solver="newton-cholesky", tol=1e-12, max_iter=200)
+        else:
+            model = SVC(kernel="linear", tol=1e-11)
+        return X, y, LinearProblem(loss, ridge=1 / len(y)), model.fit(X, y)
+    X, y = table("diabetes")
+    if loss == "squared":
+        return X, y, LinearProblem(loss, ridge=1 / len(y)), Ridge(1.0).fit(X, y)
+    if loss == "poisson":
+        y = np.round(3 * np.abs(y))
+        model = PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-12).fit(X, y)
+        return X, y, LinearProblem(loss, ridge=0.1), model
+    return X, y, LinearProblem(quantile_loss(0.7)), QuantileRegressor(quantile=0.7, alpha=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("loss", "radius"),
+    [
+        *((loss, 0.0) for loss in ("logistic", "hinge", "squared", "poisson", "quantile")),
+        *((loss, 1e-9) for loss in ("logistic", "squared", "poisson")),
+    ],
+)
+def test_without_a_ball_it_is_scikit_learn(loss: str, radius: float) -> None:
+    """Coefficients and intercept agree to 1e-6 at radius 0, and in the limit."""
+    X, y, problem, model = plain(loss)
+    problem = LinearProblem(problem.loss, Ball(2, radius), 0.1, ridge=problem.ridge)
+    ours = fit_linear_model(problem, X, y, tolerance=1e-9 if loss != "quantile" else 1e-6)
+    # SVC stops at 1e-6 of its own: its objective is not lower than ours.
+    slack = 5e-6 if loss == "hinge" else 1e-6
+    np.testing.assert_allclose(ours.coef, np.ravel(model.coef_), atol=slack)
+    assert float(ours.intercept) == pytest.approx(float(np.ravel(model.intercept_)[0]), abs=slack)
+    theirs = linear_model_risk(problem, np.ravel(model.coef_), float(np.ravel(model.intercept_)[0]), X, y)
+    assert ours.value <= theirs.value + 2e-8
+
+
+def test_multinomial_without_a_ball_is_scikit_learn() -> None:
+    """Coefficients of three classes, to 1e-6."""
+    X, y = table("wine")
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
+    problem = LinearProblem("multinomial", ridge=1 / len(y))
+    ours = fit_linear_model(problem, X, y, tolerance=1e-9, max_iterations=2000)
+    np.testing.assert_allclose(ours.coef, theirs.coef_, atol=1e-6)
+    # Both are free up to one number that is added to all intercepts.
+    centred = theirs.intercept_ - theirs.intercept_.mean()
+    np.testing.assert_allclose(ours.intercept - ours.intercept.mean(), centred, atol=1e-6)
+    assert ours.gap < 1e-10
+
+
+SMALL = 60
+CASES = {
+    "logistic": LinearProblem("logistic", Ball(2, 0.5), 0.1, ridge=0.01),
+    "quadratic": LinearProblem("logistic", Ball(2, 0.5), 0.1, QUADRATIC, ridge=0.01),
+    "cvar": LinearProblem("squared", Ball(2, 0.5), 0.1, indicator(0.3), ridge=0.01),
+    "total variation": LinearProblem("logistic", Ball(2, 0.5), 0.1, ABSOLUTE, ridge=0.01),
+    "hinge": LinearProblem("hinge", Ball(2, 0.5), 0.1, ridge=0.01),
+    "adversarial": LinearProblem("absolute", Ball(2, 0.3), 0.0, ridge=0.01),
+    "linf": LinearProblem("logistic", Ball(inf, 0.1), 0.1, ridge=0.01),
+    "no intercept": LinearProblem("squared", Ball(2, 0.5), inf, ridge=0.01, intercept=False),
+    "price": LinearProblem("logistic", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(ENTROPIC, 0.2)),
+    "budget": LinearProblem(
+        "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, radius=0.3)
+    ),
+    "cvar of examples": LinearProblem(
+        "logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)
+    ),
+    "multinomial": LinearProblem("multinomial", Ball(2, 0.5), 0.1, ridge=0.01),
+}
+
+
+def data_of(problem: LinearProblem) -> tuple[Any, Any]:
+    """Few examples with few features, for the loss of the problem."""
+    name = problem.loss if isinstance(problem.loss, str) else problem.loss.name
+    source = {"logistic": "cancer", "hinge": "cancer", "multinomial": "wine"}.get(name, "diabetes")
+    X, y = table(source)
+    step = len(y) // SMALL
+    return X[::step, :6], y[::step]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gap_bounds_what_is_missing(name: str) -> None:
+    """No model that another optimiser finds is better than ours by more than the gap, at any precision.
+
+    The gap of a rough solution covers the distance to the fine one, and shrinks with it.
+    """
+    problem = CASES[name]
+    X, y = data_of(problem)
+    fine = fit_linear_model(problem, X, y, tolerance=1e-8, points=64, max_iterations=2000)
+    assert fine.converged
+    assert -1e-12 < fine.gap < 1e-7
+    for most in (1, 2, 4):
+        rough = fit_linear_model(problem, X, y, points=64, max_iterations=most)
+        if rough.nodes == fine.nodes:  # else the two integrate differently, by their errors
+            assert rough.value - fine.value <= rough.gap + 1e-13
+    # Powell's method knows nothing of gradients, planes or ridges.
+    size = fine.coef.size
+    start = np.concatenate([np.ravel(fine.coef), np.ravel(fine.intercept)])
+
+    def value(v: Any) -> float:
+        return linear_model_risk(problem, v[:size], v[size], X, y, tolerance=1e-3).value
+
+    if name in ("logistic", "cvar of examples", "no intercept"):
+        found = minimize(value, start + 0.01, method="Powell", options={"maxfev": 600})
+        assert fine.value - float(found.fun) <= fine.gap + fine.error + 1e-12
+
+
+def test_a_planted_fault_makes_the_gap_large() -> None:
+    """Coefficients that are off have a gap of that size: the value minus the bound from their own planes."""
+    problem = CASES["logistic"]
+    X, y = data_of(problem)
+    rough = fit_linear_model(problem, X, y, max_iterations=1)
+    fine = fit_linear_model(problem, X, y)
+    assert rough.gap > rough.value - fine.value > 1e-4
+    without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
+    assert fit_linear_model(without, X, y).gap == inf
+
+
+def test_a_ball_too_large_leaves_no_coefficients() -> None:
+    """The adversarial model whose ball covers the classes is the constant one."""
+    X, y = data_of(CASES["logistic"])
+    model = fit_linear_model(LinearProblem("logistic", Ball(2, 50.0), 0.0, ridge=0.01), X, y)
+    np.testing.assert_allclose(model.coef, 0.0, atol=1e-5)
+    odds = np.mean(y > 0) / np.mean(y < 0)
+    assert float(model.intercept) == pytest.approx(np.log(odds), abs=1e-5)
+
+
+def test_a_start_saves_iterations_and_weights_repeat_examples() -> None:
+    """A warm start ends at the same model; a weight of two is the example twice, and 0 leaves it out."""
+    problem = CASES["logistic"]
+    X, y = data_of(problem)
+    first = fit_linear_model(problem, X, y, tolerance=1e-10)
+    again = fit_linear_model(problem, X, y, start=first, tolerance=1e-10)
+    assert again.iterations == 0
+    w = np.ones(len(y))
+    w[:5], w[5:8] = 2.0, 0.0
+    weighted = fit_linear_model(problem, X, y, sample_weight=w, tolerance=1e-10)
+    index = np.repeat(np.arange(len(y)), w.astype(int))
+    repeated = fit_linear_model(problem, X[index], y[index], tolerance=1e-10)
+    np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-8)
+
+
+def test_arrays_of_every_library(doubles: Arrays) -> None:
+    """Coefficients have the type of the data."""
+    X, y = data_of(CASES["logistic"])
+    reference = fit_linear_model(CASES["logistic"], X, y)
+    model = fit_linear_model(CASES["logistic"], doubles.asarray(X), doubles.asarray(y))
+    assert doubles.numpy(model.coef) == pytest.approx(reference.coef, abs=1e-8)
+
+
+def test_kinks_in_the_coefficients_are_refused() -> None:
+    """eta = 0 in norms other than 2 is no smooth problem: say so."""
+    X, y = data_of(CASES["logistic"])
+    with pytest.raises(ValueError, match="eta is 0 and the norm inf"):
+        fit_linear_model(LinearProblem("logistic", Ball(inf, 0.5), 0.0), X, y)

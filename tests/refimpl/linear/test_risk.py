@@ -1,0 +1,278 @@
+"""The risk of linear models against an oracle in 30 digits, its gradient, and its limits."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Ball,
+    Divergence,
+    LinearLoss,
+    LinearProblem,
+    Reweighting,
+    cressie_read,
+    huber_loss,
+    indicator,
+    linear_model_risk,
+    quantile_loss,
+    smoothed_hinge_loss,
+)
+from phiball.refimpl.linear.nodes import gauss, pieces
+from phiball.verification.oracles.linear import example_risk
+from tests.support.arrays import Arrays
+
+FAMILIES = {
+    "entropic": ENTROPIC,
+    "quadratic": QUADRATIC,
+    "indicator": indicator(0.3),
+    "absolute": ABSOLUTE,
+    "hinge": HINGE,
+}
+
+
+def one_example(loss: str, m: float, r: float, y: float, d: int, eta: float, phi: Divergence) -> Any:
+    """The risk of a model with the prediction m at x = 0, whose coefficients have the length r."""
+    theta = np.full(d, r / np.sqrt(d))
+    problem = LinearProblem(loss, Ball(2, 1.0), eta, phi)
+    return linear_model_risk(problem, theta, m, np.zeros((1, d)), np.asarray([y]))
+
+
+@pytest.mark.parametrize(
+    ("loss", "m", "r", "y", "d", "eta", "divergence"),
+    [
+        ("logistic", 0.7, 1.5, 1.0, 1, 0.1, "entropic"),
+        ("logistic", 0.7, 1.5, -1.0, 30, 0.02, "entropic"),
+        ("logistic", -0.4, 2.0, 1.0, 2, 0.3, "quadratic"),
+        ("logistic", 0.4, 2.0, 1.0, 3, 1.0, "indicator"),
+        ("logistic", 0.4, 2.0, -1.0, 5, 0.2, "absolute"),
+        ("hinge", 0.8, 0.7, 1.0, 4, 0.1, "entropic"),
+        ("hinge", 0.8, 0.7, 1.0, 2, 0.1, "quadratic"),
+        ("hinge", 1.1, 0.5, 1.0, 3, 1.0, "indicator"),
+        ("squared", 0.3, 0.9, 0.5, 3, 0.2, "hinge"),
+        ("squared", 0.3, 0.9, 0.5, 10, 1.0, "indicator"),
+        ("squared", 0.3, 0.9, 1.0, 2, 0.05, "quadratic"),
+        ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
+        ("absolute", 0.3, 0.9, 0.2, 3, 1.0, "indicator"),
+        ("poisson", 0.3, 0.5, 2.0, 3, 0.1, "entropic"),
+        ("absolute", 0.3, 0.9, 0.5, 7, inf, "average"),
+    ],
+)
+def test_the_value_is_that_of_the_oracle(
+    loss: str, m: float, r: float, y: float, d: int, eta: float, divergence: str
+) -> None:
+    """To ten digits, with and without kinks, and `error` admits what is missing."""
+    risk = one_example(loss, m, r, y, d, eta, FAMILIES.get(divergence, ENTROPIC))
+    exact = example_risk(loss, m, r, y, d, min(eta, 1.0), divergence)
+    assert abs(risk.value - exact) <= 1e-10 * (1 + abs(exact))
+    assert risk.error <= 1e-9 * (1 + abs(exact))
+
+
+def test_more_nodes_are_taken_until_the_value_is_right() -> None:
+    """A steep worst case needs more nodes than a flat one; a loose tolerance is met with fewer."""
+    flat = one_example("logistic", 0.5, 1.0, 1.0, 4, 10.0, ENTROPIC)
+    steep = one_example("logistic", 0.5, 20.0, 1.0, 4, 0.05, ENTROPIC)
+    assert flat.nodes < steep.nodes
+    assert abs(steep.value - example_risk("logistic", 0.5, 20.0, 1.0, 4, 0.05, "entropic")) < 1e-7
+    problem = LinearProblem("logistic", Ball(2, 1.0), 0.05)
+    theta = np.full(4, 10.0)
+    loose = linear_model_risk(problem, theta, 0.5, np.zeros((1, 4)), np.ones(1), tolerance=1e-2)
+    assert loose.nodes < steep.nodes
+
+
+def data(loss: LinearLoss | str, n: int = 40, d: int = 4) -> tuple[Any, Any, Any]:
+    """X, labels that suit the loss, and coefficients with an intercept."""
+    source = np.random.default_rng(3)
+    X, theta = source.normal(size=(n, d)), source.normal(size=d + 1) / 2
+    y = X @ source.normal(size=d) + source.normal(size=n) / 2
+    name = loss if isinstance(loss, str) else loss.name
+    if name in ("logistic", "hinge") or "smoothed" in name:
+        y = np.where(y > 0, 1.0, -1.0)
+    elif name == "poisson":
+        y = np.round(np.abs(y))
+    elif name == "multinomial":
+        y = np.digitize(y, [-0.5, 0.5]).astype(float)
+        theta = source.normal(size=3 * (d + 1)) / 2
+    return X, y, theta
+
+
+COSH = LinearLoss("log cosh", lambda z, y: (np.log(np.cosh(z - y)), np.tanh(z - y), np.cosh(z - y) ** -2.0))
+PROBLEMS = {
+    "logistic": LinearProblem("logistic", Ball(2, 0.6), 0.1, ridge=0.1),
+    "quadratic": LinearProblem("squared", Ball(2, 0.6), 0.1, QUADRATIC, scale=[1.0, 0.0, 2.0, 0.5]),
+    "indicator": LinearProblem(quantile_loss(0.8), Ball(2, 0.6), 0.1, indicator(0.3)),
+    "absolute": LinearProblem("hinge", Ball(2, 0.6), 0.1, ABSOLUTE),
+    "hellinger": LinearProblem("huber", Ball(2, 0.6), 0.1, cressie_read(0.5)),
+    "linf": LinearProblem("poisson", Ball(inf, 0.3), 0.1),
+    "l1": LinearProblem(smoothed_hinge_loss(0.7), Ball(1, 0.8), 0.1, QUADRATIC),
+    "adversarial": LinearProblem(COSH, Ball(inf, 0.3), 0.0),
+    "average": LinearProblem(huber_loss(0.5), Ball(2, 0.6), inf, intercept=False),
+    "price": LinearProblem("logistic", Ball(2, 0.6), 0.1, reweighting=Reweighting(ENTROPIC, eta=0.2)),
+    "budget": LinearProblem("squared", Ball(2, 0.0), 0.1, reweighting=Reweighting(QUADRATIC, radius=0.3)),
+    "both": LinearProblem("squared", Ball(1, 0.6), 0.1, reweighting=Reweighting(QUADRATIC, eta=1.0)),
+    "multinomial": LinearProblem("multinomial", Ball(2, 0.6), 0.1, ridge=0.1),
+    "multinomial, price": LinearProblem(
+        "multinomial", Ball(inf, 0.3), 0.1, QUADRATIC, reweighting=Reweighting(ENTROPIC, eta=0.2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_gradient_is_that_of_the_value(name: str) -> None:
+    """Against central differences in random directions, and the value is convex along them."""
+    problem = PROBLEMS[name]
+    X, y, theta = data(problem.loss)
+    d = X.shape[1]
+    w = np.random.default_rng(1).uniform(0.5, 1.5, X.shape[0])
+
+    def risk(params: Any) -> Any:
+        cut = params.size - params.size // (d + 1)
+        coef, last = params[:cut], params[cut:]
+        return linear_model_risk(problem, coef, last if last.size > 1 else last[0], X, y, sample_weight=w)
+
+    here = risk(theta)
+    gradient = np.concatenate([np.ravel(here.coef_gradient), np.ravel(here.intercept_gradient)])
+    for seed in range(3):
+        direction = np.random.default_rng(seed).normal(size=theta.size)
+        h = 1e-4
+        up, down = (risk(theta + s * h * direction).value for s in (1, -1))
+        assert (up - down) / (2 * h) == pytest.approx(gradient @ direction, rel=1e-6, abs=2e-6)
+        far, near = (risk(theta + s * direction / 4).value for s in (1, -1))
+        assert here.value <= (far + near) / 2 + 1e-10
+        assert far >= here.value + gradient @ direction / 4 - 1e-9
+
+
+def test_the_risk_is_that_of_a_sample() -> None:
+    """A million points of the ball, per-feature radii and weights of the examples."""
+    source = np.random.default_rng(0)
+    X, y, theta = data("logistic", n=3, d=3)
+    scale, w = np.asarray([1.0, 0.0, 2.0]), np.asarray([0.2, 0.5, 0.3])
+    problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, ridge=0.3, scale=scale)
+    risk = linear_model_risk(problem, theta[:3], theta[3], X, y, sample_weight=w)
+    angle, length = source.uniform(0, 2 * np.pi, 10**6), 0.7 * np.sqrt(source.uniform(size=10**6))
+    b = np.stack([length * np.cos(angle), 0 * angle, 2 * length * np.sin(angle)], axis=1)
+    f = np.log1p(np.exp(-y[:, None] * (X @ theta[:3] + theta[3])[:, None] - y[:, None] * (b @ theta[:3])))
+    values = 0.2 * np.log(np.mean(np.exp(f / 0.2), axis=1))
+    np.testing.assert_allclose(risk.values, values, atol=3e-3)
+    assert risk.value == pytest.approx(w @ risk.values + 0.15 * theta[:3] @ theta[:3], abs=1e-12)
+
+
+@pytest.mark.parametrize("norm", [1, 2, inf])
+def test_the_limits_in_eta(norm: float) -> None:
+    """eta = 0 is the closed form of the adversarial loss; a small eta comes near, a large one is the mean."""
+    X, y, theta = data("logistic")
+    dual = {1: np.max(np.abs(theta[:4])), 2: np.linalg.norm(theta[:4]), inf: np.sum(np.abs(theta[:4]))}[norm]
+    margin = y * (X @ theta[:4] + theta[4])
+    closed = np.mean(np.log1p(np.exp(-margin + 0.5 * dual)))
+
+    def value(eta: float) -> float:
+        problem = LinearProblem("logistic", Ball(norm, 0.5), eta)
+        return linear_model_risk(problem, theta[:4], theta[4], X, y, points=1024).value
+
+    assert value(0.0) == pytest.approx(closed, abs=1e-14)
+    etas = [0.3, 0.1, 0.03, 0.01, 0.003]
+    short = [closed - value(eta) for eta in etas]
+    assert all(a > b for a, b in pairwise(short))
+    assert min(short) > 0
+    if norm == 2:  # (d + 1)/2 eta log(1/eta), with a constant that the loss and the radius set
+        assert short[-1] < 2.5 * etas[-1] * np.log(1 / etas[-1])
+    mean = value(inf)
+    assert [value(10.0**k) - mean for k in (1, 2, 3)] == pytest.approx([0, 0, 0], abs=2e-3)
+    assert 0 <= value(1e3) - mean <= 1e-5
+
+
+def test_one_moving_feature_is_exact_in_every_norm() -> None:
+    """Then all balls are intervals, and no Sobol points are drawn."""
+    X, y, theta = data("squared")
+    scale = [0.0, 1.0, 0.0, 0.0]
+    risks = [
+        linear_model_risk(LinearProblem("squared", Ball(p, 0.5), 0.1, scale=scale), theta[:4], 0.0, X, y)
+        for p in (1, 2, 3, inf)
+    ]
+    assert len({risk.value for risk in risks}) == 1
+    nothing = linear_model_risk(LinearProblem("squared"), theta[:4], 0.0, X, y)
+    still = LinearProblem("squared", Ball(1, 0.5), 0.1, scale=[0.0] * 4)
+    assert linear_model_risk(still, theta[:4], 0.0, X, y).value == nothing.value
+
+
+def test_sobol_points_say_their_error() -> None:
+    """In a norm that is almost Euclidean the risk is known: the estimate of the error covers it."""
+    X, y, theta = data("logistic")
+    exact = linear_model_risk(LinearProblem("logistic", Ball(2, 0.6), 0.2), theta[:4], theta[4], X, y)
+    near = linear_model_risk(
+        LinearProblem("logistic", Ball(2.0000001, 0.6), 0.2), theta[:4], theta[4], X, y, points=512
+    )
+    assert 0 < abs(near.value - exact.value) < 3 * near.error < 0.05
+
+
+def test_the_rules_integrate_polynomials() -> None:
+    """Moments of t in many dimensions, by both rules; tiny probabilities keep their digits."""
+    for d in (1, 2, 5, 40, 1000):
+        moment = 1.0
+        t, p = gauss(12, d, np.zeros(1))
+        u, q = pieces(np.asarray([[0.1, -3.0]]), 24, d)
+        for k in range(1, 10):
+            moment *= (2 * k - 1) / (d + 2 * k)
+            assert p @ t ** (2 * k) == pytest.approx(moment, rel=1e-12)
+            assert float(np.sum(q * u ** (2 * k))) == pytest.approx(moment, rel=1e-9)
+        assert float(np.max(np.abs(p @ t))) < 1e-16
+
+
+def test_arrays_of_every_library(arrays: Arrays) -> None:
+    """The result has the type of the data; double precision inside gives the value of NumPy."""
+    X, y, theta = data("logistic", n=10)
+    for problem in (PROBLEMS["price"], LinearProblem("hinge", Ball(2, 0.5), 0.1, QUADRATIC)):
+        reference = linear_model_risk(problem, theta[:4], theta[4], X, y)
+        X_, y_, theta_ = (arrays.asarray(v) for v in (X, y, theta))
+        risk = linear_model_risk(problem, theta_[:4], theta_[4], X_, y_)
+        assert risk.coef_gradient.dtype == X_.dtype
+        assert risk.value == pytest.approx(reference.value, rel=1e-5 if "32" in str(X_.dtype) else 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LinearProblem("cubic"), "loss is 'cubic'; expected a LinearLoss, or one of logistic"),
+        (lambda: LinearProblem(ball=0.5), "ball is 0.5; expected a Ball"),
+        (lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))), "expected a Ball without clip"),
+        (lambda: LinearProblem(eta=-1.0), "eta is -1.0"),
+        (lambda: LinearProblem(ridge=-1.0), "ridge is -1.0"),
+        (lambda: LinearProblem(reweighting=0.1), "reweighting is 0.1"),
+        (lambda: Reweighting(QUADRATIC), "expected one of them"),
+        (lambda: Reweighting(QUADRATIC, eta=0.0), "eta is 0.0"),
+        (lambda: quantile_loss(1.0), "q is 1.0"),
+        (lambda: LinearLoss("mine", 3.0), "jet is 3.0"),  # type: ignore[arg-type]
+        (lambda: _risk(np.zeros(3)), "X has shape"),
+        (lambda: _risk(np.zeros((2, 3)), y=np.zeros(2)), "labels other than -1 and 1"),
+        (lambda: _risk(np.zeros((2, 3)), coef=np.zeros(2)), "coef has 2 entries; expected 3"),
+        (lambda: _risk(np.zeros((2, 3)), sample_weight=-np.ones(2)), "sample_weight has a negative entry"),
+        (lambda: _risk(np.zeros((2, 3)), scale=[1.0]), "scale is"),
+        (lambda: _risk(np.full((2, 3), np.nan)), "X contains NaN"),
+        (lambda: _risk(np.zeros((2, 3)), tolerance=0.0), "tolerance is 0.0"),
+        (lambda: _risk(np.zeros((2, 3)), loss="poisson", y=-np.ones(2)), "y contains -1"),
+        (lambda: _risk(np.zeros((2, 3)), loss="multinomial", y=np.full(2, 0.5)), "no class numbers"),
+        (
+            lambda: _risk(np.zeros((2, 3)), loss="multinomial", coef=np.zeros((2, 3)), eta=0.0),
+            "eta is 0",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(call: Any, message: str) -> None:
+    """With a message that names the argument."""
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+def _risk(X: Any, **options: Any) -> Any:
+    y, coef = options.pop("y", np.ones(2)), options.pop("coef", np.zeros(3))
+    names = ("loss", "scale", "eta")
+    problem = LinearProblem(**{k: options.pop(k) for k in names if k in options})
+    return linear_model_risk(problem, coef, 0.0, X, y, **options)

@@ -1,0 +1,174 @@
+"""The estimators: scikit-learn's own checks in full, its tools, and its models in the limit of radius 0."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from math import inf
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.linear_model import LogisticRegression, PoissonRegressor, QuantileRegressor, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from phiball.refimpl import QUADRATIC, Ball, Reweighting, indicator
+from phiball.refimpl.sklearn import (
+    RobustLinearRegression,
+    RobustLogisticRegression,
+    RobustLogisticRegressionCV,
+    RobustPoissonRegressor,
+    RobustQuantileRegressor,
+    RobustSVC,
+    robust_scorer,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        RobustLogisticRegression(points=8),
+        RobustLogisticRegressionCV(radii=(0.0, 0.1), etas=(0.1,), cv=2, points=2),
+        RobustLinearRegression(),
+        RobustPoissonRegressor(),
+        RobustQuantileRegressor(radius=0.5, eta=inf),
+        RobustSVC(radius=0.5, eta=inf),
+    ],
+)
+def test_scikit_learn_checks_it_in_full(estimator: Any) -> None:
+    """check_estimator, with no check left out by us."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own deliberate misuse
+        results = check_estimator(estimator)
+    assert len(results) > 50
+    skipped = [result["check_name"] for result in results if result["status"] != "passed"]
+    assert skipped in ([], ["check_array_api_input"])  # which asks for a setting of the process
+
+
+CANCER, DIABETES = load_breast_cancer(return_X_y=True), load_diabetes(return_X_y=True)
+X2, Y2 = StandardScaler().fit_transform(CANCER[0]), CANCER[1]
+XD, YD = StandardScaler().fit_transform(DIABETES[0]), DIABETES[1] / 100
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "X", "y", "atol"),
+    [
+        (RobustLogisticRegression(C=0.5, tol=1e-9), LogisticRegression(C=0.5, tol=1e-12), X2, Y2, 1e-6),
+        (RobustSVC(C=0.5, tol=1e-8), SVC(C=0.5, kernel="linear", tol=1e-11), X2, Y2, 5e-6),
+        (RobustLinearRegression(alpha=2.0), Ridge(2.0), XD, YD, 1e-6),
+        (RobustPoissonRegressor(alpha=0.1), PoissonRegressor(alpha=0.1, tol=1e-12), XD, YD, 1e-6),
+        (RobustQuantileRegressor(alpha=0.0, tol=1e-6), QuantileRegressor(alpha=0.0), XD, YD, 1e-6),
+    ],
+)
+def test_radius_zero_is_scikit_learn(ours: Any, theirs: Any, X: Any, y: Any, atol: float) -> None:
+    """The same coefficients and predictions; a positive radius gives others, and shorter ones."""
+    if "solver" in theirs.get_params() and not isinstance(theirs, QuantileRegressor):
+        theirs = theirs.set_params(solver="newton-cholesky" if not isinstance(theirs, Ridge) else "auto")
+    plain, reference = clone(ours).set_params(radius=0.0).fit(X, y), theirs.fit(X, y)
+    np.testing.assert_allclose(np.ravel(plain.coef_), np.ravel(reference.coef_), atol=atol)
+    np.testing.assert_allclose(plain.predict(X), reference.predict(X), atol=1e-4)
+    if not isinstance(ours, RobustQuantileRegressor):
+        robust = clone(ours).set_params(radius=0.5).fit(X[::3], y[::3])
+        less = clone(ours).set_params(radius=0.0).fit(X[::3], y[::3])
+        assert np.linalg.norm(robust.coef_) < np.linalg.norm(less.coef_)
+        assert robust.gap_ < 1e-6
+
+
+def test_tables_pipelines_searches_and_pickles() -> None:
+    """pandas and polars give the names of features; the tools of scikit-learn work; sparse is refused."""
+    frame = pd.DataFrame(X2[:150, :3], columns=["a", "b", "c"])
+    y = np.where(Y2[:150] == 1, "benign", "malignant")
+    model = RobustLogisticRegression(radius=0.2).fit(frame, y)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    table = pl.DataFrame(X2[:150, :3], schema=["a", "b", "c"])
+    from_polars = RobustLogisticRegression(radius=0.2).fit(table, y)
+    np.testing.assert_array_equal(model.coef_, from_polars.coef_)
+    assert list(from_polars.feature_names_in_) == ["a", "b", "c"]
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    assert model.predict_proba(frame).sum(axis=1) == pytest.approx(1)
+    with pytest.raises(TypeError, match="Sparse"):
+        model.fit(csr_array(X2[:150, :3]), y)
+    pipe = make_pipeline(StandardScaler(), RobustLogisticRegression())
+    search = GridSearchCV(pipe, {"robustlogisticregression__radius": [0.0, 0.5]}, cv=3)
+    assert search.fit(CANCER[0][::3], Y2[::3]).best_score_ > 0.9
+    assert cross_val_score(RobustLinearRegression(), XD, YD, cv=3).mean() > 0.4
+
+
+def test_class_weights_are_sample_weights() -> None:
+    """balanced, as in scikit-learn, is a weight per example."""
+    balanced = RobustLogisticRegression(class_weight="balanced").fit(X2, Y2)
+    w = len(Y2) / (2 * np.bincount(Y2))[Y2]
+    weighted = RobustLogisticRegression().fit(X2, Y2, sample_weight=w)
+    np.testing.assert_allclose(balanced.coef_, weighted.coef_, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_features_that_must_not_move_and_reweighting() -> None:
+    """A feature that is held keeps more of its weight; a CVaR over examples lowers the largest losses."""
+    scale = np.zeros(XD.shape[1])
+    scale[2] = 1.0
+    plain = RobustLinearRegression(radius=0.0).fit(XD, YD)
+    held = RobustLinearRegression(radius=1.0, feature_scale=scale).fit(XD, YD)
+    assert abs(held.coef_[2]) < 0.9 * abs(plain.coef_[2])
+    tail = RobustLinearRegression(radius=0.0, tol=1e-4, reweighting=Reweighting(indicator(0.1), eta=1.0))
+    tail.fit(XD, YD)
+
+    def worst(model: Any) -> float:
+        return float(np.mean(np.sort((model.predict(XD) - YD) ** 2)[-44:]))
+
+    assert worst(tail) < worst(plain)
+    chi = RobustLinearRegression(radius=0.0, reweighting=Reweighting(QUADRATIC, radius=0.1)).fit(XD, YD)
+    assert worst(tail) < worst(chi) < worst(plain)
+
+
+def test_the_search_follows_its_score() -> None:
+    """With the worst case as its score, the search takes a larger radius, and the score is better for it."""
+    scorer = robust_scorer(Ball(2, 1.0))
+    radii, etas = (0.0, 0.3, 1.0), (0.01,)
+    train, test = slice(None, None, 2), slice(1, None, 2)
+    plain = RobustLogisticRegressionCV(radii=radii, etas=etas, cv=3)
+    robust = clone(plain).set_params(scoring=scorer).fit(X2[train], Y2[train])
+    plain.fit(X2[train], Y2[train])
+    assert robust.radius_ > plain.radius_
+    assert scorer(robust, X2[test], Y2[test]) > scorer(plain, X2[test], Y2[test]) + 0.02
+    assert robust.scores_.shape == (1, 3)
+    chosen = RobustLogisticRegression(radius=robust.radius_, eta=0.01).fit(X2[train], Y2[train])
+    np.testing.assert_allclose(robust.coef_, chosen.coef_, atol=1e-6)
+
+
+def test_bad_parameters_are_refused() -> None:
+    """At the fit, as scikit-learn wants it."""
+    for parameters, message in (
+        ({"divergence": "cubic"}, "divergence is 'cubic'"),
+        ({"C": 0.0}, "C is 0.0"),
+        ({"radius": -1.0}, "radius is -1.0"),
+        ({"eta": -1.0}, "eta is -1.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RobustLogisticRegression(**parameters).fit(X2, Y2)
+    with pytest.raises(ValueError, match="alpha is -1"):
+        RobustLinearRegression(alpha=-1.0).fit(XD, YD)
+    with pytest.raises(ValueError, match="radii or etas is empty"):
+        RobustLogisticRegressionCV(radii=()).fit(X2, Y2)
+
+
+def test_three_classes() -> None:
+    """Probabilities of three classes, and one against the rest for the support vector machine."""
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    model = RobustLogisticRegression(radius=0.3, points=32).fit(X, y)
+    assert model.coef_.shape == (3, 13)
+    assert model.score(X, y) > 0.97
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert RobustSVC(radius=0.5, eta=inf, tol=1e-5).fit(X, y).score(X, y) > 0.97
