@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.console import Console
 from phiball.backends import active, threads
 from phiball.experiments.cli.errors import fail, one_line_errors
 from phiball.experiments.framework.provenance import code_links, revision, versions
+from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
 
@@ -23,14 +25,23 @@ def verify(
     section: Annotated[
         str | None, typer.Option(help="A section of the paper, 2 to 6, or beyond: what goes further.")
     ] = None,
+    claims: Annotated[
+        Path | None, typer.Option(help="A folder with claims on another paper, in place of ours.")
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Also count the planted faults that each claim rejects.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes (one per core).")] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Note this run in the record of runs that the page shows.")
+    ] = False,
     errata: Annotated[
         Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
     ] = None,
@@ -38,51 +49,73 @@ def verify(
     """Check the paper's statements: search each for violations, and reach a verdict."""
     with one_line_errors(ImportError):
         from phiball.backends.processes import cores
-        from phiball.verification.framework import runner
+        from phiball.verification.framework import folder, runner
         from phiball.verification.report import errata as errata_file
         from phiball.verification.report import files, terminal
+        from phiball.verification.report import record as runs
+        from phiball.verification.report.this_paper import THIS
     console = Console()
     if errata is not None:
         with one_line_errors(ValueError, OSError):
             _print(console, f"wrote {errata_file.write_errata(errata)}")
         return
+    part = claim is not None or section is not None
     with one_line_errors(ValueError, code=2):
-        chosen = runner.find(claim, section)
+        if record and part:
+            raise ValueError("record is given for a part of the claims; expected a run of all of them")
+        paper = THIS if claims is None else folder.load_paper(claims)
+        chosen = runner.find(claim, section, folder=claims)
     if list_only:
-        terminal.list_claims(chosen, console)
+        terminal.list_claims(chosen, console, paper)
         return
     with one_line_errors(ValueError, ImportError):
         _ = active().namespace
         threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
-    if out is None:  # a part must not replace the full report
-        out = Path("results/verify") / ("selected" if claim or section is not None else "")
+    if out is None:  # a part, or another paper, must not replace the full report
+        out = Path("results/verify") / ("" if claims is None else claims.resolve().name)
+        out /= "selected" if part else ""
     with one_line_errors(OSError):
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is reported before the work
     began = perf_counter()
     try:
-        with terminal.Table(console, len(chosen)) as table:
+        with terminal.Table(console, len(chosen), paper) as table:
             results = runner.run(
                 claim,
                 section,
+                folder=claims,
                 deep=deep,
                 seed=seed,
+                mutants=mutants,
                 jobs=jobs or cores(),
                 on_result=table.add,
                 on_progress=table.progress,
             )
     except KeyboardInterrupt:
         fail("stopped; no report is written", 130)
-    provenance = {"revision": revision(), "versions": versions(_PACKAGES), "code": code_links(out)}
     about = files.circumstances(
-        results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=provenance
+        results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=_source(claims, out)
     )
+    home = Path(runs.__file__).parent if claims is None else claims
     with one_line_errors(OSError):
-        written = files.write_report(results, out, about)
-    terminal.print_summary(results, console)
+        if record:
+            runs.add_run(home, results, about)
+        about["record"] = runs.in_words(runs.read_record(home))
+        ours = comparisons() if claims is None and not part else []
+        written = files.write_report(results, out, about, paper, ours)
+    terminal.print_summary(results, console, paper)
     _print(console, f"\n{about['agreement']}")
     _print(console, f"wrote {', '.join(map(str, written))}")
-    if not all(result.as_recorded for result in results):
+    if not all(result.as_recorded and not result.survived for result in results):
         raise typer.Exit(1)
+
+
+def _source(claims: Path | None, out: Path) -> dict[str, Any]:
+    """What is known of the source of the claims: ours, or those of a folder."""
+    found: dict[str, Any] = {"versions": versions(_PACKAGES)}
+    if claims is None:
+        return found | {"revision": revision(), "code": code_links(out)}
+    place = Path(os.path.relpath(claims.resolve(), out.resolve())).as_posix()
+    return found | {"claims": str(claims), "code": f"{place}/{{path}}"}
 
 
 def _print(console: Console, line: str) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-from phiball.verification.report.items import Item
+from phiball.verification.framework.paper import Item
 
 ELLIPSIS = "[...]"
 _NEAR = 4000  # characters between the pieces of one quotation, at most

@@ -149,6 +149,22 @@ def test_result_keeps_the_worst_evidence() -> None:
     assert (result.violation, result.tolerance, result.note, result.examples) == (2, 10, "b", 3)
 
 
+def test_result_tells_how_much_of_the_bound_was_reached() -> None:
+    @claim("x", id="X", section=2, verdict=Verdict.HOLDS)
+    def bounded() -> list[Evidence]:
+        """Holds."""
+        return [
+            Evidence.at_most(0.0, 0.0, 0.0, "nothing of nothing"),
+            Evidence.at_most(1.0, 8.0, 1e-9, "far"),
+            Evidence.at_most(3.0, 4.0, 1e-3, "near"),
+        ]
+
+    result = bounded.run()
+    assert (result.measured, result.bound, result.share, result.closest) == (3.0, 4.0, 0.75, "near")
+    assert {place: count for place, count in enumerate(result.shares) if count} == {2: 1, 15: 1}
+    assert result.note != "nothing of nothing"  # it says least, though its margin is the smallest
+
+
 def test_claims_are_in_the_order_of_the_paper() -> None:
     def named(name: str, section: str = "3") -> Claim:
         return unchecked("x", id=name, section=section, reason="r")(lambda: None)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.runner import all_claims
 from phiball.verification.report.math import formula, markdown_math, mathml, prose
 
 
-@pytest.mark.parametrize("claim", all_claims(), ids=lambda claim: claim.id)
-def test_formulas_of_all_claims_convert(claim: Claim) -> None:
-    for tex in filter(None, (claim.formula, claim.corrected)):
-        assert mathml(tex) is not None, tex
+def test_formulas_of_all_claims_convert() -> None:
+    for claim in all_claims():
+        for tex in filter(None, (claim.formula, claim.corrected)):
+            assert mathml(tex) is not None, (claim.id, tex)
 
 
 @pytest.mark.parametrize("tex", [r"\frac{1", r"\nosuchcommand x", r"\begin{aligned} a &= b \end{aligned}"])

@@ -86,7 +86,7 @@ def test_page_looks_as_it_should(browser: Browser, written: Path, width: int, da
     assert seen["out"] == []
     assert seen["articles"] == len(entries(drawn()))
     assert len(seen["badges"]) >= seen["articles"]
-    assert len(seen["plots"]) == 1
+    assert len(seen["plots"]) == 1 + 5  # a curve, and the densities of five examples
     assert len(seen["inside"]) >= len(seen["formulas"]) > 100
     for kind in ("formulas", "inside", "plots", "badges"):
         assert min(min(size) for size in seen[kind]) > 4, kind

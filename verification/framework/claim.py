@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
+from math import nan
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.search import Search, Statement, evidence_of
-from phiball.verification.framework.sources import oracles_of, place
+from phiball.verification.framework.sources import enumerates, oracles_of, place
 
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
 AnyMutant = TypeVar("AnyMutant", bound=Callable[..., Any])
@@ -94,7 +95,13 @@ class Claim:
     @property
     def injectable(self) -> list[str]:
         """The parameters that are no part of an example: what the claim tests, which a mutant may replace."""
-        return [name for name in signature(self.statement).parameters if name not in self.strategies]
+        given = {*self.strategies, "seed"}
+        return [name for name in signature(self.statement).parameters if name not in given]
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the statement draws random numbers of its own, from the seed of the run."""
+        return "seed" in signature(self.statement).parameters and "seed" not in self.strategies
 
     def __call__(self, *args: Any, **kwargs: Any) -> Evidence | Iterable[Evidence | Curve]:
         """The statement itself, on one example."""
@@ -142,12 +149,14 @@ class Claim:
 
         Arguments:
         - `effort`: multiplies the number of examples.
-        - `seed`: of the search; the same seed gives the same result.
+        - `seed`: of the search, and of a statement that has a parameter `seed`; the same gives the same.
         - `mutant`: tests a registered fault in place of the library.
         - `shrink`: False reports the first failing example, not the smallest.
         """
         began = perf_counter()
-        tested = dict([self.mutants[mutant]]) if mutant else {}
+        tested: dict[str, Any] = dict([self.mutants[mutant]]) if mutant else {}
+        if self.seeded:
+            tested["seed"] = seed
         search = Search()
         texts: list[str] = []
         holds = stands = True
@@ -222,10 +231,13 @@ class Claim:
             error_level=self.error_level,
             violation=worst.violation,
             tolerance=worst.tolerance,
-            bound=worst.bound,
-            share=search.share,
             note=worst.note,
+            measured=search.closest.measured if search.closest else nan,
+            bound=search.closest.bound if search.closest else nan,
+            closest=search.closest.note if search.closest else "",
+            shares=tuple(search.shares) if any(search.shares) else (),
             searched=bool(self.strategies),
+            enumerated=enumerates(self.statement),
             examples=search.examples + bool(search.found),
             counterexamples=tuple(counterexamples),
             found=search.found,
@@ -268,7 +280,8 @@ def claim(
       `corrected`, that in LaTeX; `assessment`, the kind of fault and what follows from it.
     - `remark`: what else a reader should know.
     - `part_of`: the id of another claim on the same sentence; the report shows both as lines of one entry.
-    - `error_level`: of a statistical claim, the probability that a true statement fails it.
+    - `error_level`: of a statistical claim, the probability that a true statement fails it. Its function
+      has a parameter `seed`, which a run sets to its own.
     - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
     - `strategies`: a Hypothesis strategy for each parameter that is searched, with `examples` of them at
       normal effort.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
 from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Verdict
@@ -14,9 +15,13 @@ class Result:
 
     - `name`: that of the statement's function; with `id` it names the claim to a user: A1 strong_duality.
     - `verdict` was reached by execution, `recorded` is what the claim expects.
-    - `violation`, `tolerance`, `bound` and `note` are those of the worst evidence (the failing one, if one
-      failed); `share` is the largest part of a bound that any evidence reached, NaN without bounds.
-    - `searched` says whether examples were drawn.
+    - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
+    - `measured` came closest to its `bound`, of all evidence that compares with one, as `closest` says; NaN
+      without bounds. `shares` counts all of it by the share of the bound that was measured, in equal steps
+      from 0 to 1.
+    - `searched` says whether examples were drawn, `enumerated` whether expectations are sums over all draws.
+    - `rejected`, `survived`: the registered faults with which the verdict was not reached, and the others;
+      both are empty where they were not run.
     - `counterexamples`: those of the printed statement, with their numbers as computed.
     - `assessment`: the kind of fault, what follows from it, and the reading; None where nothing is wrong.
     - `part_of`: the id of the claim on the same sentence of the paper, of which this is another line.
@@ -54,10 +59,13 @@ class Result:
     error_level: float
     violation: float
     tolerance: float
-    bound: float
-    share: float
     note: str
+    measured: float
+    bound: float
+    closest: str
+    shares: tuple[int, ...]
     searched: bool
+    enumerated: bool
     examples: int
     counterexamples: tuple[str, ...]
     found: str
@@ -66,10 +74,17 @@ class Result:
     seconds: float
     source: str
     oracles: tuple[str, ...]
+    rejected: tuple[str, ...] = ()
+    survived: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         numbers = f"violation={self.violation:.3g}, tolerance={self.tolerance:.3g}, examples={self.examples}"
         return f"Result({self.id} {self.name}: {self.verdict}, {numbers})"
+
+    @property
+    def share(self) -> float:
+        """The part of its bound that the closest evidence reached; NaN without bounds."""
+        return self.measured / self.bound if self.bound > 0 else nan
 
     @property
     def as_recorded(self) -> bool:

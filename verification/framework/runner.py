@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 
 from phiball.backends import active, use
 from phiball.backends.processes import Lost, run_in_processes
 from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.folder import load_claims
+from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
 
-BEYOND = "beyond"
 SECTIONS = {
     "2": "Phi-divergence regularized adversarial robust training",
     "3": "Optimization algorithm",
@@ -38,6 +41,8 @@ GROUPS = {
     "L": "Causal transport",
     "Q": "The toy loss",
     "T": "Tilted sampling",
+    "U": "What users call",
+    "V": "Linear models",
 }
 """The first letters of the ids with what these claims are about, in the order of the paper."""
 DEEP = 10.0  # how many times more examples a deep search takes
@@ -66,22 +71,26 @@ def _place(claim: Claim) -> tuple[int, int, int, str]:
     return section, group, int(number or 0), suffix
 
 
-def find(select: str | None = None, section: str | int | None = None) -> list[Claim]:
+def find(
+    select: str | None = None, section: str | int | None = None, *, folder: Path | None = None
+) -> list[Claim]:
     """Find claims by id or name, or else by a part of their id, name, label or title.
 
     Arguments:
     - `select`: the text to look for; None for all claims.
     - `section`: a section of the paper, 2 to 6, or "beyond"; None for all.
+    - `folder`: one with claims on another paper, in place of those of this package.
 
     Returns the claims in the order of the paper. Raises ValueError if there is none.
 
     >>> find("strong_duality")
     [Claim(A1 strong_duality: holds as corrected)]
     """
-    claims = all_claims()
+    claims = all_claims() if folder is None else load_claims(folder)
     if section is not None:
-        if str(section) not in SECTIONS:
-            raise ValueError(f"section is {section}; there are claims on {', '.join(SECTIONS)}")
+        sections = list(dict.fromkeys(claim.section for claim in claims))
+        if str(section) not in sections:
+            raise ValueError(f"section is {section}; there are claims on {', '.join(sections)}")
         claims = [claim for claim in claims if claim.section == str(section)]
     if select is None:
         return claims
@@ -104,8 +113,10 @@ def run(
     select: str | None = None,
     section: str | int | None = None,
     *,
+    folder: Path | None = None,
     deep: bool = False,
     seed: int = 0,
+    mutants: bool = False,
     backend: str | None = None,
     jobs: int | None = None,
     on_result: Callable[[Result], None] | None = None,
@@ -114,8 +125,9 @@ def run(
     """Run the chosen claims and return their results, in the order of the paper.
 
     Arguments:
-    - `select`, `section`: as for `find`.
+    - `select`, `section`, `folder`: as for `find`.
     - `deep`: True searches ten times as many examples; `seed`: of the search.
+    - `mutants`: True also runs each claim on the faults that are registered with it.
     - `backend`: the name of a backend; the active one by default.
     - `jobs`: the number of new processes to run on, of one thread each. The results do not depend on it. By
       default, and for a single claim, everything runs in this process.
@@ -127,9 +139,9 @@ def run(
     """
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs is {jobs}; expected a whole number of at least 1")
-    claims = find(select, section)
-    settings = (backend or active().name, DEEP if deep else 1.0, seed)
-    tasks = [(claim.statement.__module__, claim.name, *settings) for claim in claims]
+    claims = find(select, section, folder=folder)
+    settings = (backend or active().name, DEEP if deep else 1.0, seed, mutants)
+    tasks = [(folder, claim.statement.__module__, claim.name, *settings) for claim in claims]
     if jobs is not None and len(claims) > 1:
         outcomes = run_in_processes(_run_claim, tasks, jobs=jobs)
     else:
@@ -149,19 +161,32 @@ def run(
     return results
 
 
-def _run_claim(module: str, name: str, backend: str, effort: float, seed: int) -> Result:
+def _run_claim(
+    folder: Path | None, module: str, name: str, backend: str, effort: float, seed: int, mutants: bool
+) -> Result:
     """Run a claim that is found by its name, as in a process that has only just started."""
+    if folder is not None:
+        load_claims(folder)
     claim: Claim = getattr(import_module(module), name)
+    return _run_one(claim, backend, effort, seed, mutants)
+
+
+def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool) -> Result:
     with use(backend):
-        return claim.run(effort=effort, seed=seed)
+        result = claim.run(effort=effort, seed=seed)
+        if not mutants:
+            return result
+        # A mutant is to be rejected by evidence, not by breaking down.
+        broken = {fault: claim.run(seed=seed, mutant=fault, shrink=False) for fault in claim.mutants}
+        survived = tuple(f for f, run in broken.items() if run.error or run.verdict is run.recorded)
+        return replace(result, rejected=tuple(f for f in broken if f not in survived), survived=survived)
 
 
 def _run_here(
-    claims: list[Claim], backend: str, effort: float, seed: int
+    claims: list[Claim], backend: str, effort: float, seed: int, mutants: bool
 ) -> Generator[tuple[list[int], dict[int, Result | Lost]], None, None]:
     ended: dict[int, Result | Lost] = {}
     for index, claim in enumerate(claims):
         yield [index], ended
-        with use(backend):
-            ended = {index: claim.run(effort=effort, seed=seed)}
+        ended = {index: _run_one(claim, backend, effort, seed, mutants)}
     yield [], ended

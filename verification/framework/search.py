@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from math import isnan, nan
+from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, TypeAlias
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -14,6 +14,8 @@ from hypothesis.strategies import SearchStrategy
 from phiball.verification.framework.evidence import Curve, Evidence
 from phiball.verification.framework.repeatable import repeatable
 
+SHARES = 20
+"""The number of steps from 0 to 1 in which shares of bounds are counted."""
 Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 
 
@@ -29,7 +31,8 @@ class Search:
     worst: Evidence | None = None
     found: str = ""
     curves: tuple[Curve, ...] = ()
-    share: float = nan  # the largest part of a bound that was reached
+    closest: Evidence | None = None  # the one that came closest to its bound
+    shares: list[int] = field(default_factory=lambda: [0] * SHARES)
 
     def run(
         self,
@@ -79,6 +82,7 @@ class Search:
                 # While an example is shrunk, the last failure is the smallest so far.
                 self.worst, self.found = piece, ": ".join(filter(None, (_show(example), piece.note)))
                 self.curves = tuple(curves)
+                self.closest = piece if piece.bound > 0 else None
                 raise Violated
             pieces.append(piece)
         if curves and example:
@@ -89,10 +93,22 @@ class Search:
         # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
-            if piece.bound > 0 and not self.share >= piece.measured / piece.bound:
-                self.share = piece.measured / piece.bound
-            if self.worst is None or piece.ratio > self.worst.ratio:
+            if piece.bound > 0:
+                self._compare(piece)
+            if self.worst is None or _rank(piece) > _rank(self.worst):
                 self.worst = piece
+
+    def _compare(self, piece: Evidence) -> None:
+        """Count a measurement by the share of its bound, and keep the largest."""
+        share = piece.measured / piece.bound
+        self.shares[min(max(int(share * SHARES), 0), SHARES - 1)] += 1
+        if self.closest is None or share > self.closest.measured / self.closest.bound:
+            self.closest = piece
+
+
+def _rank(piece: Evidence) -> tuple[bool, float]:
+    """The larger, the worse; a comparison of nothing with a bound of nothing says least."""
+    return not piece.bound == piece.violation == 0, piece.ratio
 
 
 def _show(example: Mapping[str, Any]) -> str:

@@ -125,7 +125,7 @@ Sampler: TypeAlias = Callable[[Ball, Array, Array, int, Rng], tuple[Array, Array
 
 
 def tilted_sample(
-    sample: Sampler, norm: float, tilt: tuple[float, ...], n: int, seed: int = 0
+    sample: Sampler, norm: float, tilt: tuple[float, ...], n: int, seed: int
 ) -> tuple[Any, Any]:
     """`n` tilted points of the unit ball around 0 and their log-weights, as NumPy arrays."""
     s = array(tilt)

@@ -13,8 +13,11 @@ ROUNDING = 2.0**-44
 QUADRATURE = 2e-11
 """What the rules for one integral promise, refimpl's 1e-12 and the oracle's, relative to rho times g."""
 
-NORMAL_QUANTILE = 4.75
-"""A normal error exceeds this many standard errors with probability one in a million."""
+TEST_LEVEL = 1e-8
+"""The chance that one statistical test fails by bad luck; a claim states that of all its tests together."""
+
+NORMAL_QUANTILE = 5.75
+"""A normal error exceeds this many standard errors with probability TEST_LEVEL, in one direction or both."""
 
 
 def value_tolerance(problem: Problem) -> float:

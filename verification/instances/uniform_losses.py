@@ -27,13 +27,15 @@ def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
     return 1 - alpha / 2 - float(solve(rows, 1.0, indicator(alpha)).value)
 
 
-def bias_by_sampling(n: int, eta: float, phi: Divergence, solve: Solver, rows: int) -> tuple[float, float]:
+def bias_by_sampling(
+    n: int, eta: float, phi: Divergence, solve: Solver, rows: int, seed: int
+) -> tuple[float, float]:
     """F - F^n for f uniform on [0, 1], and its standard error.
 
     On every sample the dual at the mu* of the law has mean F and is above the value, by little.
     """
     xp = active().namespace
-    f = rng(n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
+    f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
     mu = uniform.multiplier(eta, phi.family or "")
     over = to_numpy(dual_value(f, mu, eta, phi) - solve(f, eta, phi).value)
     return float(over.mean()), float(over.std(ddof=1)) / rows**0.5

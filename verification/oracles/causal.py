@@ -45,7 +45,9 @@ def causal_plan(
     objective: Any = 0
     for k in range(K):
         start = np.outer(joint[k], nu[k])  # pi_0 given k
-        constraints += [cp.sum(pi[k], axis=1) == joint[k], pi[k][start == 0] == 0]
+        constraints.append(cp.sum(pi[k], axis=1) == joint[k])
+        if np.any(start == 0):  # no variables at all are not a constraint to older versions of cvxpy
+            constraints.append(pi[k][start == 0] == 0)
         if causal:
             # P(x', z | x) = P(x' | x) P(z | x), multiplied out.
             moved = cp.reshape(cp.sum(pi[k], axis=0), (1, L), order="C")

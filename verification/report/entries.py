@@ -9,9 +9,8 @@ from typing import Generic, TypeVar
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.paper import BEYOND, Item, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import BEYOND
-from phiball.verification.report.items import Item, heading_of, item_of, order_of
 
 Line = TypeVar("Line", Claim, Result)
 
@@ -106,10 +105,10 @@ class Row(Generic[Line]):
         return sum(entry.standing == Verdict.HOLDS for entry in self.entries)
 
 
-def rows(found: Sequence[Entry[Line]]) -> list[Row[Line]]:
+def rows(found: Sequence[Entry[Line]], paper: Paper) -> list[Row[Line]]:
     """The entries by theorem, proposition, algorithm and section, in the order of the paper."""
     groups: dict[Item, list[Entry[Line]]] = {}
     for entry in found:
-        if (item := item_of(entry.head.label)) is not None:
-            groups.setdefault(heading_of(item), []).append(entry)
-    return [Row(item, tuple(groups[item])) for item in sorted(groups, key=order_of)]
+        if (item := paper.item_of(entry.head.label)) is not None:
+            groups.setdefault(paper.heading_of(item), []).append(entry)
+    return [Row(item, tuple(groups[item])) for item in sorted(groups, key=paper.order_of)]

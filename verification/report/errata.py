@@ -14,7 +14,8 @@ from phiball.verification.report.entries import Entry, of_the_paper
 from phiball.verification.report.markdown import markdown_name, plain, quotation
 from phiball.verification.report.math import markdown_math
 from phiball.verification.report.overview import overview
-from phiball.verification.report.words import KINDS, LINK, PAPER, WORDS, full_name, reading_of
+from phiball.verification.report.this_paper import THIS
+from phiball.verification.report.words import KINDS, WORDS, full_name, reading_of
 
 _CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
 _HEADINGS = {
@@ -37,12 +38,10 @@ def errata(claims: list[Claim] | None = None) -> str:
     lines = [
         "# Errata",
         "",
-        f"What the verification suite finds to correct in {PAPER}",
-        f"([arXiv]({LINK})), by kind, and what is true instead. The suite computes the numbers and writes "
-        "this",
-        "file: `make errata`. `phiball verify --claim ID` searches for violations of the corrected "
-        "statement,",
-        "or shows how the search refutes the printed one.",
+        f"What the verification suite finds to correct in [{THIS.name}]({THIS.link}),",
+        "by kind, and what is true instead. The suite computes the numbers and writes this file: `make",
+        "errata`. `phiball verify --claim ID` searches for violations of the corrected statement, or shows",
+        "how the search refutes the printed one.",
     ]
     for paragraph in overview(chosen):
         lines += ["", plain(paragraph)]
@@ -86,7 +85,7 @@ def _entry(claim: Claim, depth: int) -> list[str]:
         follows = f", as it follows from {', '.join(fault.follows)}" if fault.follows else ""
         lines[-1] += f" *{fault.consequence.capitalize()}{follows}.*"
     if claim.quote and depth == 0:
-        lines += ["", quotation(claim.quote)]
+        lines += ["", quotation(claim.quote, THIS)]
     if reading := reading_of(fault):
         lines += ["", f"**One reading.** {plain(reading.removeprefix('one reading: '))}."]
     for place, text in enumerate(texts):

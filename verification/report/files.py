@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from phiball.backends import active
 from phiball.backends.files import write_whole
+from phiball.verification.framework.comparison import Comparison
+from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
+from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import agreement, summary
 
 
@@ -28,7 +31,8 @@ def circumstances(
 ) -> dict[str, Any]:
     """What a reader must know of a run besides its results.
 
-    `provenance`: what the caller knows of the source, such as its revision and the versions of libraries.
+    `provenance`: what the caller knows of the source, such as its revision, the versions of libraries and the
+    record of other runs.
     """
     return {
         "summary": summary(results, seconds),
@@ -43,9 +47,21 @@ def circumstances(
     }
 
 
-def write_report(results: list[Result], out: Path, about: Mapping[str, Any]) -> list[Path]:
-    """Write claims.json, claims.md and claims.html into the folder `out`, and return their paths."""
+def write_report(
+    results: list[Result],
+    out: Path,
+    about: Mapping[str, Any],
+    paper: Paper = THIS,
+    comparisons: Sequence[Comparison] = (),
+) -> list[Path]:
+    """Write claims.json, claims.md and claims.html into the folder `out`, and return their paths.
+
+    `comparisons`: the paper's own numbers beside ours, for JSON and HTML.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    renderers = {"json": to_json, "md": to_markdown, "html": to_html}
-    texts = {out / f"claims.{suffix}": render(results, about) for suffix, render in renderers.items()}
-    return [write_whole(file, text) for file, text in texts.items()]
+    texts = {
+        "claims.json": to_json(results, about, paper, comparisons),
+        "claims.md": to_markdown(results, about, paper),
+        "claims.html": to_html(results, about, paper, comparisons),
+    }
+    return [write_whole(out / name, text) for name, text in texts.items()]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from phiball.verification.framework.assessment import Consequence, Kind
+from phiball.verification.framework.comparison import Comparison
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import BEYOND, SECTIONS
-from phiball.verification.report import entries, items, words
+from phiball.verification.report import entries, words
 from phiball.verification.report.math import formula, prose
 from phiball.verification.report.overview import overview
 from phiball.verification.report.paper_items import SOURCE
+from phiball.verification.report.pictures import densities_figure, shares_figure
 from phiball.verification.report.plots import figure, number
 from phiball.verification.report.quotes import quote_html
+from phiball.verification.report.this_paper import THIS
 
 # Of each way to stand, the class of the style sheet and the sign.
 _LOOKS = {
@@ -38,8 +43,16 @@ _LOOKS = {
 }
 
 
-def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
-    """The page: what stands, the items, contents, the entries in the order of the paper, circumstances."""
+def to_html(
+    results: list[Result],
+    about: Mapping[str, Any],
+    paper: Paper = THIS,
+    comparisons: Sequence[Comparison] = (),
+) -> str:
+    """The page: what stands, the items, contents, the entries in the order of the paper, circumstances.
+
+    `comparisons`: the paper's own numbers beside ours.
+    """
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -49,19 +62,23 @@ def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
     )
     ids = {result.id for result in results}
     code = str(about.get("code") or "")
-    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number, quote_html)}
+    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number)}
     environment.filters |= {
         "linked": _html(lambda text: _linked(text, ids)),
         "code": _html(lambda place: _code_link(place, code)),
+        "quote_html": _html(lambda quote: quote_html(quote, paper)),
+        "shares": _html(shares_figure),
+        "densities": _html(lambda name: densities_figure(name) if paper is THIS else ""),
+        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "png": lambda picture: b64encode(picture).decode(),
         "full_name": words.full_name,
         "smallest_example": _smallest_example,
         "command": lambda result: _command(result, about),
     }
     environment.globals |= {
         "words": words,
-        "items": items,
+        "paper": paper,
         "looks": _LOOKS,
-        "sections": SECTIONS,
         "BEYOND": BEYOND,
         "NONE": Consequence.NONE,
         "HOLDS": Verdict.HOLDS,
@@ -71,14 +88,15 @@ def to_html(results: list[Result], about: Mapping[str, Any]) -> str:
     return environment.from_string(_text("page.html.j2")).render(
         results=results,
         different=[result for result in results if not result.as_recorded],
-        overview=overview(results),
-        rows=entries.rows(found),
+        overview=overview(results, paper),
+        comparisons=comparisons,
+        rows=entries.rows(found, paper),
         tally=entries.tally(found),
         followers=entries.followers(found),
         statements=len(found),
         beyond=[result for result in results if result.section == BEYOND],
         about=about,
-        source=SOURCE,
+        source=SOURCE if paper is THIS else "",
         style=Markup(_text("page.css")),
         script=Markup(_text("page.js")),
     )
@@ -116,7 +134,8 @@ def _code_link(place: str, template: str) -> str:
 def _command(result: Result, about: Mapping[str, Any]) -> str:
     """The command that runs this claim again, as it was run here."""
     options = (" --deep" if about["deep"] else "") + (f" --seed {about['seed']}" if about["seed"] else "")
-    return f"phiball verify --claim {result.id}{options}"
+    where = f" --claims {quote(about['claims'])}" if about.get("claims") else ""
+    return f"phiball verify{where} --claim {result.id}{options}"
 
 
 def _smallest_example(result: Result) -> str:

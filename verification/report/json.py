@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from math import isfinite, isnan, nan
 from typing import Any
 
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
+from phiball.verification.framework.comparison import Comparison
 from phiball.verification.framework.evidence import Curve, Verdict
+from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import BEYOND
 from phiball.verification.report.entries import followers, of_the_paper, tally
 from phiball.verification.report.entries import rows as rows_of
-from phiball.verification.report.items import caption_of
 from phiball.verification.report.overview import overview
+from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import WORDS
 
+_TUPLES = ("counterexamples", "oracles", "shares", "rejected", "survived")
 _KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
 
 
@@ -30,7 +32,12 @@ def _plain(value: Any) -> Any:
     return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
 
 
-def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
+def to_json(
+    results: list[Result],
+    about: Mapping[str, Any],
+    paper: Paper = THIS,
+    comparisons: Sequence[Comparison] = (),
+) -> str:
     """The whole run: its circumstances `about`, what it adds up to, and under "claims" the results."""
     rows = [
         {
@@ -40,21 +47,31 @@ def to_json(results: list[Result], about: Mapping[str, Any]) -> str:
         }
         for result in results
     ]
-    whole = {**about, "overview": overview(results), **_sums(results), "claims": rows}
+    whole = {
+        "title": paper.title,
+        **about,
+        "overview": overview(results, paper),
+        **_sums(results, paper),
+        "comparisons": [
+            asdict(replace(comparison, figure=b"")) | {"figure": None} for comparison in comparisons
+        ],
+        "claims": rows,
+    }
     return json.dumps(_plain(whole), indent=2, allow_nan=False) + "\n"
 
 
-def _sums(results: list[Result]) -> dict[str, Any]:
+def _sums(results: list[Result], paper: Paper) -> dict[str, Any]:
     """The statements of the paper by kind of fault and by item, and the claims beyond it."""
     found = of_the_paper(results)
     beyond = [result.verdict.value for result in results if result.section == BEYOND]
     return {
+        "chance of a false alarm": sum(result.error_level for result in results),
         "paper": {**tally(found), "follow from these": len(followers(found))},
         "beyond": {verdict: beyond.count(verdict) for verdict in dict.fromkeys(beyond)},
         "items": [
             {
                 "item": row.item.name,
-                "caption": caption_of(row.item),
+                "caption": row.item.title,
                 "labels": row.item.labels,
                 "statements": len(row.entries),
                 "hold": row.holding,
@@ -62,7 +79,7 @@ def _sums(results: list[Result]) -> dict[str, Any]:
                 "consequence": row.severest.consequence,
                 "claims": [line.id for entry in row.entries for line in entry.lines],
             }
-            for row in rows_of(found)
+            for row in rows_of(found, paper)
         ],
         "entries": [
             {
@@ -106,7 +123,7 @@ def _results(rows: list[dict[str, Any]]) -> list[Result]:
         values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
         values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}
         values["assessment"] = _assessment(values["assessment"])
-        values |= {name: tuple(values[name]) for name in ("counterexamples", "oracles")}
+        values |= {name: tuple(values[name]) for name in _TUPLES}
         values["curves"] = tuple(Curve(**{part: curve[part] for part in parts}) for curve in row["curves"])
         results.append(Result(**values))
     return results

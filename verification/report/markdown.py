@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import Entry, Line, entries, of_the_paper, rows
-from phiball.verification.report.items import caption_of
 from phiball.verification.report.math import markdown_math
 from phiball.verification.report.overview import overview
 from phiball.verification.report.quotes import quote_markdown
+from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import (
-    TITLE,
     WORDS,
+    all_mutants,
     by_section,
     counts,
     evidence,
+    false_alarm,
     method,
     remarks,
-    section_heading,
 )
 
 
@@ -35,48 +36,49 @@ def markdown_name(claim: Claim | Result) -> str:
     return f"{plain(claim.id)} `{claim.name.replace('`', '')}`"
 
 
-def quotation(quote: str) -> str:
+def quotation(quote: str, paper: Paper) -> str:
     """The paper's words as a quotation of one line."""
-    return f"> {quote_markdown(quote, plain)}"
+    return f"> {quote_markdown(quote, paper, plain)}"
 
 
-def item_table(found: list[Entry[Line]]) -> list[str]:
+def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
     """The entries by item of the paper, with the severest kind of each, as the lines of a table."""
     lines = ["| item | | statements | hold | severest | consequence | claims |", "|---" * 7 + "|"]
-    for row in rows(found):
+    for row in rows(found, paper):
         worst = row.severest
         consequence = worst.consequence if worst.kind else ""
         ids = ", ".join(entry.head.id for entry in row.entries)
         numbers = f"{len(row.entries)} | {row.holding}"
-        item = f"{row.item.name} | {plain(caption_of(row.item))}"
+        item = f"{row.item.name} | {plain(row.item.title)}"
         lines.append(f"| {item} | {numbers} | {worst.standing} | {consequence} | {ids} |")
     return lines
 
 
-def to_markdown(results: list[Result], about: Mapping[str, Any]) -> str:
+def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = THIS) -> str:
     """The whole run as a page: what it adds up to, then what there is to say of each claim."""
-    lines = [f"# {TITLE}", ""]
-    for paragraph in (*overview(results), *counts(results), about["agreement"]):
+    lines = [f"# {plain(paper.title)}", "", plain(paper.name), ""]
+    sums = (*counts(results), about["agreement"], all_mutants(results), false_alarm(results))
+    for paragraph in filter(None, (*overview(results, paper), *sums)):
         lines += [plain(paragraph), ""]
     if found := of_the_paper(results):
-        lines += item_table(found)
+        lines += item_table(found, paper)
     for section, members in by_section(results).items():
-        lines += ["", f"## {section_heading(section)}"]
+        lines += ["", f"## {plain(paper.section_heading(section))}"]
         for entry in entries(members):
             for depth, result in enumerate(entry.lines):
                 mark = "###" if depth == 0 else "####"
                 lines += ["", f"{mark} {markdown_name(result)}: {plain(result.label)}", ""]
-                lines += _about(result)
+                lines += _about(result, about, paper)
     return "\n".join(lines) + "\n"
 
 
-def _about(result: Result) -> list[str]:
+def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
     differs = "" if result.as_recorded else f" ({WORDS['recorded']}: {result.recorded})"
     lines = [f"- {WORDS['verdict']}: {result.verdict}{differs}"]
     for word, text in remarks(result).items():
         several = text.split("\n")
         lines += [f"- {word}: {plain(part)}" for part in several]
-    for word, text in (("method", method(result)), ("evidence", evidence(result))):
+    for word, text in (("method", method(result, about["seed"])), ("evidence", evidence(result))):
         if text:
             lines.append(f"- {word}: {text}")
     if result.note and not result.reason:
@@ -87,7 +89,7 @@ def _about(result: Result) -> list[str]:
     if result.source:
         lines.append(f"- {WORDS['source']}: `{result.source}`; `phiball verify --claim {result.id}`")
     if result.quote:
-        lines += ["", quotation(result.quote)]
+        lines += ["", quotation(result.quote, paper)]
     for field in ("formula", "corrected"):
         if tex := getattr(result, field):
             lines += ["", f"{WORDS[field].capitalize()}:", "", markdown_math(tex)]

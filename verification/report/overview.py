@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from phiball.verification.framework.assessment import Consequence, Kind
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import BEYOND, all_claims
+from phiball.verification.framework.paper import BEYOND, Paper
+from phiball.verification.framework.runner import all_claims
 from phiball.verification.report.entries import Entry, Line, of_the_paper
+from phiball.verification.report.this_paper import THIS
 
 STANDS = (
     "All main results stand. As printed: the worst-case density (Theorem 1 (II)), what Algorithm 2 "
@@ -41,8 +43,10 @@ _REST = {
 }
 
 
-def overview(lines: Sequence[Line]) -> list[str]:
-    """The opening paragraphs, with ids in brackets; none where only a part of the paper was run."""
+def overview(lines: Sequence[Line], paper: Paper = THIS) -> list[str]:
+    """The opening paragraphs, with ids in brackets; none where only a part of this paper was run."""
+    if paper is not THIS:
+        return []
     missing = {claim.id for claim in all_claims() if claim.section != BEYOND} - {line.id for line in lines}
     if missing:
         return []

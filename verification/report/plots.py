@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from math import ceil, floor, log10
 
@@ -85,6 +86,7 @@ def _svg(curve: Curve) -> str:
         at = y(tick)
         parts.append(f'<path class="grid" d="M{left} {at}H{right}"/>')
         parts.append(f'<text x="{left - 7}" y="{at + 4}" text-anchor="end">{label}</text>')
+    parts.append(_band(curve, x, y))
     parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
     parts.append(
         f'<polyline class="bound" points="{bound}"/><polyline class="measured" points="{measured}"/>'
@@ -96,11 +98,35 @@ def _svg(curve: Curve) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def _band(curve: Curve, x: _Axis, y: _Axis) -> str:
+    """Where lines through the middle of the points run whose slopes lie in the interval of the exponent."""
+    middle_x, middle_y = (sum(map(log10, values)) / len(values) for values in (curve.x, curve.y))
+
+    def line(slope: float) -> list[str]:
+        heights = (middle_y + slope * (log10(at) - middle_x) for at in (first, last))
+        return [
+            f"{x(at)},{y(10.0 ** max(-300.0, min(300.0, height)))}"
+            for at, height in zip((first, last), heights, strict=True)
+        ]
+
+    first, last = min(curve.x), max(curve.x)
+    (a, b), (d, c) = line(curve.fit.low), line(curve.fit.high)
+    centre = f"{x(10.0**middle_x)},{y(10.0**middle_y)}"
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    inside = f'x="{_LEFT}" y="{_TOP}" width="{width}" height="{height}"'
+    return (  # a picture in the picture, which cuts off what is outside of it
+        f'<svg {inside} viewBox="{_LEFT} {_TOP} {width} {height}">'
+        f'<polygon class="band" points="{a} {centre} {d}"/>'
+        f'<polygon class="band" points="{b} {centre} {c}"/></svg>'
+    )
+
+
 def _key(inside: str) -> str:
     return f'<svg class="key" viewBox="0 0 24 10" aria-hidden="true">{inside}</svg>'
 
 
 _LINE = _key('<path class="measured" d="M0 5H24"/><circle class="dot" cx="12" cy="5" r="3.5"/>')
+_BAND = _key('<rect class="band" width="24" height="10"/>')
 _DASH = _key('<path class="bound" d="M0 5H24"/>')
 
 
@@ -110,12 +136,14 @@ def figure(curve: Curve) -> str:
         f"<tr><td>{number(a)}</td><td>{number(b)}</td><td>{number(c)}</td></tr>"
         for a, b, c in zip(curve.x, curve.y, curve.bound, strict=True)
     )
+    stated = f"{replace(curve, y=curve.bound).fit.slope:.3f}".replace("-", MINUS)
     fit = str(curve.fit).replace("-", MINUS)
     return (
         f"<figure><figcaption><strong>{prose(curve.title)}</strong>"
-        f'<span class="fit">exponent {fit}</span></figcaption>'
+        f'<span class="fit">exponent {fit}; that of the bound is {stated}</span></figcaption>'
         f'<p class="keys"><span>{_LINE} {prose(curve.y_label)}</span>'
-        f"<span>{_DASH} {prose(curve.bound_label)}</span></p>"
+        f"<span>{_DASH} {prose(curve.bound_label)}</span>"
+        f"<span>{_BAND} 99 % interval of the exponent</span></p>"
         f'{_svg(curve)}<p class="x-label">{prose(curve.x_label)}</p>'
         "<details><summary>numbers</summary><table><thead><tr>"
         f"<th>{prose(curve.x_label)}</th><th>{prose(curve.y_label)}</th><th>{prose(curve.bound_label)}</th>"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from html import escape
 
-from phiball.verification.report.items import reference
+from phiball.verification.framework.paper import Paper
 from phiball.verification.report.math import inline_markdown, mathml
 
 # The paper's own commands, and those that the converter does not know.
@@ -33,40 +33,41 @@ _MACROS = {
 _COMMANDS = re.compile("|".join(re.escape(m) + ("" if m[-1] == "}" else "(?![A-Za-z])") for m in _MACROS))
 
 
-def pieces(quote: str) -> list[tuple[str, bool]]:
+def pieces(quote: str, paper: Paper) -> list[tuple[str, bool]]:
     """The quotation as words and formulas, each with whether it is a formula."""
     parts = [(part, place % 2 == 1) for place, part in enumerate(quote.split("$"))]
-    return [(_formula(part) if is_math else _words(part), is_math) for part, is_math in parts if part]
+    return [(_formula(part, paper) if math else _words(part, paper), math) for part, math in parts if part]
 
 
-def _words(tex: str) -> str:
-    tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _referred(m[2], bool(m[1])), tex.replace("~", " "))
+def _words(tex: str, paper: Paper) -> str:
+    tex = tex.replace("~", " ")
+    tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _referred(m[2], bool(m[1]), paper), tex)
     return re.sub(r"\\textbf\{([^{}]*)\}", r"\1", tex)
 
 
-def _formula(tex: str) -> str:
+def _formula(tex: str, paper: Paper) -> str:
     tex = _COMMANDS.sub(lambda m: f"{_MACROS[m[0]]} ", tex.replace("~", " "))
 
     def name(found: re.Match[str]) -> str:
-        return r"\text{" + _referred(found[1], True).replace("phi", "φ") + "}"
+        return r"\text{" + _referred(found[1], True, paper).replace("phi", "φ") + "}"
 
     return re.sub(r"\\eqref\{([^{}]*)\}", name, tex).strip()
 
 
-def _referred(label: str, brackets: bool) -> str:
-    number = reference(label)
+def _referred(label: str, brackets: bool, paper: Paper) -> str:
+    number = paper.reference(label)
     return f"({number})" if brackets and not number.startswith("(") else number
 
 
-def quote_html(quote: str) -> str:
+def quote_html(quote: str, paper: Paper) -> str:
     """The quotation as HTML, its formulas as MathML."""
-    return _joined(quote, escape, lambda tex: mathml(tex) or f"<code>{escape(tex)}</code>")
+    return _joined(quote, paper, escape, lambda tex: mathml(tex) or f"<code>{escape(tex)}</code>")
 
 
-def quote_markdown(quote: str, plain: Callable[[str], str]) -> str:
+def quote_markdown(quote: str, paper: Paper, plain: Callable[[str], str]) -> str:
     """The quotation as Markdown, its words made harmless by `plain`."""
-    return _joined(quote, plain, inline_markdown)
+    return _joined(quote, paper, plain, inline_markdown)
 
 
-def _joined(quote: str, words: Callable[[str], str], formula: Callable[[str], str]) -> str:
-    return "".join(formula(part) if is_math else words(part) for part, is_math in pieces(quote))
+def _joined(quote: str, paper: Paper, words: Callable[[str], str], formula: Callable[[str], str]) -> str:
+    return "".join(formula(part) if is_math else words(part) for part, is_math in pieces(quote, paper))

@@ -13,11 +13,12 @@ from rich.text import Text
 
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import of_the_paper, rows
-from phiball.verification.report.items import caption_of
 from phiball.verification.report.overview import overview
-from phiball.verification.report.words import WORDS, counts, full_name, remarks, section_heading
+from phiball.verification.report.this_paper import THIS
+from phiball.verification.report.words import WORDS, all_mutants, counts, false_alarm, full_name, remarks
 
 _COLOURS = {
     Verdict.HOLDS: "green",
@@ -34,6 +35,7 @@ class Table:
 
     console: Console
     total: int
+    paper: Paper = THIS
     _progress: Progress = field(init=False)
     _section: str | None = field(init=False, default=None)
 
@@ -70,7 +72,7 @@ class Table:
         if result.section != self._section:
             self._section = result.section
             self._print("")
-            self._print(section_heading(result.section), "bold underline")
+            self._print(self.paper.section_heading(result.section), "bold underline")
         style = _COLOURS.get(result.verdict, "red") if result.as_recorded else "bold red"
         name = f"{full_name(result)}: {result.label}"
         self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
@@ -93,29 +95,29 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
         console.print(Text.assemble(" " * indent, text), highlight=False, soft_wrap=True)
 
 
-def print_summary(results: list[Result], console: Console) -> None:
+def print_summary(results: list[Result], console: Console, paper: Paper = THIS) -> None:
     """Print what a run adds up to: by item of the paper, in words, and in numbers by kind of fault."""
-    paragraphs = overview(results)
+    paragraphs = overview(results, paper)
     if paragraphs:  # the paper is whole
         console.print()
-        for row in rows(of_the_paper(results)):
+        for row in rows(of_the_paper(results), paper):
             worst = row.severest
-            item = f"{row.item.name} {caption_of(row.item)}"[:58]
+            item = f"{row.item.name} {row.item.title}"[:58]
             consequence = f"; {worst.consequence}" if worst.kind else ""
             holding = f"{row.holding} of {len(row.entries)}"
             _wrapped(console, Text(f"{item:<60}{holding:<9}{worst.standing}{consequence}"), 0)
-    for text in (*paragraphs, *counts(results)):
+    for text in filter(None, (*paragraphs, *counts(results), all_mutants(results), false_alarm(results))):
         console.print()
         _wrapped(console, Text(text), 0)
 
 
-def list_claims(claims: list[Claim], console: Console) -> None:
+def list_claims(claims: list[Claim], console: Console, paper: Paper = THIS) -> None:
     """Print the claims with their recorded verdicts, without running them."""
     several = len({claim.section for claim in claims}) > 1
     width = max(len(full_name(claim)) for claim in claims) + 2
     for i, claim in enumerate(claims):
         if several and (i == 0 or claims[i - 1].section != claim.section):
             gap = "\n" if i else ""
-            console.print(Text(f"{gap}{section_heading(claim.section)}", style="bold"), soft_wrap=True)
+            console.print(Text(f"{gap}{paper.section_heading(claim.section)}", style="bold"), soft_wrap=True)
         line = f"{full_name(claim):<{width}}{claim.verdict:<20}{claim.label}: {claim.title}"
         console.print(Text(line), highlight=False, soft_wrap=True)

@@ -8,13 +8,10 @@ from phiball.backends import active
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import BEYOND, SECTIONS
 from phiball.verification.report.entries import followers, of_the_paper, tally
 
-TITLE = "The statements of the paper, checked by execution"
-PAPER = "Jie Wang, Rui Gao, Yao Xie: Regularization for Adversarial Robust Learning"
-LINK = "https://arxiv.org/abs/2408.09672"
 # What each field of `Result` is called. JSON has underscores for the spaces.
 WORDS = {
     "id": "id",
@@ -36,10 +33,13 @@ WORDS = {
     "error_level": "error level",
     "violation": "largest violation",
     "tolerance": "tolerance",
-    "bound": "bound",
-    "share": "share of the bound",
     "note": "measured",
+    "measured": "closest measurement",
+    "bound": "bound",
+    "closest": "closest to its bound",
+    "shares": "shares of the bound",
     "searched": "searched",
+    "enumerated": "enumerated",
     "examples": "examples",
     "counterexamples": "counterexamples",
     "found": "smallest example found",
@@ -48,6 +48,8 @@ WORDS = {
     "seconds": "seconds",
     "source": "source",
     "oracles": "oracles",
+    "rejected": "mutants rejected",
+    "survived": "mutants not rejected",
 }
 MEANINGS = {
     Verdict.HOLDS: "the statement passed every check, as the paper prints it",
@@ -69,8 +71,8 @@ CONSEQUENCES = {
     Consequence.REPAIR: "an argument has to be changed, its conclusion stands",
     Consequence.RESULT: "a theorem, algorithm, example or finding has to be stated otherwise",
 }
-LOOSE = 0.01
-"""A bound of which less than this part was reached says little about the statement."""
+LOOSE, VACUOUS = 0.1, 0.01
+"""Bounds of which less than these parts were reached say little, or nothing, about the statement."""
 _PLURALS = {
     Verdict.HOLDS: "hold",
     Verdict.CORRECTED: "hold as corrected",
@@ -83,12 +85,6 @@ _PLURALS = {
 def full_name(claim: Claim | Result) -> str:
     """The id and the name of a claim, such as "A1 strong_duality"."""
     return f"{claim.id} {claim.name}"
-
-
-def section_heading(section: str) -> str:
-    """Such as "Section 3: Optimization algorithm"."""
-    name = SECTIONS.get(section, "")
-    return name if section == BEYOND else f"Section {section}: {name}"
 
 
 def by_section(results: list[Result]) -> dict[str, list[Result]]:
@@ -144,36 +140,88 @@ def reading_of(fault: Assessment) -> str:
     return f"one reading: {fault.reading}. Others: {others}"
 
 
-def method(result: Result) -> str:
-    """How a claim was checked: on searched examples, on fixed instances, or by statistics."""
+def approach(result: Result, seed: int = 0) -> str:
+    """How a claim was checked, in a few words; empty for what no run can check."""
     if isnan(result.violation):
         return ""
-    number = f"{result.examples:,}".replace(",", "\N{NO-BREAK SPACE}")
-    checks = f"{number} {'check' if result.examples == 1 else 'checks'}"
     if result.error_level:
-        level = f"{result.error_level:.0e}".replace("e-0", "e-")
-        return f"statistical: {checks} at an error level of {level} in all"
-    return f"searched: {number} examples" if result.searched else f"fixed instances: {checks}"
+        return f"statistical, level {_power(result.error_level)}, seed {seed}"
+    how = "searched" if result.searched else "fixed instances"
+    return f"{how}, enumerated" if result.enumerated else how
+
+
+def method(result: Result, seed: int = 0) -> str:
+    """How a claim was checked, with the number of examples and, for statistics, seed and error level."""
+    if not (how := approach(result).partition(",")[0]):
+        return ""
+    number = f"{result.examples:,}".replace(",", "\N{NO-BREAK SPACE}")
+    if result.searched:
+        what = f"{number} {'example' if result.examples == 1 else 'examples'}"
+    else:
+        what = f"{number} {'check' if result.examples == 1 else 'checks'}"
+    if result.error_level:
+        return f"{how}: {what} at an error level of {_power(result.error_level)} in all, seed {seed}"
+    draws = ", expectations by enumeration of all draws" if result.enumerated else ""
+    return f"{how}: {what}{draws}"
+
+
+def _power(level: float) -> str:
+    return f"{level:.1e}".replace(".0e", "e").replace("e-0", "e-")
 
 
 def evidence(result: Result) -> str:
     """What the worst piece of evidence says, in words with numbers."""
-    v, tol, bound, share = result.violation, result.tolerance, result.bound, result.share
+    v, tol = result.violation, result.tolerance
     if isnan(v):
         return ""
     if v > tol:
-        where = "" if isnan(bound) else f" the bound of {bound:.4g}"
-        return (
-            f"exceeds{where or ' what is allowed'} by {v:.4g}, of which {tol:.2g} could be rounding or noise"
-        )
-    if not isnan(share):
-        loose = "; the bound is far from tight here" if share < LOOSE else ""
-        return f"at most {100 * share:.3g} % of the bound was reached{loose}"
-    if not isnan(bound):
-        return f"{v + bound:.4g} measured, where the bound is {bound:.4g}"
+        where = "what is allowed" if isnan(result.bound) else f"the bound of {result.bound:.4g}"
+        return f"exceeds {where} by {v:.4g}, of which {tol:.2g} could be rounding or noise"
+    if not isnan(result.share):
+        return _reached(result)
     if v > 0:
         return f"off by {v:.2g} at most, where rounding or noise may explain {tol:.2g}"
     return "no difference at all" if v == 0 else f"a margin of {-v:.4g} was left"
+
+
+def _reached(result: Result) -> str:
+    """How much of its bound was reached; a bound of 1 is that of a ratio, which says so by itself."""
+    numbers = "" if result.bound == 1 else f": {result.measured:.4g} measured, {result.bound:.4g} allowed"
+    text = f"at most {100 * result.share:.3g} % of the bound was reached{numbers}"
+    return f"{text}; a {looseness(result)} bound here" if looseness(result) else text
+
+
+def looseness(result: Result) -> str:
+    """What to call a bound that nothing comes near; empty for other bounds."""
+    if result.share < VACUOUS:
+        return "vacuous"
+    return "loose" if result.share < LOOSE else ""
+
+
+def mutants(result: Result) -> str:
+    """How many of the faults that are registered with a claim it rejects; empty if they were not run."""
+    if not (result.rejected or result.survived):
+        return ""
+    text = f"{len(result.rejected)} of {len(result.rejected) + len(result.survived)} rejected"
+    return f"{text}; NOT rejected: {', '.join(result.survived)}" if result.survived else text
+
+
+def all_mutants(results: list[Result]) -> str:
+    """How many of all mutants were rejected, in a sentence; empty if none were run."""
+    rejected, survived = (sum(len(getattr(r, name)) for r in results) for name in ("rejected", "survived"))
+    if not rejected + survived:
+        return ""
+    return f"Mutants: {rejected} of {rejected + survived} planted faults are rejected by the claims on them"
+
+
+def false_alarm(results: list[Result]) -> str:
+    """The chance that true statements raise an alarm, in a sentence; empty without statistical claims."""
+    levels = [result.error_level for result in results if result.error_level]
+    if not levels:
+        return ""
+    count = "1 claim is" if len(levels) == 1 else f"{len(levels)} claims are"
+    chance = f"{_power(sum(levels))} at most, the sum of the error levels"
+    return f"{count} statistical; the chance that bad luck raises an alarm in a run is {chance}"
 
 
 def remarks(result: Result) -> dict[str, str]:
@@ -195,4 +243,5 @@ def remarks(result: Result) -> dict[str, str]:
     if not result.as_recorded or result.verdict is Verdict.REFUTED:
         texts[WORDS["found"]] = result.found
     texts[WORDS["error"]] = result.error
+    texts["mutants"] = mutants(result)
     return {word: text for word, text in texts.items() if text}

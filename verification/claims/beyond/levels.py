@@ -210,7 +210,8 @@ def level_is_smooth_without_exponentials(
 ) -> Evidence:
     """Every F^l is S-smooth with S = S_f + L_f^2/eta, whatever B is."""
     change, distance = gradient_change(f, places, solve)
-    return Evidence(change - smoothness(f) * distance, f.rounding, f"{change:.4g} over {distance:.4g}")
+    note = f"over a distance of {distance:.4g} the gradient changes by {change:.4g}"
+    return Evidence.at_most(change, smoothness(f) * distance, f.rounding, note)
 
 
 @level_is_smooth_without_exponentials.mutant("half the variance", replaces="smoothness")

@@ -81,17 +81,17 @@ def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> 
     formula=r"\text{comparisons} \le m \lceil \log_2 m \rceil",
     assumptions="phi = (x^2 - 1)/2; losses in random order",
 )
-def sorting_costs_m_log_m(fill: Filler = sort_and_fill) -> Iterator[Evidence | Curve]:
+def sorting_costs_m_log_m(fill: Filler = sort_and_fill, seed: int = 0) -> Iterator[Evidence | Curve]:
     """The exact solution of Example 3 takes at most m ceil(log2 m) comparisons, whatever the precision."""
     sizes, counts = (4, 16, 64, 256, 1024), []
     for m in sizes:
-        f = [Fraction(int(v), m) for v in np.random.default_rng(m).permutation(m)]
+        f = [Fraction(int(v), m) for v in np.random.default_rng(seed + m).permutation(m)]
         Counted.comparisons = 0
         fill(f, Fraction(1, 10))
         counts.append(Counted.comparisons)
         limit = m * ceil(log2(m))
         yield Evidence.at_most(counts[-1], limit, 0.0, f"m = {m}: {counts[-1]} comparisons, at most {limit}")
-    curve = Curve(
+    yield Curve(
         "comparisons of the exact solver",
         "losses m",
         "comparisons",
@@ -100,9 +100,6 @@ def sorting_costs_m_log_m(fill: Filler = sort_and_fill) -> Iterator[Evidence | C
         tuple(counts),
         tuple(m * log2(m) for m in sizes),
     )
-    yield curve
-    # The slope of m log m is 1 + 1/log m, 1.31 in the mean over these sizes.
-    yield curve.at_most(1.31, 0.02)
 
 
 @sorting_solves_example_3.mutant("keeps every loss active")

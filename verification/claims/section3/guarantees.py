@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import exp, sqrt
 
+import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import array_namespace
-from phiball.refimpl import ENTROPIC, Divergence, worst_case
+from phiball.backends import array_namespace, to_numpy
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read, worst_case
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX
+from phiball.verification.instances.divergences import KAPPA, QUARTIC, STRONGLY_CONVEX, mixed
 from phiball.verification.instances.printed_algorithms import (
     FAULTY_ALGORITHMS,
     Algorithm,
@@ -25,9 +26,17 @@ from phiball.verification.instances.printed_algorithms import (
 )
 from phiball.verification.instances.strategies import Problem, moderate_problems, precisions
 from phiball.verification.instances.tolerances import bisection_tolerance
+from phiball.verification.oracles.multiplier import multiplier, of_mixture, of_quartic, of_square
 
 # --- gamma and mu ---------------------------------------------------------------------------------
 
+RATIOS = {
+    QUADRATIC: of_square(0.0),
+    cressie_read(2): of_square(1.0),
+    mixed(1.0): of_mixture(1.0),
+    mixed(0.1): of_mixture(0.1),
+    QUARTIC: of_quartic,
+}
 BRACKETS = st.sampled_from([corrected_bracket, printed_bracket])
 
 
@@ -53,9 +62,8 @@ def gamma_is_close(
 ) -> Evidence:
     """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m, for a bracket that holds mu* and T rounded up."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
-    best = worst_case(problem.losses, problem.eta, phi)
-    xp = array_namespace(best.weights)
-    error = float(xp.max(xp.abs(out.gamma - best.weights)))
+    gamma = multiplier(problem.f, problem.eta, RATIOS[phi], phi.slope1)[1]
+    error = float(np.max(np.abs(to_numpy(out.gamma) - gamma)))
     bound = sqrt(2 * eps / (KAPPA[phi] * problem.eta)) / len(problem.f)
     # A rounding of mu, of the size of f, moves m gamma by that over kappa eta.
     return Evidence.at_most(error, bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
@@ -83,8 +91,9 @@ def mu_is_close(
 ) -> Evidence:
     """abs(mu - mu*) <= sqrt(2 eta kappa eps), for a bracket that holds mu* and T rounded up."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
-    mu = float(worst_case(problem.losses, problem.eta, phi).mu)
-    return Evidence(abs(out.mu - mu) - sqrt(2 * problem.eta * KAPPA[phi] * eps), bisection_tolerance(problem))
+    mu = multiplier(problem.f, problem.eta, RATIOS[phi], phi.slope1)[0]
+    bound = sqrt(2 * problem.eta * KAPPA[phi] * eps)
+    return Evidence.at_most(abs(out.mu - mu), bound, bisection_tolerance(problem))
 
 
 # --- The entropy, which is not strongly convex ----------------------------------------------------

@@ -33,6 +33,7 @@ from phiball.verification.instances.printed_algorithms import (
     Planner,
 )
 from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
+from phiball.verification.instances.tolerances import TEST_LEVEL
 from phiball.verification.oracles.complexity import wave_slope
 
 # --- The cost -------------------------------------------------------------------------------------
@@ -78,7 +79,7 @@ def _(epsilon: float, **rest: Any) -> Plan:
 
 # --- End to end: f = B (1 - cos(theta - b))/2, b uniform on [-1, 1] -----------------------------------
 
-HEIGHT, ETA, EPSILON = 2.0, 4.0, 0.7
+HEIGHT, ETA, EPSILON, START = 2.0, 4.0, 0.5, 1.6
 
 
 def _wave(theta: Array, x: Array) -> Array:
@@ -104,7 +105,7 @@ def stationarity_of_runs(
         return gradient(theta)
 
     xp = active().namespace
-    start = xp.full((runs,), 2.0, dtype=xp.float64)
+    start = xp.full((runs,), START, dtype=xp.float64)
     how = {"step_size": made.step_size, "steps": made.steps, "project": project, "average": False}
     run = sgd(recorded, start, rng=rng(seed + 1), **how)
     iterates = np.stack([*seen, to_numpy(run.last)])
@@ -122,22 +123,25 @@ def stationarity_of_runs(
     formula=r"\mathbb{E}\left\| \frac{1}{\gamma} \left[ \widetilde{\theta} - \mathrm{Proj}_{\Theta}"
     r"\left( \widetilde{\theta} - \gamma \nabla F(\widetilde{\theta}) \right) \right] \right\|_2^2"
     r" \le \epsilon^2",
-    assumptions="f = 1 - cos(theta - b), b uniform on [-1, 1], eta = 4, epsilon = 0.7; RT-MLMC",
-    error_level=1e-6,
+    assumptions="f = 1 - cos(theta - b), b uniform on [-1, 1], eta = 4, epsilon = 0.5; RT-MLMC, from "
+    "theta_1 = 1.6",
+    error_level=2 * TEST_LEVEL,
 )
 def random_iterate_of_training(
-    plan: Planner = nonconvex_plan, sgd: Sgd = projected_sgd
+    plan: Planner = nonconvex_plan, sgd: Sgd = projected_sgd, seed: int = 0
 ) -> Iterator[Evidence]:
     """Projected SGD finds an epsilon-stationary point, as planned, with and without constraints."""
     problem = {"lipschitz": HEIGHT / 2, "smoothness": HEIGHT / 2, "bound": HEIGHT, "eta": ETA}
+    first = float(wave_slope(START, HEIGHT, ETA)) ** 2
+    yield Evidence(2.5 * EPSILON**2 - first, 0.0, f"it starts at a squared slope of {first:.3g}")
     for constrained, runs in ((False, 12), (True, 4)):  # batches are large under a constraint
         project = onto_box(0.5, 3.0) if constrained else onto_box(-np.inf, np.inf)
         made = plan(EPSILON, **problem, constrained=constrained, estimator=RTMLMC)
-        values = stationarity_of_runs(made, sgd, project, runs=runs, seed=0)
+        values = stationarity_of_runs(made, sgd, project, runs=runs, seed=seed)
         mean, spread = float(np.mean(values)), float(np.std(values, ddof=1))
-        tail = float(student.isf(5e-7, runs - 1))  # two means, one in a million together
+        tail = float(student.isf(TEST_LEVEL, runs - 1))
         note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g} for {EPSILON**2:.3g}"
-        yield Evidence(mean - EPSILON**2, tail * spread / sqrt(runs), note)
+        yield Evidence.at_most(mean, EPSILON**2, tail * spread / sqrt(runs), note)
 
 
 @random_iterate_of_training.mutant("steps that are 300 times too small", replaces="plan")

@@ -1,0 +1,80 @@
+"""Claims on another paper: the example of YOUR_PAPER.md runs as the page says, and is not about ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phiball.verification.framework.folder import load_claims
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "verification/YOUR_PAPER.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"`cvar/(\w+\.py)`\n.*?^```py\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    home = tmp_path / "cvar"
+    home.mkdir()
+    for name, code in FILES.items():
+        (home / name).write_text(code, encoding="utf-8")
+    return home
+
+
+def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does, in a process that has not seen the files of another test."""
+    start = "from phiball.experiments.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "verify", "--claims", folder.name]
+    return subprocess.run([*command, *options], cwd=folder.parent, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_example_runs_as_the_page_says(folder: Path) -> None:
+    assert list(FILES) == ["risk.py", "oracles.py", "theorem.py"]
+    done = verify(folder, "--mutants", "--record", "--jobs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Mutants: 3 of 3 planted faults are rejected" in done.stdout
+    out = folder.parent / "results/verify/cvar"
+    data = json.loads((out / "claims.json").read_text(encoding="utf-8"))
+    assert [row["verdict"] for row in data["claims"]] == ["holds", "holds", "holds as corrected"]
+    assert [item["item"] for item in data["items"]] == ["Theorem 1", "Corollary 2"]
+    assert data["claims"][0]["oracles"] == ["worst_mean oracles.py:4"]
+    assert data["claims"][0]["source"].startswith("theorem.py:")
+    assert (folder / "record.json").exists()
+    page = (out / "claims.html").read_text(encoding="utf-8")
+    assert "<h1>Conditional value-at-risk, checked by execution</h1>" in page
+    assert "phiball verify --claims cvar --claim V1" in page
+    assert "On record: 1 run of all 3 claims" in page
+    for text in (page, (out / "claims.md").read_text(encoding="utf-8"), json.dumps(data), done.stdout):
+        for ours in ("Wang", "2408.09672", "Strong Duality", "Algorithm 2", "arXiv", "SHA-256", "cart"):
+            assert ours not in text, ours
+
+
+@pytest.mark.slow
+def test_a_mutant_that_survives_fails_the_run(folder: Path) -> None:
+    with (folder / "theorem.py").open("a", encoding="utf-8") as file:
+        file.write('\n\n@between_mean_and_maximum.mutant("none")\ndef _(losses, alpha):\n')
+        file.write("    return cvar(losses, alpha)\n")
+    done = verify(folder, "--claim", "V3", "--mutants")
+    assert done.returncode == 1
+    assert "mutants: 1 of 2 rejected; NOT rejected: none" in done.stdout
+
+
+def test_a_folder_that_cannot_be_read_is_named(folder: Path) -> None:
+    for name, code, said in (
+        ("json.py", "", "where json.py has the name of another module; expected another name"),
+        ("risk.py", "x = 1 / 0", "where risk.py fails: ZeroDivisionError: division by zero"),
+    ):
+        (folder / name).write_text(code, encoding="utf-8")
+        done = verify(folder, "--list")
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        (folder / name).unlink()
+    with pytest.raises(ValueError, match=r"whose files .* define no claim"):
+        load_claims(folder.parent)

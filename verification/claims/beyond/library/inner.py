@@ -1,0 +1,358 @@
+"""Beyond the paper: the inner problem in the other forms in which users call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf, log, sqrt
+from typing import Any, TypeAlias
+
+import mpmath as mp
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.backends import Array, active
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    bisection,
+    check_divergence,
+    constrained_worst_case,
+    cressie_read,
+    dual_value,
+    indicator,
+    worst_case,
+    worst_case_jvp,
+    worst_case_ragged,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.oracles import definitions, levels
+from phiball.verification.oracles.inner import solve_exactly
+
+Solve: TypeAlias = Callable[..., Any]
+LOSSES = st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=5, unique=True)
+COUNTS = st.lists(st.sampled_from([1, 2, 5]), min_size=5, max_size=5)
+
+# --- A budget -------------------------------------------------------------------------------------
+
+
+@claim(
+    "constrained_worst_case",
+    id="U11",
+    verdict=Verdict.HOLDS,
+    formula=r"\max\left\{\gamma \cdot f:\ D_\phi(\gamma, p) \le r\right\} = "
+    r"\min_{\eta \ge 0} \eta r + R_\eta(f)",
+    assumptions="any phi and law; the weights are feasible, and no price gives less than the value",
+    examples=60,
+    f=LOSSES,
+    counts=COUNTS,
+    radius=powers_of_ten(-3, 0.5),
+    phi=st.sampled_from(NAMED),
+)
+def budget_is_spent_at_best(
+    f: list[float], counts: list[int], radius: float, phi: Divergence, solve: Solve = constrained_worst_case
+) -> Iterator[Evidence]:
+    """The weights within a radius are feasible and attain the value, which is below every dual bound."""
+    p = [c / sum(counts[: len(f)]) for c in counts[: len(f)]]
+    got = solve(array(f), radius, phi, p=array(p))
+    value, weights = float(got.value), numbers(got.weights)
+    size, family = max(map(abs, f)) + 1, phi.family or ""
+    ratios = [mp.mpf(w) / q for w, q in zip(weights, p, strict=True)]
+    spent = float(
+        mp.fsum(q * definitions.phi(x, family, phi.parameter) for x, q in zip(ratios, p, strict=True))
+    )
+    yield Evidence(spent - radius, 1e-9 * (1 + radius), "the divergence is within the radius")
+    yield Evidence(abs(sum(weights) - 1), 1e-12, "the mass")
+    yield Evidence(-min(weights), 0.0, "no negative weight")
+    reached = sum(w * v for w, v in zip(weights, f, strict=True))
+    yield Evidence(abs(reached + float(got.gap) - value), 1e-11 * size, "the value is what the gap says")
+    yield Evidence(abs(float(got.gap)), 1e-10 * size, "the gap")
+    spread = max(f) - min(f)
+    for eta in (*(spread * 10.0**k for k in (-2, -1, 0, 1)), float(got.eta)):
+        if 0 < eta < inf:
+            bound = eta * radius + float(solve_exactly(f, eta, family, phi.parameter, p=p).value)
+            off = abs(value - bound) if eta == float(got.eta) else value - bound
+            yield Evidence(off, 1e-10 * (size + eta * radius), f"the dual bound at eta = {eta:.3g}")
+
+
+@budget_is_spent_at_best.mutant("spends a tenth more")
+def _(f: Array, radius: float, phi: Divergence, *, p: Array) -> Any:
+    return constrained_worst_case(f, 1.1 * radius, phi, p=p)
+
+
+@budget_is_spent_at_best.mutant("spends half of it")
+def _(f: Array, radius: float, phi: Divergence, *, p: Array) -> Any:
+    return constrained_worst_case(f, radius / 2, phi, p=p)
+
+
+STEP = 2.0**-20
+
+# --- Derivatives, rows of different lengths -------------------------------------------------------
+
+
+@claim(
+    "worst_case_jvp",
+    id="U12",
+    verdict=Verdict.HOLDS,
+    formula=r"\dot R = \gamma \cdot \dot f, \quad "
+    r"\dot\gamma_i = \frac{d}{dt}\,\gamma_i(f + t \dot f, \eta + t \dot\eta)",
+    assumptions="entropic and quadratic phi, all losses active; against differences of exact solutions",
+    examples=25,
+    f=LOSSES,
+    direction=st.lists(st.integers(-3, 3), min_size=5, max_size=5).filter(any),
+    eta=powers_of_ten(0.9, 1.5),
+    phi=st.sampled_from([ENTROPIC, QUADRATIC]),
+)
+def derivative_along_a_direction(
+    f: list[float], direction: list[int], eta: float, phi: Divergence, jvp: Solve = worst_case_jvp
+) -> Iterator[Evidence]:
+    """The derivatives of value, mu and weights are what small changes of losses, eta and law make of them."""
+    m, eta = len(f), round(eta / STEP) * STEP  # so that moved numbers are exact
+    moves = [float(v) for v in direction[:m]]
+    law = [(k + 1) / (m * (m + 1) / 2) for k in range(m)]
+    turn = [v / 30 for v in moves]
+    for df, deta, dp in ((moves, 0.0, None), ([0.0] * m, 1.0, None), ([0.0] * m, 0.0, turn)):
+        got = jvp(
+            array(f), eta, phi, array(df), deta=deta, dp=None if dp is None else array(dp), p=array(law)
+        )
+
+        def moved(h: float, df: Any = df, deta: float = deta, dp: Any = dp) -> Any:
+            p = [q + h * d for q, d in zip(law, dp or [0.0] * m, strict=True)]
+            losses = [v + h * d for v, d in zip(f, df, strict=True)]
+            return solve_exactly(losses, eta + h * deta, phi.family or "", p=p)
+
+        up, down = moved(STEP), moved(-STEP)
+        slope = definitions.difference(up.value, down.value) / (2 * STEP)
+        note = f"along {'f' if any(df) else 'eta' if deta else 'p'}"
+        # The third derivative over 6 times STEP^2, and what rounding of the law leaves of the difference.
+        yield Evidence(abs(float(got.value) - slope), 1e-8, f"{note}: the value")
+        for k, (a, b) in enumerate(zip(up.weights, down.weights, strict=True)):
+            exact = definitions.difference(a, b) / (2 * STEP)
+            yield Evidence(abs(numbers(got.weights)[k] - exact), 1e-8, f"{note}: a weight")
+
+
+@derivative_along_a_direction.mutant("does not move the weights")
+def _(*args: Any, **rest: Any) -> Any:
+    got = worst_case_jvp(*args, **rest)
+    return replace(got, weights=0 * got.weights)
+
+
+@derivative_along_a_direction.mutant("the other direction of eta")
+def _(f: Array, eta: float, phi: Divergence, df: Array, *, deta: float, dp: Any, p: Array) -> Any:
+    return worst_case_jvp(f, eta, phi, df, deta=-deta, dp=dp, p=p)
+
+
+@claim(
+    "worst_case_ragged",
+    id="U13",
+    verdict=Verdict.HOLDS,
+    formula=r"R(f_{o_r}, \ldots, f_{o_{r+1} - 1}) \text{ for each row } r",
+    assumptions="rows of one to four losses in any order, an eta for each; the paper's five phi, and laws",
+    examples=40,
+    rows=st.lists(
+        st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=4, unique=True), min_size=1, max_size=5
+    ),
+    phi=st.sampled_from([ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3)]),
+)
+def rows_of_any_length(
+    rows: list[list[float]], phi: Divergence, solve: Solve = worst_case_ragged
+) -> Iterator[Evidence]:
+    """Rows of different lengths in a flat array have the values and weights of each alone."""
+    flat = [v for row in rows for v in row]
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).tolist()
+    etas = [0.3 + k for k in range(len(rows))]
+    got = solve(array(flat), offsets, array(etas), phi)
+    law = np.concatenate([(1 + np.arange(len(row))) / (len(row) * (len(row) + 1) / 2) for row in rows])
+    weighed = solve(array(flat), offsets, array(etas), phi, p=array(law))
+    weights = np.array(numbers(got.weights))
+    for k, (row, eta) in enumerate(zip(rows, etas, strict=True)):
+        value, own = levels.solve(np.array(row), eta, phi.family or "", phi.parameter)
+        yield Evidence(abs(numbers(got.value)[k] - float(value)), 1e-12, f"row {k}: the value")
+        if phi in (ENTROPIC, QUADRATIC):
+            off = np.abs(weights[offsets[k] : offsets[k + 1]] - own).max()
+            yield Evidence(float(off), 1e-11, f"row {k}: the weights")
+        best = solve_exactly(
+            row, eta, phi.family or "", phi.parameter, p=law[offsets[k] : offsets[k + 1]].tolist()
+        )
+        yield Evidence(abs(numbers(weighed.value)[k] - float(best.value)), 1e-12, f"row {k}: with a law")
+
+
+@rows_of_any_length.mutant("one eta for all")
+def _(f: Array, offsets: Any, eta: Array, phi: Divergence, **rest: Any) -> Any:
+    return worst_case_ragged(f, offsets, float(eta[0]), phi, **rest)
+
+
+@rows_of_any_length.mutant("the rows in reverse")
+def _(f: Array, offsets: Any, eta: Array, phi: Divergence, **rest: Any) -> Any:
+    got = worst_case_ragged(f, offsets, eta, phi, **rest)
+    return replace(
+        got, value=active().namespace.flip(got.value), weights=active().namespace.flip(got.weights)
+    )
+
+
+# --- Precision, limits and checks -----------------------------------------------------------------
+
+
+@claim(
+    "bisection, tolerance",
+    id="U14",
+    verdict=Verdict.HOLDS,
+    formula=r"D(\mu) - P(\gamma) \le \mathrm{tol}, \quad 0 \le D(\mu) - R \le \mathrm{tol}",
+    assumptions="smooth phi; tolerances from 1e-1 to 1e-8",
+    examples=60,
+    f=LOSSES,
+    eta=powers_of_ten(-1, 1),
+    tol=powers_of_ten(-8, -1),
+    phi=st.sampled_from([ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3.0)]),
+)
+def bisection_keeps_its_tolerance(
+    f: list[float], eta: float, tol: float, phi: Divergence, solve: Solve = bisection
+) -> Iterator[Evidence]:
+    """Bisection ends with a gap of at most tol between the dual value and that of its own weights."""
+    got = solve(array(f), eta, phi, tol=tol)
+    exact = float(solve_exactly(f, eta, phi.family or "", phi.parameter).value)
+    dual = float(dual_value(array(f), float(got.mu), eta, phi))
+    primal = definitions.primal(f, numbers(got.weights), eta, phi.family or "", phi.parameter, None)
+    slack = 2.0**-40 * (max(map(abs, f)) + eta)
+    yield Evidence.at_most(dual - float(primal), tol, slack, "the gap")
+    yield Evidence.at_most(abs(float(got.value) - exact), tol, slack, "the value")
+    yield Evidence(abs(float(got.gap) - (dual - float(primal))), slack, "the gap that it reports")
+
+
+@bisection_keeps_its_tolerance.mutant("stops at ten times the tolerance")
+def _(f: Array, eta: float, phi: Divergence, *, tol: float) -> Any:
+    return bisection(f, eta, phi, tol=10 * tol)
+
+
+@bisection_keeps_its_tolerance.mutant("reports no gap")
+def _(f: Array, eta: float, phi: Divergence, *, tol: float) -> Any:
+    got = bisection(f, eta, phi, tol=tol)
+    return replace(got, gap=0 * got.gap)
+
+
+@claim(
+    "cressie_read, indicator and dual_value at their edges",
+    id="U15",
+    verdict=Verdict.HOLDS,
+    formula=r"\lim_{k \to 1} \phi_k = x \log x - x + 1, \quad \lim_{k \to 0} \phi_k = x - 1 - \log x, \quad "
+    r"\sum_{f_i > q} p_i < \alpha \le \sum_{f_i \ge q} p_i",
+    assumptions="orders near 0, 1 and 2; quantiles at a tie; large losses of small spread",
+)
+def edges_of_families(
+    power: Callable[[float], Divergence] = cressie_read, dual: Solve = dual_value, solve: Solve = worst_case
+) -> Iterator[Evidence]:
+    """At the edges of the families: the limits of powers, the quantile at a tie, digits of a dual value."""
+    x = [0.05, 0.5, 1.0, 2.0, 7.0]
+    for k, exact in (
+        (1.0, [v * log(v) - v + 1 for v in x]),
+        (0.0, [v - 1 - log(v) for v in x]),
+        (2.0, [(v - 1) ** 2 / 2 for v in x]),
+        (0.5, [2 * (sqrt(v) - 1) ** 2 for v in x]),
+    ):
+        off = max(abs(a - b) for a, b in zip(numbers(power(k).phi(array(x))), exact, strict=True))
+        yield Evidence(off, 1e-13, f"order {k:g}")
+        for near in (k - 1e-7, k + 1e-7):
+            off = max(abs(a - b) for a, b in zip(numbers(power(near).phi(array(x))), exact, strict=True))
+            yield Evidence(off, 1e-5, f"order {near:.8g}")
+        for s in (-0.9, -0.2, 0.0, 0.3, 0.45):
+            # The conjugate at phi'(v) = s, from the printed phi and its derivative.
+            v = {1.0: np.exp(s), 0.0: 1 / (1 - s), 2.0: 1 + s, 0.5: 1 / (1 - s / 2) ** 2}[k]
+            at = {
+                1.0: v * np.log(v) - v + 1,
+                0.0: v - 1 - np.log(v),
+                2.0: (v - 1) ** 2 / 2,
+                0.5: 2 * (v**0.5 - 1) ** 2,
+            }[k]
+            yield Evidence(
+                abs(float(power(k).conj(array(s))) - (s * v - at)), 1e-13, f"conjugate, order {k:g}"
+            )
+            yield Evidence(abs(float(power(k).dconj(array(s))) - v), 1e-12, f"its derivative, order {k:g}")
+    # AV@R of 0, 1, 2, 3 at 1/2: the two largest have all of the weight, and mu is the quantile 2.
+    got = solve(array([0.0, 1.0, 2.0, 3.0]), 1.0, indicator(0.5))
+    yield Evidence(
+        abs(float(got.value) - 2.5) + abs(float(got.mu) - 2.0), 1e-14, "a tie of the cumulative law"
+    )
+    got = solve(array([3.0, 1.0, 1.0, 0.0]), 1.0, indicator(0.5), p=array([0.25, 0.25, 0.25, 0.25]))
+    yield Evidence(abs(float(got.value) - 2.0) + abs(float(got.mu) - 1.0), 1e-14, "a quantile that is tied")
+    at = numbers(got.weights)
+    yield Evidence(
+        max(abs(a - b) for a, b in zip(at, [0.5, 0.25, 0.25, 0.0], strict=True)), 1e-14, "shares of a tie"
+    )
+    for phi, family in ((ENTROPIC, "entropic"), (QUADRATIC, "quadratic")):
+        f = [1e8 + v for v in (0.0, 0.25, 1.0)]
+        best = solve_exactly(f, 0.5, family)
+        mu = float(solve(array(f), 0.5, phi).mu)
+        off = abs(definitions.difference(float(dual(array(f), mu, 0.5, phi)), best.value))
+        yield Evidence(float(off), 1.5e-8, f"{family}: the dual value of losses near 1e8")  # a unit of 1e8
+    for phi, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
+        f, eta = [0.0, 0.5, 1.0], 0.25
+        mu = 1.0 - eta  # the least mu at which the conjugate is finite
+        closed = float(np.mean(np.maximum(f, 1.0 - width * eta)))
+        yield Evidence(abs(float(dual(array(f), mu, eta, phi)) - closed), 1e-14, f"{phi.name} at max f - eta")
+
+
+@edges_of_families.mutant("a wrong limit at order 1", replaces="power")
+def _(k: float) -> Divergence:
+    return cressie_read(k if k != 1.0 else 1.001)
+
+
+@edges_of_families.mutant("loses the digits of the mean", replaces="dual")
+def _(f: Array, mu: Any, eta: float, phi: Divergence) -> Array:
+    return dual_value(f, mu, eta, phi) * (1 + 2.0**-50)
+
+
+@edges_of_families.mutant("the upper quantile", replaces="solve")
+def _(f: Array, eta: float, phi: Divergence, **law: Any) -> Any:
+    got = worst_case(f, eta, phi, **law)
+    return replace(got, mu=active().namespace.max(f, axis=-1)) if phi.family == "indicator" else got
+
+
+FAULTS: dict[str, Callable[[Divergence], Divergence]] = {
+    "phi": lambda d: replace(d, phi=lambda x: d.phi(x) + 1),
+    "conj": lambda d: replace(d, conj=lambda s: 2 * d.conj(s)),
+    "dconj": lambda d: replace(d, dconj=lambda s: d.dconj(s) + 0.1),
+    "d2conj": lambda d: replace(d, d2conj=lambda s: 3 * d.d2conj(s)),
+    "slope0": lambda d: replace(d, slope0=-5.0),
+    "slope1": lambda d: replace(d, slope1=2.0),
+    "recession": lambda d: replace(d, recession=7.0),
+    "curvature1": lambda d: replace(d, curvature1=9.0),
+}
+
+
+@claim(
+    "check_divergence",
+    id="U16",
+    verdict=Verdict.HOLDS,
+    formula=r"\text{no fault of } \phi \text{ is found} \iff \phi \text{ is a divergence with its conjugate}",
+    assumptions="the named divergences, and each with one of its parts wrong",
+)
+def faults_of_a_divergence_are_found(
+    check: Callable[[Divergence], list[str]] = check_divergence,
+) -> Iterator[Evidence]:
+    """Nothing is wrong with the named divergences, and each part that is wrong is named."""
+    for d in NAMED:
+        yield Evidence(len(check(d)), 0.0, f"{d.name} is right")
+    own = replace(cressie_read(1.5), family=None)
+    for d in (replace(ENTROPIC, family=None), own):
+        for part, spoil in FAULTS.items():
+            found = check(spoil(d))
+            yield Evidence(1 - len(found), 0.0, f"{d.name} with a wrong {part}: {found}")
+            named = any(part in text or "conj" in text for text in found)
+            yield Evidence(float(not named), 0.0, f"{d.name} with a wrong {part}: it is named")
+
+
+@faults_of_a_divergence_are_found.mutant("finds nothing")
+def _(d: Divergence) -> list[str]:
+    return []
+
+
+@faults_of_a_divergence_are_found.mutant("finds fault with everything")
+def _(d: Divergence) -> list[str]:
+    return ["phi is wrong"]

@@ -1,0 +1,350 @@
+"""Beyond the paper: the risks that users call, recomputed from the losses that they evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from phiball.backends import Array, array_namespace, rng, to_numpy
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    Ball,
+    Conditional,
+    Gaussian,
+    adversarial_risk,
+    causal_risk,
+    conditional_loss,
+    constrained_risk,
+    integrated_risk,
+    quadrature,
+    regularized_adversarial_risk,
+    robust_risk,
+    surrogate_estimate,
+    worst_case_sample,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.divergences import PAPER_DIVERGENCES
+from phiball.verification.instances.laws import Midpoints
+from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
+from phiball.verification.oracles import levels
+
+Risk: TypeAlias = Callable[..., Any]
+ROUNDING = 2.0**-40
+Z = np.array([[0.2, -0.1], [1.0, 0.5], [-0.4, 0.3], [0.0, 2.0]])
+
+
+def _smooth(x: Array, i: Array) -> Array:
+    xp = array_namespace(x)
+    return xp.sin(2 * x[:, 0]) + x[:, 1] ** 2 / 3 + 0.1 * xp.astype(i, x.dtype)
+
+
+class Recorded:
+    """A loss that keeps what it was asked and what it answered, in the order of the data points."""
+
+    def __init__(self, loss: Callable[[Array, Array], Array]) -> None:
+        self.loss = loss
+        self.x: list[Any] = []
+        self.f: list[Any] = []
+
+    def __call__(self, x: Array, i: Array) -> Array:
+        f = self.loss(x, i)
+        self.x.append(to_numpy(x))
+        self.f.append(to_numpy(f))
+        return f
+
+    def rows(self, n: int) -> Any:
+        """The losses (N, n) of a sample of n points around each data point."""
+        return np.concatenate(self.f)[: len(Z) * n].reshape(len(Z), n)
+
+
+def _influence(rows: Any, eta: Any, family: str) -> Any:
+    """The variance of the value of each row, from eta phi*((f - mu)/eta) at mu*."""
+    value, weights = levels.solve(rows, eta, family)
+    n = rows.shape[1]
+    if family == "entropic":
+        terms = eta * np.exp((rows - value[:, None]) / eta)
+    else:  # phi = (x - 1)^2/2, for which x = n gamma = max(1 + s, 0), and phi*(s) = s x - phi(x)
+        x = n * weights
+        active = weights.argmax(axis=1)[:, None]
+        mu = np.take_along_axis(rows - eta * (x - 1), active, axis=1)
+        terms = (rows - mu) * x - eta * (x - 1) ** 2 / 2
+    return terms.var(axis=1, ddof=1) / n
+
+
+@claim(
+    "robust_risk",
+    id="U6",
+    verdict=Verdict.HOLDS,
+    formula=r"\hat R = \frac{1}{N} \sum_z R(f(z'_1), \ldots, f(z'_n)), \quad "
+    r"\mathrm{se}^2 = \frac{1}{N^2} \sum_z \frac{1}{n} \mathrm{Var}\, \eta "
+    r"\phi^*\left(\frac{f - \mu_z}{\eta}\right)",
+    assumptions="a smooth loss around four points of the plane; the ball and the normal law; chunks",
+)
+def risk_is_what_it_evaluates(
+    risk: Risk = robust_risk, bounded: Risk = regularized_adversarial_risk, seed: int = 0
+) -> Iterator[Evidence]:
+    """The risk, its bias and its standard errors are those of the losses that it evaluates."""
+    n, N = 64, len(Z)
+    for phi in PAPER_DIVERGENCES:
+        for law, eta, chunk in ((Ball(2, 0.4), 0.7, 10), (Gaussian(0.3), 2.0, 10**6)):
+            seen = Recorded(_smooth)
+            got = risk(seen, array(Z), law, eta, phi, samples=n, rng=rng(seed), chunk=chunk)
+            rows = seen.rows(n)
+            note = f"{phi.name}, {law}"
+            family, parameter = phi.family or "", phi.parameter
+            exact = levels.solve(rows, eta, family, parameter)[0]
+            halves = [levels.solve(rows[:, k], eta, family, parameter)[0] for k in (slice(32), slice(32, n))]
+            yield Evidence(float(np.abs(to_numpy(got.values) - exact).max()), ROUNDING, f"{note}: the values")
+            yield Evidence(abs(float(got.value) - exact.mean()), ROUNDING, f"{note}: the value")
+            low = (exact - (halves[0] + halves[1]) / 2).mean()
+            yield Evidence(abs(float(got.bias) - low), ROUNDING, f"{note}: the bias")
+            spread = exact.std(ddof=1) / N**0.5
+            yield Evidence(abs(float(got.population_stderr) - spread), ROUNDING, f"{note}: over the data")
+            if phi in (ENTROPIC, QUADRATIC):
+                error = np.sqrt(_influence(rows, eta, family).sum()) / N
+                yield Evidence(abs(float(got.stderr) - error), 1e-10, f"{note}: the standard error")
+                heavy = levels.solve(rows, eta, family)[1].max(axis=1).mean() > 0.05
+                yield Evidence(float(got.lower_bound is not bool(heavy)), 0.0, f"{note}: whether it is heavy")
+    seen = Recorded(lambda x, i: array_namespace(x).sin(x[:, 0]) ** 2)
+    got = bounded(seen, array(Z), Ball(inf, 0.3), 0.5, ENTROPIC, samples=16, rng=rng(seed))
+    exact = levels.solve(seen.rows(16), 0.5, "entropic")[0].mean()
+    yield Evidence(abs(float(got.value) - exact), ROUNDING, "a loss in [0, 1]")
+
+
+@risk_is_what_it_evaluates.mutant("adds the data points up", replaces="risk")
+def _(*args: Any, **rest: Any) -> Any:
+    got = robust_risk(*args, **rest)
+    return replace(got, value=got.value * got.values.shape[0])
+
+
+@risk_is_what_it_evaluates.mutant("does not divide the variance by n", replaces="risk")
+def _(*args: Any, samples: int, **rest: Any) -> Any:
+    got = robust_risk(*args, samples=samples, **rest)
+    return replace(got, stderr=got.stderr * samples**0.5)
+
+
+# --- The largest loss, and a budget ---------------------------------------------------------------
+
+
+@claim(
+    "adversarial_risk",
+    id="U7",
+    verdict=Verdict.HOLDS,
+    formula=r"\frac{1}{N} \sum_z \max\left(\max_i f(z'_i), f(a(z))\right)",
+    assumptions="sampled points and those of an attack, whichever is larger at each data point",
+)
+def adversarial_risk_is_the_largest(risk: Risk = adversarial_risk, seed: int = 0) -> Iterator[Evidence]:
+    """The adversarial risk is the mean of the largest losses tried, at the points that it names."""
+    move = np.array([[0.3, 0.0], [-0.3, 0.0], [0.0, -0.3], [0.0, 0.3]])
+    for attack in (None, lambda z: z + array(move)):
+        seen, n = Recorded(_smooth), 12
+        got = risk(seen, array(Z), Ball(2, 0.3), samples=n, rng=rng(seed), attack=attack, chunk=5)
+        sampled = seen.rows(n).max(axis=1)
+        moved = to_numpy(_smooth(array(Z + move), array(np.arange(4)))) if attack else np.full(4, -inf)
+        best = np.maximum(sampled, moved)
+        yield Evidence(float(np.abs(to_numpy(got.values) - best).max()), 0.0, "the largest of both")
+        yield Evidence(abs(float(got.value) - best.mean()), ROUNDING, "their mean")
+        yield Evidence(float(np.abs(to_numpy(got.sampled) - sampled).max()), 0.0, "the largest sampled loss")
+        at = to_numpy(_smooth(got.points, array(np.arange(4))))
+        yield Evidence(float(np.abs(at - best).max()), ROUNDING, "attained at the points")
+
+
+@adversarial_risk_is_the_largest.mutant("leaves the attack out")
+def _(*args: Any, attack: Any, **rest: Any) -> Any:
+    return adversarial_risk(*args, attack=None, **rest)
+
+
+@adversarial_risk_is_the_largest.mutant("takes the attack alone")
+def _(*args: Any, attack: Any, **rest: Any) -> Any:
+    got = adversarial_risk(*args, attack=attack, **rest)
+    return replace(got, values=got.attacked) if attack else got
+
+
+@claim(
+    "Remark on Bayesian DRO",
+    id="U8",
+    verdict=Verdict.HOLDS,
+    formula=r"\max\left\{\mathbb{E}_z \mathbb{E}_{\gamma_z} f:\ \mathbb{E}_z D_\phi(\gamma_z, "
+    r"\nu_z) \le r\right\} "
+    r"= \min_{\eta} \eta r + \mathbb{E}_z R_\eta(z)",
+    assumptions="a budget for all data points together, or one for each; finite samples",
+)
+def budget_has_its_dual(risk: Risk = constrained_risk, seed: int = 0) -> Iterator[Evidence]:
+    """The risk within a budget for the divergence is the least of eta r plus the risk at the price eta."""
+    n = 40
+    for phi in (ENTROPIC, QUADRATIC):
+        for r, own in ((0.05, False), (0.3, False), (0.05, True), (0.3, True)):
+            seen = Recorded(_smooth)
+            how = {"radius": r, "samples": n, "rng": rng(seed), "per_point": own, "chunk": 17}
+            got = risk(seen, array(Z), Ball(2, 0.4), phi, **how)
+            rows = seen.rows(n)
+            groups = [rows[k : k + 1] for k in range(len(Z))] if own else [rows]
+            total, etas = 0.0, []
+            for group in groups:
+                best = minimize_scalar(
+                    _price(group, r, phi.family or ""), bounds=(-6, 6), options={"xatol": 1e-10}
+                )
+                total += best.fun / len(groups)
+                etas += [float(np.exp(best.x))] * (1 if own else len(Z))
+            note = f"{phi.name}, r = {r}, {'each' if own else 'all together'}"
+            yield Evidence(abs(float(got.value) - total), 1e-10, f"{note}: the value")
+            off = np.abs(np.log(to_numpy(got.eta) / np.array(etas))).max()
+            yield Evidence(float(off), 1e-3, f"{note}: the price")  # the minimum is flat
+            yield Evidence(float(got.gap), 1e-10, f"{note}: the gap")
+            spread = [
+                _influence(rows[k : k + 1], float(eta), phi.family or "")[0]
+                for k, eta in enumerate(numbers(got.eta))
+            ]
+            error = np.sqrt(np.sum(spread)) / len(Z)
+            yield Evidence(abs(float(got.stderr) - error), 1e-8, f"{note}: the standard error")
+
+
+def _price(rows: Any, r: float, family: str) -> Callable[[float], float]:
+    def value(log_eta: float) -> float:
+        eta = float(np.exp(log_eta))
+        return eta * r + float(levels.solve(rows, eta, family)[0].mean())
+
+    return value
+
+
+@budget_has_its_dual.mutant("gives each data point all of the budget")
+def _(*args: Any, per_point: bool, **rest: Any) -> Any:
+    return constrained_risk(*args, per_point=True, **rest)
+
+
+@budget_has_its_dual.mutant("twice the budget")
+def _(*args: Any, radius: float, **rest: Any) -> Any:
+    return constrained_risk(*args, radius=2 * radius, **rest)
+
+
+# --- Without random numbers -----------------------------------------------------------------------
+
+
+@claim(
+    "integrated_risk",
+    id="U9",
+    verdict=Verdict.HOLDS,
+    formula=r"\eta \log \mathbb{E} e^{g \cdot b/\eta}, \quad \mathbb{E} f + \frac{\mathrm{Var} f}{2 \eta}",
+    assumptions="linear losses on intervals, discs, squares and diamonds; moments up to the fourth",
+)
+def quadrature_is_exact(risk: Risk = integrated_risk, rule: Risk = quadrature) -> Iterator[Evidence]:
+    """Quadrature gives closed forms: the risk of linear losses in the plane and on a line, and moments."""
+    rho, g = 0.8, np.array([0.9, -0.4])
+    second = {1.0: 1 / 6, 2.0: 1 / 4, inf: 1 / 3}
+    fourth = {1.0: 1 / 15, 2.0: 1 / 8, inf: 1 / 5}
+    for norm in (1.0, 2.0, inf):
+        for eta in (0.3, 2.0):
+            s = rho * g / eta
+            # A diamond is a square turned by an eighth; on a disc the Bessel function I_1.
+            turned = np.array([s.sum(), s[0] - s[1]]) / 2 if norm == 1 else s
+            exact = np.log(np.sinh(turned) / turned).sum() if norm != 2 else _disc(float(np.hypot(*s)))
+            got = risk(_linear(g), array([[0.0, 0.0], [1.0, 1.0]]), Ball(norm, rho), eta, ENTROPIC, panels=1)
+            values = np.array([eta * exact, eta * exact + g.sum()])
+            yield Evidence(float(np.abs(to_numpy(got.values) - values).max()), 1e-11, f"norm {norm:g}, {eta}")
+            yield Evidence(float(got.error), 1e-6, f"norm {norm:g}, eta = {eta}: the estimated error")
+        spread = rho**2 * second[norm] * float(g @ g)
+        got = risk(_linear(g), array([[1.0, 1.0]]), Ball(norm, rho), 4.0, QUADRATIC)
+        exact = g.sum() + spread / 8
+        yield Evidence(abs(float(got.value) - exact), 1e-11, f"norm {norm:g}: the variance")
+        made = rule(Ball(norm, rho), array([0.0, 0.0]), panels=2)
+        b, w = to_numpy(made.points) / rho, to_numpy(made.weights)
+        yield Evidence(abs(float(w @ b[:, 1] ** 4) - fourth[norm]), 1e-12, f"norm {norm:g}: fourth moment")
+        mixed = {1.0: 1 / 90, 2.0: 1 / 24, inf: 1 / 9}[norm]
+        yield Evidence(abs(float(w @ (b[:, 0] * b[:, 1]) ** 2) - mixed), 1e-12, f"norm {norm:g}: b_1^2 b_2^2")
+        coarse = to_numpy(made.coarse)
+        yield Evidence(
+            abs(float(coarse.sum()) - 1) + float((coarse == 0).mean() < 0.7), 1e-12, "the coarse rule"
+        )
+    line = risk(lambda x, i: x[:, 0], array([[0.5]]), Ball(2, 0.5), 1.0, ENTROPIC)
+    yield Evidence(abs(float(line.value) - np.log(np.e - 1)), 1e-12, "an interval: log(e - 1)")
+
+
+def _linear(g: Any) -> Callable[[Array, Array], Array]:
+    return lambda x, i: array_namespace(x).sum(x * array(g), axis=-1)
+
+
+def _disc(t: float) -> float:
+    """log E exp(t b_1) on the unit disc, by its series."""
+    term = total = 1.0
+    for k in range(1, 60):
+        term *= t * t / 4 / (k * (k + 1))
+        total += term
+    return float(np.log(total))
+
+
+@quadrature_is_exact.mutant("a ball that is too small", replaces="risk")
+def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Any, **rest: Any) -> Any:
+    return integrated_risk(loss, z, replace(ball, radius=0.99 * ball.radius), eta, phi, **rest)
+
+
+@quadrature_is_exact.mutant("nodes of equal weights", replaces="rule")
+def _(*args: Any, **rest: Any) -> Any:
+    made = quadrature(*args, **rest)
+    return replace(made, weights=0 * made.weights + 1 / made.weights.shape[0])
+
+
+# --- The others -----------------------------------------------------------------------------------
+
+
+@claim(
+    "causal_risk, surrogate_estimate, worst_case_sample",
+    id="U10",
+    verdict=Verdict.HOLDS,
+    formula=r"\sum_k P(x_k) R_\eta(x_k), \quad R_\eta(g \cdot b), \quad P(z') = \gamma_{z'}",
+    assumptions="midpoints of an interval in the place of a sample, so that all is a finite sum",
+    error_level=2 * TEST_LEVEL,
+)
+def sampled_risks_by_midpoints(
+    causal: Risk = causal_risk,
+    linear: Risk = surrogate_estimate,
+    draw: Risk = worst_case_sample,
+    seed: int = 0,
+) -> Iterator[Evidence]:
+    """On midpoints the causal risk, the risk of a linear loss and draws of the worst case are finite sums."""
+    n, rho, eta = 16, 0.5, 0.3
+    law, t = Midpoints(2, rho), ((2 * np.arange(n) + 1) / n - 1) * rho
+    x = np.array([[1.0], [0.0], [1.0], [1.0]])
+    z, weight = np.array([2.0, -1.0, 4.0, 0.0]), np.array([0.1, 0.4, 0.3, 0.2])
+    data = Conditional.grouped(array(x), array(z), weight=array(weight))
+    loss = conditional_loss(lambda x: x[:, 0], lambda w, z: w * z + z * z, data)
+    places = {0.0: [(1.0, -1.0)], 1.0: [(1 / 6, 2.0), (1 / 2, 4.0), (1 / 3, 0.0)]}
+    for phi in (ENTROPIC, QUADRATIC):
+        got = causal(loss, data, law, eta, phi, samples=n, rng=rng(seed))
+        rows = [[sum(q * ((at + b) * v + v * v) for q, v in places[at]) for b in t] for at in (0.0, 1.0)]
+        exact = levels.solve(np.array(rows), eta, phi.family or "")[0]
+        off = np.abs(to_numpy(got.values) - exact).max()
+        yield Evidence(float(off), 1e-11, f"{phi.name}: the causal values")
+        total = float(np.array([0.4, 0.6]) @ exact)
+        yield Evidence(abs(float(got.value) - total), 1e-11, f"{phi.name}: the causal risk")
+        g = np.array([[1.5], [-0.2]])
+        values = linear(array(g), law, eta, phi, samples=n, rng=rng(seed))
+        exact = levels.solve(g * t, eta, phi.family or "")[0]
+        yield Evidence(float(np.abs(to_numpy(values) - exact).max()), 1e-12, f"{phi.name}: a linear loss")
+        draws = draw(
+            lambda x, i: x[:, 0], array([[0.0], [3.0]]), law, eta, phi, n=2000, samples=n, rng=rng(seed)
+        )
+        b = to_numpy(draws.points)[:, 0] - 3 * to_numpy(draws.index)
+        gamma = levels.solve(t[None], eta, phi.family or "")[1][0]
+        allowed = NORMAL_QUANTILE * float(b.std()) / 2000**0.5
+        yield Evidence(
+            abs(float(b.mean()) - float(gamma @ t)), allowed, f"{phi.name}: draws of the worst case"
+        )
+
+
+@sampled_risks_by_midpoints.mutant("forgets the weights of the covariates", replaces="causal")
+def _(loss: Any, data: Conditional, *rest: Any, **how: Any) -> Any:
+    got = causal_risk(loss, data, *rest, **how)
+    return replace(got, value=array_namespace(got.values).mean(got.values))
+
+
+@sampled_risks_by_midpoints.mutant("draws of the reference law", replaces="draw")
+def _(loss: Any, z: Array, law: Any, eta: float, phi: Any, **rest: Any) -> Any:
+    return worst_case_sample(loss, z, law, 1e6, phi, **rest)

@@ -1,0 +1,196 @@
+"""Beyond the paper: linear models on a Euclidean ball, a problem in one dimension with a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import inf, sqrt
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    QUADRATIC,
+    Ball,
+    LinearProblem,
+    fit_linear_model,
+    indicator,
+    linear_model_risk,
+)
+from phiball.verification.framework.claim import claim
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.oracles.linear import example_risk
+
+Risk: TypeAlias = Callable[..., Any]
+PHIS = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "indicator": indicator(0.3)}
+CASES = (
+    ("logistic", 0.7, 1.5, 1.0, 5, 0.1, "entropic"),
+    ("logistic", -0.4, 2.0, 1.0, 2, 0.3, "quadratic"),
+    ("hinge", 0.8, 0.7, 1.0, 3, 0.2, "absolute"),
+    ("squared", 0.3, 0.9, 0.5, 4, 1.0, "indicator"),
+    ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
+)
+
+
+def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
+    source = np.random.default_rng(seed)
+    X = source.normal(size=(n, d))
+    y = np.where(X[:, 0] + source.normal(size=n) > 0, 1.0, -1.0)
+    return X, y, source.normal(size=d + 1)
+
+
+@claim(
+    "Linear models, one dimension",
+    id="V1",
+    verdict=Verdict.HOLDS,
+    formula=(r"\theta \cdot b = \rho |\theta| t, \quad t \sim c (1 - t^2)^{(d-1)/2} \text{ on } [-1, 1]"),
+    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, four losses",
+)
+def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evidence]:
+    """The risk of a linear model is an integral over one variable, which nodes compute to ten digits."""
+    for loss, m, r, y, d, eta, phi in CASES:
+        theta = np.full(d, r / sqrt(d))
+        problem = LinearProblem(loss, Ball(2, 1.0), eta, PHIS[phi])
+        value = risk(problem, theta, m, np.zeros((1, d)), np.asarray([y])).value
+        exact = example_risk(loss, m, r, y, d, eta, phi)
+        yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), f"{loss} loss, {phi} phi, d = {d}")
+
+
+@the_risk_has_one_dimension.mutant("takes t uniform")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    size = float(np.linalg.norm(coef))
+    return linear_model_risk(problem, np.asarray([size]), intercept, X[:, :1], y)
+
+
+@the_risk_has_one_dimension.mutant("forgets that the ball has one dimension more")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    wide, more = np.concatenate([coef, [0.0]]), np.zeros((len(X), 1))
+    return linear_model_risk(problem, wide, intercept, np.concatenate([X, more], axis=1), y)
+
+
+@claim(
+    "Linear models, limits",
+    id="V2",
+    verdict=Verdict.HOLDS,
+    formula=(
+        r"F \to \mathbb{E}\, \ell(y (\theta \cdot x + c) - \rho |\theta|) \ (\eta \to 0), \quad "
+        r"F \to \mathbb{E}_{x, b}\, \ell \ (\eta \to \infty), \quad F = \mathbb{E}\, \ell \ (\rho = 0)"
+    ),
+    assumptions="logistic loss, entropic phi",
+    examples=15,
+    seed=st.integers(0, 10**6),
+    rho=st.floats(0.05, 1.0),
+)
+def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
+    """A small eta gives the adversarial loss in closed form, a large one the mean; radius 0 is plain."""
+    X, y, theta = _data(seed)
+    margin = y * (X @ theta[:3] + theta[3])
+
+    def value(eta: float, radius: float) -> float:
+        problem = LinearProblem("logistic", Ball(2, radius), eta)
+        return float(risk(problem, theta[:3], theta[3], X, y).value)
+
+    reach = rho * float(np.linalg.norm(theta[:3]))
+    top = float(np.mean(np.logaddexp(0, reach - margin)))
+    yield Evidence(abs(value(0.0, rho) - top), 1e-12 * (1 + top), "eta = 0: the closed form")
+    eta = 2e-3
+    # A cap of height h has a share of (h/2)^2/2 at least for d = 3, and the loss falls by reach h at most.
+    slack = eta * (2 * np.log(2 * (1 + reach / eta)) + 3)
+    short = top - value(eta, rho)
+    yield Evidence(short - slack, 1e-12, "eta = 0.002: near the maximum")
+    yield Evidence(-short, 1e-9, "eta = 0.002: below the maximum")
+    plain = float(np.mean(np.logaddexp(0, -margin)))
+    yield Evidence(abs(value(0.1, 0.0) - plain), 1e-12 * (1 + plain), "radius 0: the plain loss")
+    mean, large = value(inf, rho), 1e3
+    # The entropic risk exceeds the mean by at most range^2/(8 eta).
+    excess = value(large, rho) - mean
+    yield Evidence(excess - (2 * reach) ** 2 / (8 * large), 1e-10, "eta = 1000: near the mean")
+    yield Evidence(-excess, 1e-10, "eta = 1000: above the mean")
+
+
+@limits_of_the_risk.mutant("forgets the radius")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    return linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
+
+
+@limits_of_the_risk.mutant("takes eta for its inverse")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    eta = inf if problem.eta == 0 else 0.0 if problem.eta == inf else 1 / problem.eta
+    return linear_model_risk(replace(problem, eta=eta), coef, intercept, X, y)
+
+
+@claim(
+    "Linear models, convexity",
+    id="V3",
+    verdict=Verdict.HOLDS,
+    formula=r"F(\theta', c') \ge F(\theta, c) + \nabla F(\theta, c) \cdot (\theta' - \theta, c' - c)",
+    assumptions="a convex loss; four divergences",
+    examples=20,
+    seed=st.integers(0, 10**6),
+    phi=st.sampled_from(sorted(PHIS)),
+    loss=st.sampled_from(["logistic", "squared", "hinge"]),
+)
+def the_risk_is_convex(seed: int, phi: str, loss: str, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
+    """The risk is convex in coefficients and intercept: tangent planes by Danskin's theorem lie below it."""
+    X, y, theta = _data(seed)
+    other = np.random.default_rng(seed + 1).normal(size=4)
+    problem = LinearProblem(loss, Ball(2, 0.7), 0.2, PHIS[phi])
+    here, there = (risk(problem, v[:3], v[3], X, y) for v in (theta, other))
+    slope = here.coef_gradient @ (other - theta)[:3] + here.intercept_gradient * (other - theta)[3]
+    size = 1 + abs(here.value) + abs(there.value)
+    yield Evidence(float(here.value + slope - there.value), 1e-8 * size, f"{loss} loss, {phi} phi")
+    yield Evidence(float(np.max(here.coef_gradient) > 1e6), 0.0, "the gradient is finite")
+
+
+@the_risk_is_convex.mutant("forgets the radius in the gradient")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    right = linear_model_risk(problem, coef, intercept, X, y)
+    less = linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
+    return replace(right, coef_gradient=less.coef_gradient, intercept_gradient=less.intercept_gradient)
+
+
+@the_risk_is_convex.mutant("subtracts a ridge")
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    right = linear_model_risk(problem, coef, intercept, X, y)
+    square = float(coef @ coef)
+    return replace(right, value=right.value - 3 * square, coef_gradient=right.coef_gradient - 6 * coef)
+
+
+@claim(
+    "Linear models, certificate",
+    id="V4",
+    verdict=Verdict.HOLDS,
+    formula=r"F(\theta, c) - \min F \le \mathrm{gap}",
+    assumptions="a ridge",
+    examples=12,
+    seed=st.integers(0, 10**6),
+    most=st.sampled_from([1, 2, 3, 5]),
+    loss=st.sampled_from(["logistic", "squared", "hinge"]),
+)
+def the_gap_bounds_the_rest(
+    seed: int, most: int, loss: str, fit: Callable[..., Any] = fit_linear_model
+) -> Iterator[Evidence]:
+    """What a fit lacks of the minimum is at most its gap, however early it stops; at the end that is tiny."""
+    X, y, _ = _data(seed)
+    problem = LinearProblem(loss, Ball(2, 0.3), 0.2, ridge=0.05)
+    early = fit(problem, X, y, max_iterations=most)
+    end = fit_linear_model(problem, X, y, tolerance=1e-9)
+    lacks = linear_model_risk(problem, early.coef, early.intercept, X, y).value - end.value
+    errors = early.error + end.error + 1e-9
+    yield Evidence(lacks - early.gap, errors, f"{loss} loss, {most} iterations")
+    yield Evidence(end.gap, 1e-7, "the gap at the end")
+
+
+@the_gap_bounds_the_rest.mutant("takes a tenth of the gap")
+def _(problem: LinearProblem, X: Any, y: Any, max_iterations: int) -> Any:
+    found = fit_linear_model(problem, X, y, max_iterations=max_iterations)
+    return replace(found, gap=found.gap / 10)
+
+
+@the_gap_bounds_the_rest.mutant("takes the square of the gradient for the gap")
+def _(problem: LinearProblem, X: Any, y: Any, max_iterations: int) -> Any:
+    found = fit_linear_model(problem, X, y, max_iterations=max_iterations)
+    return replace(found, gap=found.gradient**2)

@@ -1,0 +1,95 @@
+"""The paper that claims are about: its name, its sections and its numbered items."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+BEYOND = "beyond"
+"""The section of what the paper does not state."""
+_NAME = re.compile(
+    r"(?:Section|Definition|Theorem|Lemma|Proposition|Corollary|Example|Assumption|Remark|Algorithm|Table|Figure)"
+    r" (?:EC\.)?\d+(?:\.\d+)*|Eq\. \([\w.-]+\)"
+)
+
+
+class Item(NamedTuple):
+    """A section, theorem, equation and so on: its name in the PDF, title, LaTeX labels and section.
+
+    >>> Item("Theorem 1", "Strong Duality", ("Thm:strong:dual:general",), "Section 2").number
+    '1'
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    section: str
+
+    @property
+    def number(self) -> str:
+        """What a reference to it prints, such as 1, EC.3 or (I)."""
+        return self.name.rpartition(" ")[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Paper:
+    """What a report says of a paper besides the claims on it.
+
+    Arguments:
+    - `name`: authors and title; `link`: an address.
+    - `title`: the heading of the report.
+    - `sections`: their numbers and names, in order.
+    - `items`: all numbered items in order. Without them the report takes those that claims name.
+
+    >>> paper = Paper("A. Author: On squares", sections={"1": "Squares"})
+    >>> paper.section_heading("1"), paper.item_of("Theorem 2 (I), the bound").name
+    ('Section 1: Squares', 'Theorem 2')
+    """
+
+    name: str
+    link: str = ""
+    title: str = "The statements of the paper, checked by execution"
+    sections: Mapping[str, str] = field(default_factory=dict)
+    items: tuple[Item, ...] = ()
+
+    @cached_property
+    def _by_name(self) -> dict[str, Item]:
+        return {item.name: item for item in self.items}
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {item.name: place for place, item in enumerate(self.items)}
+
+    def item_of(self, label: str) -> Item | None:
+        """The item that the label of a claim names first; None for what the paper does not number."""
+        found = _NAME.search(label)
+        if found is None or self.items:
+            return self._by_name.get(found[0]) if found else None
+        return Item(found[0], "", (), "")
+
+    def heading_of(self, item: Item) -> Item:
+        """The item under which the table of results lists it: an equation is listed under its section."""
+        return self._by_name.get(item.section, item) if item.name.startswith("Eq.") else item
+
+    def order_of(self, item: Item) -> int:
+        """Its place in the paper; the same for all where the items are not listed."""
+        return self._places.get(item.name, 0)
+
+    def reference(self, label: str) -> str:
+        r"""What \ref prints for a LaTeX label; ValueError for one that the listed items do not have."""
+        for item in self.items:
+            if label in item.labels:
+                return item.number
+        if self.items:
+            raise ValueError(f"label is {label!r}, which the paper does not have")
+        return label
+
+    def section_heading(self, section: str) -> str:
+        """Such as "Section 3: Optimization algorithm"."""
+        name = self.sections.get(section, "Beyond the paper" if section == BEYOND else "")
+        if not section[:1].isdigit():
+            return name or section
+        return f"Section {section}: {name}" if name else f"Section {section}"

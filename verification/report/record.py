@@ -1,0 +1,83 @@
+"""The record of whole runs, on which backends and with which seeds: a file that runs add to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from phiball.backends.files import write_whole
+from phiball.verification.framework.result import Result
+
+FILE = "record.json"
+
+
+def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -> Path:
+    """Note a run of all claims in the record of the folder, in place of one with the same settings."""
+    key = ("backend", "seed", "deep")
+    run = {name: about[name] for name in key}
+    others = [old for old in read_record(folder) if any(old[name] != run[name] for name in key)]
+    run |= {
+        "claims": len(results),
+        "differ": [result.id for result in results if not result.as_recorded],
+        "date": about["date"][:10],
+        "revision": about.get("revision"),
+    }
+    runs = sorted([*others, run], key=lambda r: (r["deep"], r["backend"], r["seed"]))
+    return write_whole(folder / FILE, json.dumps(runs, indent=1) + "\n")
+
+
+def read_record(folder: Path) -> list[dict[str, Any]]:
+    """The runs that are on record in a folder; none without a record."""
+    file = folder / FILE
+    runs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return runs
+
+
+def in_words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is on record, a sentence for each effort.
+
+    >>> run = {"backend": "numpy", "seed": 0, "deep": False, "claims": 3, "differ": [], "date": "2026-11-17"}
+    >>> in_words([run, {**run, "seed": 1}])
+    ['On record: 2 runs of all 3 claims, on numpy with seeds 0 and 1: all verdicts as recorded (2026-11-17)']
+    """
+    sentences = []
+    for deep in (True, False):
+        chosen = [run for run in runs if run["deep"] is deep]
+        if not chosen:
+            continue
+        seeds: dict[tuple[int, ...], list[str]] = {}
+        for backend in dict.fromkeys(run["backend"] for run in chosen):
+            used = tuple(run["seed"] for run in chosen if run["backend"] == backend)
+            seeds.setdefault(used, []).append(backend)
+        where = "; ".join(
+            f"on {_listed(backends)} with {'seed' if len(used) == 1 else 'seeds'} {_listed(used)}"
+            for used, backends in seeds.items()
+        )
+        differ = sorted({name for run in chosen for name in run["differ"]})
+        verdicts = f"verdicts NOT as recorded: {', '.join(differ)}" if differ else "all verdicts as recorded"
+        count = f"{len(chosen)} {'run' if len(chosen) == 1 else 'runs'}"
+        claims = _range(run["claims"] for run in chosen)
+        effort = " with ten times the examples" if deep else ""
+        sentences.append(
+            f"On record: {count} of all {claims} claims{effort}, {where}: {verdicts} ({_when(chosen)})"
+        )
+    return sentences
+
+
+def _range(values: Iterable[Any]) -> str:
+    found = sorted(set(values))
+    return f"{found[0]} to {found[-1]}" if len(found) > 1 else str(found[0])
+
+
+def _listed(words: Sequence[Any]) -> str:
+    *first, last = map(str, words)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _when(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The dates and revisions of runs."""
+    revisions = list(dict.fromkeys(str(run["revision"]) for run in runs if run.get("revision")))
+    named = f"{'revision' if len(revisions) == 1 else 'revisions'} {_listed(revisions)}" if revisions else ""
+    return ", ".join(filter(None, (_range(run["date"] for run in runs), named)))

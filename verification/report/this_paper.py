@@ -1,0 +1,39 @@
+"""The paper that the claims of this package are about."""
+
+from __future__ import annotations
+
+from phiball.verification.framework.paper import Item, Paper
+from phiball.verification.framework.runner import SECTIONS
+from phiball.verification.report.paper_items import ITEMS
+
+# A few words of ours for items that have no title.
+_CAPTIONS = {
+    "Algorithm 2": "bisection search",
+    "Assumption 3": "chi-square and inverse distribution function",
+    "Table 1": "hyper-parameters for convex losses",
+    "Table 2": "hyper-parameters for smooth losses",
+    "Proposition 4": "the bound by covering numbers",
+    "Proposition 5": "covering numbers of robust losses",
+    "Remark 5": "comparison with earlier bounds",
+    "Lemma EC.1": "projected SGD, convex losses",
+    "Lemma EC.2": "projected SGD, smooth losses",
+    "Lemma EC.3": "the inner problem and its dual",
+    "Lemma EC.4": "the mass of a random half",
+    "Lemma EC.5": "levels of the entropic risk",
+    "Proposition EC.2": "linearisation of the loss",
+}
+THIS = Paper(
+    "Jie Wang, Rui Gao, Yao Xie: Regularization for Adversarial Robust Learning, arXiv:2408.09672",
+    "https://arxiv.org/abs/2408.09672",
+    sections=SECTIONS,
+    items=tuple(
+        Item(name, title or _CAPTIONS.get(name, ""), labels, section)
+        for name, title, labels, section in ITEMS
+    ),
+)
+"""
+>>> THIS.item_of("Proof of Theorem 2").title
+'Complexity for Nonsmooth Convex Loss'
+>>> THIS.reference("Lemma:phi:div"), THIS.reference("Assumption:chi2")
+('EC.3', '(I)')
+"""
