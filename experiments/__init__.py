@@ -1,9 +1,11 @@
 """The paper's studies, the benchmarks and the command line.
 
-It is used from the command line, and exports no names:
+`phiball.experiments.robustness.robustness_report` shows how robust a model is. The rest is used from the
+command line:
 
 - `phiball verify` checks the paper's statements, see `phiball.verification`;
 - `phiball run NAME` runs a study of the paper: worst-case, supervised, cartpole or pricing;
+- `phiball report MODEL --data FILE` shows how robust a model is;
 - `phiball bench NAME` compares solvers, attacks, samplers and estimators;
 - `phiball backends` lists where arrays can live.
 

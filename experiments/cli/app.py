@@ -1,4 +1,4 @@
-"""The commands of `phiball`: verify, backends, bench and run."""
+"""The commands of `phiball`: verify, report, backends, bench and run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from phiball.backends import BACKENDS, Backend, active
 from phiball.backends.selection import VARIABLE
 from phiball.experiments.cli import bench, run
 from phiball.experiments.cli.errors import one_line_errors
+from phiball.experiments.cli.report import report
 from phiball.experiments.cli.verify import verify
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command(epilog="Example: phiball verify --section 3 --out results/verify")(verify)
+app.command(epilog="Example: phiball report mymodels:network --data test.npz --norm l2 --radii 0:1:9")(report)
 app.add_typer(bench.app, name="bench", epilog="Example: phiball bench inner --quick")
 app.add_typer(run.app, name="run", epilog="Example: phiball run worst-case --scale smoke")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from io import StringIO
 
 from phiball.experiments.framework.requirements import missing_package_message
 
@@ -11,11 +12,16 @@ PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line, or say which extra installs what it needs."""
+    """Run the command line, or say which extra installs what it needs, or that it cannot print."""
     missing = next((name for name in PACKAGES if find_spec(name) is None), None)
     if missing:
         print(f"phiball: {missing_package_message('the command line', missing, 'verify')}", file=sys.stderr)
         raise SystemExit(1)
     from phiball.experiments.cli.app import app
 
-    app(prog_name="phiball")
+    try:
+        app(prog_name="phiball")
+    except OSError as error:  # what was to be printed cannot be, as on a full disk
+        sys.stdout = StringIO()  # or the rest of it would fail once more at the exit
+        print(f"phiball: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

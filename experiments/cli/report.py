@@ -1,0 +1,114 @@
+"""`phiball report`: how robust a model is, as a page."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phiball.experiments.cli.errors import fail, one_line_errors
+
+
+def report(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="package.module:name of a model, or of a function from arrays to predictions; "
+            "package.module:name() calls it to get one; or a .pt2 or .onnx file. Several are compared."
+        ),
+    ],
+    data: Annotated[
+        str,
+        typer.Option(help="An .npz file with arrays x and y, or package.module:name() that returns them."),
+    ],
+    norm: Annotated[list[str] | None, typer.Option(help="l1, l2 or linf; may be repeated.")] = None,
+    radii: Annotated[str, typer.Option(help="first:last:how many, or numbers with commas.")] = "0:1:5",
+    clip: Annotated[str, typer.Option(help="lo,hi if inputs live in a box, for instance 0,1.")] = "",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path, typer.Option(help="The page; .json and .csv are written beside it.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Measure how errors grow with the size of the perturbation; a killed run resumes."""
+    from phiball.experiments.robustness import robustness_report
+
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    if out.suffix != ".html":
+        fail(f"--out is {str(out)!r}; expected a name that ends in .html", 2)
+    try:
+        with one_line_errors(ValueError, TypeError, ImportError, OSError):
+            found = robustness_report(
+                {_name(text): _load(text) for text in models},
+                _data(data),
+                norms=norm or ("l2", "linf"),
+                radii=_radii(radii),
+                clip=None if not clip else _pair(clip),
+                seed=seed,
+                cache=out.with_suffix(".parts"),
+                progress=True,
+            )
+            written = [found.write(out.with_suffix(ending)) for ending in (".html", ".json", ".csv")]
+    except KeyboardInterrupt:
+        fail("stopped; run the same command to resume", 130)
+    print(found)
+    for warning in found.summary["warnings"]:
+        print(f"warning: {warning}")
+    print(f"wrote {', '.join(map(str, written))}")
+
+
+def _name(text: str) -> str:
+    return Path(text).stem if text.endswith((".pt2", ".onnx")) else text.rpartition(":")[2].removesuffix("()")
+
+
+def _load(text: str) -> Any:
+    if text.endswith((".pt2", ".onnx")):
+        if not Path(text).is_file():
+            raise ValueError(f"{text} is not there; expected a file")
+        return text
+    module, _, name = text.removesuffix("()").partition(":")
+    if not module or not name:
+        raise ValueError(f"{text!r} names no model; expected package.module:name, or a .pt2 or .onnx file")
+    try:
+        found = getattr(import_module(module), name)
+    except AttributeError:
+        raise ValueError(f"{module} has no {name!r}; expected the name of a model") from None
+    return found() if text.endswith("()") else found
+
+
+def _data(text: str) -> Any:
+    if not text.endswith(".npz"):
+        return _load(text)
+    import numpy as np
+
+    with np.load(text, allow_pickle=False) as arrays:
+        missing = {"x", "y"} - set(arrays.files)
+        if missing:
+            raise ValueError(f"{text} has no array {min(missing)!r}; expected x and y")
+        return arrays["x"], arrays["y"]
+
+
+def _pair(text: str) -> tuple[float, float]:
+    low, high = _numbers("--clip", text, 2)
+    return low, high
+
+
+def _radii(text: str) -> tuple[float, ...]:
+    if ":" not in text:
+        return _numbers("--radii", text)
+    first, last, count = _numbers("--radii", text.replace(":", ","), 3)
+    if count < 2 or count != int(count):
+        raise ValueError(f"--radii is {text!r}; expected first:last:how many, with at least 2")
+    return tuple(first + (last - first) * k / (count - 1) for k in range(int(count)))
+
+
+def _numbers(name: str, text: str, count: int | None = None) -> tuple[float, ...]:
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}; expected numbers with commas between them") from None
+    if count is not None and len(values) != count:
+        raise ValueError(f"{name} is {text!r}; expected {count} numbers")
+    return values

@@ -1,0 +1,239 @@
+"""What is tried on a batch at each radius, and which points it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Array, Rng, array_namespace, device
+from phiball.experiments.robustness.models import CLASSIFIER, Model, to_numpy
+from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, surrogate, white_noise
+
+NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
+# By gradient, and without: noise is one point, sampling the worst of several.
+ATTACKS = ("fgm", "pgm", "search")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and with how much effort; see `robustness_report`."""
+
+    norms: tuple[str, ...] = ("l2", "linf")
+    radii: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    attacks: tuple[str, ...] = ATTACKS
+    etas: tuple[float, ...] = (0.1, 1.0)
+    clip: tuple[float, float] | None = None
+    draws: int = 8
+    samples: int = 32
+    steps: int = 20
+    restarts: int = 2
+    queries: int = 100
+    seed: int = 0
+
+
+class Counter:
+    """How many points a model has been evaluated at, and how many gradients were taken."""
+
+    def __init__(self) -> None:
+        self.evaluations = self.gradients = 0
+
+
+class Problem:
+    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) that count their points."""
+
+    def __init__(self, model: Model, x: Array, y: Array) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.count = Counter()
+        slope = None if model.gradient is None else model.gradient(x, y)
+        self.gradient: Callable[[Array, Array], Array] | None = None
+        if slope is not None:
+
+            def gradient(z: Array, i: Array) -> Array:
+                self.count.gradients += int(z.shape[0])
+                return slope(z, i)
+
+            self.gradient = gradient
+
+    def loss(self, z: Array, i: Array) -> Array:
+        """The losses of points z that come from the data points i."""
+        self.count.evaluations += int(z.shape[0])
+        out = self.model.losses(z, self.y[i])
+        return out.detach() if hasattr(out, "detach") else out
+
+    def judge(self, z: Array) -> tuple[Any, Any]:
+        """(losses, wrong) of a point per data point."""
+        self.count.evaluations += int(z.shape[0])
+        loss, wrong = self.model.judge(z, self.y)
+        if not np.all(np.isfinite(loss)):
+            raise ValueError(f"model {self.model.name!r} gives a loss that is not finite; expected numbers")
+        return loss, wrong
+
+
+@dataclass
+class Best:
+    """The worst point found so far for each data point: its loss, and whether the model is wrong there."""
+
+    loss: Any
+    wrong: Any
+    point: Array
+
+    def update(self, problem: Problem, z: Array) -> None:
+        """Take the points at which the model is newly wrong, or as wrong and the loss larger."""
+        loss, wrong = problem.judge(z)
+        better = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
+        xp = array_namespace(z)
+        mask = xp.asarray(better, device=device(z))
+        self.point = xp.where(xp.reshape(mask, (-1, *[1] * (z.ndim - 1))), z, self.point)
+        self.loss = np.where(better, loss, self.loss)
+        self.wrong = np.maximum(self.wrong, wrong)
+
+    def copy(self) -> Best:
+        return Best(self.loss, self.wrong, self.point)
+
+
+def random_search(problem: Problem, z: Array, ball: Ball, *, queries: int, rng: Rng) -> Array:
+    """Attack without gradients: from a corner of the ball, change a random part of it, keep what is worse.
+
+    The share of coordinates that change falls from a half to one in so many as there are (at least a tenth),
+    as in attacks by random squares. Returns points of the shape of z after `queries` evaluations.
+    """
+    xp = array_namespace(z)
+    n, event = z.shape[0], z.ndim - 1
+    i = xp.arange(n, device=device(z))
+    best, value = z, problem.loss(z, i)
+    corner = ball.steepest(rng.normal(tuple(z.shape), like=z), event_ndim=event)
+    for query in range(queries):
+        share = max(0.5 * (1 - query / queries), 0.1)
+        change = rng.uniform(tuple(z.shape), like=z) < share
+        fresh = ball.steepest(rng.normal(tuple(z.shape), like=z), event_ndim=event)
+        moved = corner if query == 0 else xp.where(change, fresh, best - z)
+        candidate = ball.project(z + moved, z, event_ndim=event)
+        f = problem.loss(candidate, i)
+        better = f > value
+        best = xp.where(xp.reshape(better, (-1, *[1] * event)), candidate, best)
+        value = xp.where(better, f, value)
+    return best
+
+
+def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: Rng) -> dict[str, Any]:
+    """Everything about one model on one batch: NumPy arrays by "norm/radius/measure/loss" and the like.
+
+    A ball holds every smaller one of its norm, so that what breaks a point at one radius counts at all
+    larger ones: no curve falls.
+    """
+    problem = Problem(model, x, y)
+    loss, wrong = problem.judge(x)
+    out: dict[str, Any] = {"clean/loss": loss, "clean/wrong": wrong}
+    xp = array_namespace(x)
+    i = xp.arange(x.shape[0], device=device(x))
+    slopes = None if problem.gradient is None else problem.gradient(x, i)
+    wanted = [a for a in settings.attacks if a == "search" or problem.gradient is not None]
+    for norm in settings.norms:
+        start = Best(loss, wrong, x)
+        best = {name: start.copy() for name in ("sampling", *wanted, "worst")}
+        smallest = np.where(wrong > 0, 0.0, np.inf)
+        point = to_numpy(x)
+        for radius in settings.radii:
+            key, ball = f"{norm}/{radius:g}", Ball(NORMS[norm], radius, settings.clip)
+            if radius > 0:
+                _noise(problem, ball, best["sampling"], settings, source, out, key)
+                for name in wanted:
+                    before = problem.count.evaluations, problem.count.gradients
+                    best[name].update(problem, _attack(name, problem, ball, settings, source))
+                    out[f"{key}/{name}/evaluations"] = problem.count.evaluations - before[0]
+                    out[f"{key}/{name}/gradients"] = problem.count.gradients - before[1]
+                for name in ("sampling", *wanted):
+                    best["worst"].update(problem, best[name].point)
+                    best["worst"].wrong = np.maximum(best["worst"].wrong, best[name].wrong)
+            else:
+                out |= {f"{key}/noise/loss": loss, f"{key}/noise/wrong": wrong}
+            for name, worst in best.items():
+                out |= {f"{key}/{name}/loss": worst.loss, f"{key}/{name}/wrong": worst.wrong}
+            newly = (best["worst"].wrong > 0) & ~np.isfinite(smallest)
+            smallest = np.where(newly, radius, smallest)
+            last = to_numpy(best["worst"].point)
+            point = np.where(newly.reshape((-1, *[1] * (x.ndim - 1))), last, point)
+            out[f"{key}/moved"] = np.abs(last - to_numpy(x))
+            _predictions(problem, ball, slopes, settings, source, out, key)
+        out[f"{norm}/smallest"] = smallest
+        out[f"{norm}/point"] = point  # where a point first breaks
+        if problem.gradient is not None and model.kind == CLASSIFIER:
+            out[f"{norm}/limit"] = _limit(problem, norm, settings, source)
+    return out
+
+
+def _noise(
+    problem: Problem, ball: Ball, best: Best, settings: Settings, source: Rng, out: dict[str, Any], key: str
+) -> None:
+    """The mean over random points of the ball, and the worst of them."""
+    sums = np.zeros((2, len(best.loss)))
+    for _ in range(settings.draws):
+        z = white_noise(problem.x, ball, source)
+        sums += problem.judge(z)
+        best.update(problem, z)
+    out |= {f"{key}/noise/loss": sums[0] / settings.draws, f"{key}/noise/wrong": sums[1] / settings.draws}
+
+
+def _attack(name: str, problem: Problem, ball: Ball, settings: Settings, source: Rng) -> Array:
+    gradient = problem.gradient
+    if name == "search" or gradient is None:
+        return random_search(problem, problem.x, ball, queries=settings.queries, rng=source)
+    if name == "fgm":
+        return fgm(gradient, problem.x, ball)
+    return pgm(
+        gradient,
+        problem.x,
+        ball,
+        steps=settings.steps,
+        restarts=settings.restarts,
+        rng=source,
+        loss=problem.loss,
+    )
+
+
+def _limit(problem: Problem, norm: str, settings: Settings, source: Rng) -> Any:
+    """Where the model is wrong if the ball is ten times the largest: everywhere, if gradients are of use."""
+    ball = Ball(NORMS[norm], 10 * max(settings.radii), settings.clip)
+    z = pgm(problem.gradient, problem.x, ball, steps=settings.steps)  # type: ignore[arg-type]
+    return problem.judge(z)[1]
+
+
+def _predictions(
+    problem: Problem,
+    ball: Ball,
+    slopes: Array | None,
+    settings: Settings,
+    source: Rng,
+    out: dict[str, Any],
+    key: str,
+) -> None:
+    """The regularised risk for each eta, and what Section 4 predicts from the gradients alone."""
+    if ball.radius == 0:
+        return
+    whole = replace(ball, clip=None)
+    event = problem.x.ndim - 1
+    if slopes is not None:
+        out[f"{key}/linear"] = ball.radius * to_numpy(whole.dual_norm(slopes, event_ndim=event))
+    for eta in settings.etas:
+        proposal = Tilted() if slopes is not None else None
+        risk = robust_risk(
+            problem.loss,
+            problem.x,
+            ball,
+            eta,
+            ENTROPIC,
+            samples=settings.samples,
+            rng=source,
+            proposal=proposal,
+            input_gradient=problem.gradient,
+        )
+        name = f"{key}/risk {eta:g}"
+        out[f"{name}/loss"] = to_numpy(risk.values)
+        out[f"{name}/variance"] = float(risk.stderr) ** 2 * len(risk.values) ** 2
+        out[f"{name}/lower_bound"] = bool(risk.lower_bound)
+        if slopes is not None:
+            out[f"{name}/surrogate"] = to_numpy(surrogate(slopes, whole, eta, ENTROPIC))

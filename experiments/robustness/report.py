@@ -1,0 +1,262 @@
+"""How robust models are: errors and losses against the size of the perturbation, in one call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phiball.backends.files import atomic_write
+from phiball.backends.random import Rng
+from phiball.experiments.robustness.attacks import ATTACKS, NORMS, Settings, measure_batch
+from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
+from phiball.experiments.robustness.summary import summarise
+from phiball.refimpl.validation import valid_count, valid_number
+from phiball.verification.framework.progress import Progress
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured; `repr` is a line, `plot()` draws, `write()` keeps it as HTML, JSON or CSV.
+
+    - `summary`: plain numbers, words and lists: what the page shows and the JSON file holds.
+    """
+
+    summary: dict[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        kind = "error" if self.summary["kind"] == CLASSIFIER else "loss"
+        norm = self.summary["norms"][0]
+        parts = []
+        for name, model in self.summary["models"].items():
+            last = model["norms"][norm][-1]
+            shown = [model["clean"][kind], last["measures"]["worst"][kind]]
+            scale, unit = (100, " %") if kind == "error" else (1, "")
+            parts.append(f"{name}: {kind} {shown[0] * scale:.3g} -> {shown[1] * scale:.3g}{unit}")
+        size = f"{norm} {self.summary['radii'][-1]:g}, {self.summary['points']} points"
+        return f"Report({'; '.join(parts)} at {size}; {len(self.summary['warnings'])} warnings)"
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
+        from phiball.experiments.robustness.charts import draw
+
+        return draw(self.summary)
+
+    def write(self, file: str | Path) -> Path:
+        """Write the report; the ending .html, .json or .csv says in which form. Returns the path."""
+        from phiball.experiments.robustness.files import write
+
+        return write(self.summary, Path(file))
+
+
+def robustness_report(
+    models: Any,
+    data: Any,
+    *,
+    norms: Sequence[str] = ("l2", "linf"),
+    radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    attacks: Sequence[str] = ATTACKS,
+    etas: Sequence[float] = (0.1, 1.0),
+    clip: tuple[float, float] | None = None,
+    kind: str | None = None,
+    groups: Any = None,
+    features: Sequence[str] | None = None,
+    batch: int = 256,
+    draws: int = 8,
+    samples: int = 32,
+    steps: int = 20,
+    restarts: int = 2,
+    queries: int = 100,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    progress: bool = False,
+) -> Report:
+    """Measure how errors and losses of models grow with the size of the perturbation.
+
+    Arguments:
+    - `models`: a model, or a dict of several by name. A model is a torch module whose outputs are scores (n,
+      classes) or predictions (n,), a fitted scikit-learn estimator, a function from arrays to scores or
+      predictions, or the name of a .pt2 or .onnx file. Functions have no gradients: noise, sampling and the
+      search without gradients are tried on them.
+    - `data`: (x, y), arrays; or a DataLoader or another iterable of such batches, which is passed once.
+    - `norms`: of "l1", "l2" and "linf". `radii`: the sizes of the perturbation, not negative.
+    - `attacks`: of "fgm", "pgm" and "search" (which needs no gradients).
+    - `etas`: the prices at which the regularised risk is estimated, with the entropic divergence.
+    - `clip`: (lo, hi) if inputs live in a box, for instance (0, 1) for images. Nothing is clipped by default.
+    - `kind`: "classifier" or "regressor"; by default the labels say it: whole numbers are classes.
+    - `groups`: a label per point; errors are then also shown by group. `features`: names of the columns.
+    - `batch`: the points per batch of arrays. `draws`: random points per data point and radius. `samples`:
+      points per ball for the risk. `steps`, `restarts`: of "pgm". `queries`: of "search".
+    - `seed`: of everything that is drawn. What is found does not depend on the other models.
+    - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was.
+    - `progress`: show how far it is, and the time left.
+
+    Returns a `Report`. A torch module is evaluated in evaluation mode, and left as it was. Attacks are lower
+    bounds: none of them proves that a point is safe.
+
+    >>> import numpy as np
+    >>> from phiball.experiments.robustness import robustness_report
+    >>> x, y = np.array([[0.2], [1.0], [-1.0]]), np.array([1, 1, 0])
+    >>> model = lambda x: np.concatenate([-x, x], axis=1)
+    >>> robustness_report(model, (x, y), norms=["linf"], radii=[0, 0.5, 2])
+    Report(model: error 0 -> 100 % at linf 2, 3 points; 0 warnings)
+    """
+    settings = Settings(
+        norms=_valid_words("norms", norms, NORMS),
+        radii=_valid_radii(radii),
+        attacks=_valid_words("attacks", attacks, ATTACKS, least=0),
+        etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
+        clip=None if clip is None else (float(clip[0]), float(clip[1])),
+        draws=valid_count("draws", draws),
+        samples=valid_count("samples", samples, 2),
+        steps=valid_count("steps", steps),
+        restarts=valid_count("restarts", restarts),
+        queries=valid_count("queries", queries),
+        seed=valid_count("seed", seed, 0),
+    )
+    named = dict(models) if isinstance(models, Mapping) else {"model": models}
+    if not named:
+        raise ValueError("models is empty; expected at least one model")
+    batches, total = _batches(data, valid_count("batch", batch))
+    folder = None if cache is None else Path(cache)
+    prepared: list[Model] = []
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in named}
+    labels: list[Any] = []
+    inputs: list[Any] = []
+    classes = None
+    with ExitStack() as stack, Progress("report", shown=progress) as shown:
+        done = 0
+        for k, (x, y) in enumerate(batches):
+            if not prepared:
+                kind = _kind(kind, y)
+                classes = _classes(named) if kind == CLASSIFIER else None
+                prepared = [as_model(name, model, kind, classes) for name, model in named.items()]
+                for model in prepared:
+                    stack.enter_context(model.evaluating())
+            encoded = _encoded(y, classes)
+            labels.append(encoded)
+            inputs.append(_as_numpy(x))
+            for model in prepared:
+                shown.update(done / total if total else 0.0, f"{model.name}, batch {k + 1}")
+                key = _key(settings, kind, inputs[-1], encoded, k)
+                file = None if folder is None else folder / f"{_safe(model.name)}-{k:05d}-{key}.npz"
+                parts[model.name].append(_measured(model, x, encoded, settings, k, file))
+            done += len(encoded)
+    if not prepared:
+        raise ValueError("data has no points; expected at least one batch")
+    return Report(
+        summarise(
+            prepared,
+            parts,
+            settings,
+            np.concatenate(inputs),
+            np.concatenate(labels),
+            classes=classes,
+            groups=None if groups is None else np.asarray(groups),
+            features=None if features is None else [str(name) for name in features],
+        )
+    )
+
+
+def _measured(
+    model: Model, x: Any, y: Any, settings: Settings, number: int, file: Path | None
+) -> dict[str, Any]:
+    """The results of a batch, read from its file if there is one."""
+    if file is not None and file.exists():
+        with np.load(file, allow_pickle=False) as kept:
+            return {name: kept[name] for name in kept.files}
+    source = Rng(np.random.SeedSequence([settings.seed, number]))
+    points = model.to_array(x)
+    labels = model.to_array(y) if model.kind == CLASSIFIER or not hasattr(points, "detach") else y
+    out = measure_batch(model, points, model.to_array(labels), settings, source)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        stream = BytesIO()
+        np.savez(stream, **out)
+        with atomic_write(file) as target:
+            target.write(stream.getvalue())
+    return out
+
+
+def _batches(data: Any, size: int) -> tuple[Iterator[tuple[Any, Any]], int]:
+    """The data as batches (x, y), and how many points there are (0 if that is not known)."""
+    if isinstance(data, (tuple, list)) and len(data) == 2 and hasattr(data[0], "shape"):
+        x, y = data
+        if len(x) != len(y):
+            raise ValueError(f"data has {len(x)} points and {len(y)} labels; expected as many")
+        x = x.to_numpy() if hasattr(x, "to_numpy") else x
+        y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        pieces = ((x[k : k + size], y[k : k + size]) for k in range(0, len(x), size))
+        return pieces, len(x)
+    if not isinstance(data, Iterable):
+        raise TypeError(f"data is {type(data).__name__}; expected (x, y), or an iterable of such batches")
+    points = len(data.dataset) if hasattr(data, "dataset") and hasattr(data.dataset, "__len__") else 0
+    return ((x, y) for x, y in data), points
+
+
+def _kind(kind: str | None, y: Any) -> str:
+    if kind is None:
+        return REGRESSOR if _as_numpy(y).dtype.kind == "f" else CLASSIFIER
+    if kind not in (CLASSIFIER, REGRESSOR):
+        raise ValueError(f"kind is {kind!r}; expected {CLASSIFIER!r} or {REGRESSOR!r}")
+    return kind
+
+
+def _classes(models: Mapping[str, Any]) -> Any:
+    """The labels of estimators, in the order of their scores; None if there are none, or they differ."""
+    known = [np.asarray(model.classes_) for model in models.values() if hasattr(model, "classes_")]
+    for other in known[1:]:
+        if not np.array_equal(known[0], other):
+            raise ValueError("the models know different classes; expected a report for each")
+    return known[0] if known else None
+
+
+def _encoded(y: Any, classes: Any) -> Any:
+    """Labels as places in `classes`, which is what scores are indexed by."""
+    y = _as_numpy(y)
+    if classes is None:
+        return y
+    unknown = sorted(set(y.tolist()) - set(classes.tolist()))
+    if unknown:
+        raise ValueError(f"y has the label {unknown[0]!r}, which the models do not know: {classes.tolist()}")
+    order = np.argsort(classes)
+    return order[np.searchsorted(classes, y, sorter=order)]
+
+
+def _as_numpy(x: Any) -> Any:
+    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+
+
+def _key(settings: Settings, kind: str | None, x: Any, y: Any, number: int) -> str:
+    digest = hashlib.sha256(json.dumps([asdict(settings), kind, number]).encode())
+    for array in (x, y):
+        digest.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)[:40]
+
+
+def _valid_words(name: str, words: Sequence[str], known: Iterable[str], least: int = 1) -> tuple[str, ...]:
+    values = (words,) if isinstance(words, str) else tuple(words)
+    for word in values:
+        if word not in known:
+            raise ValueError(f"{name} has {word!r}; expected some of {', '.join(known)}")
+    if len(values) < least:
+        raise ValueError(f"{name} is empty; expected some of {', '.join(known)}")
+    return values
+
+
+def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:
+    values = sorted({valid_number("radii", radius, least=0.0) for radius in radii})
+    if not values or values[-1] == 0:
+        raise ValueError(f"radii is {tuple(radii)!r}; expected at least one positive number")
+    return tuple(values)

@@ -1,0 +1,253 @@
+"""Robustness reports: against closed forms, on models of each kind, resumed, and as a page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from phiball.experiments.cli.app import app
+from phiball.experiments.robustness import Report, robustness_report
+from phiball.experiments.robustness import report as report_module
+from phiball.experiments.robustness.files import to_html
+from tests.support.browser import Browser, find_browser
+
+RADII = (0.0, 0.3, 0.9)
+DUAL = {"l2": 2, "linf": 1}
+
+
+def data(n: int = 60, d: int = 4) -> tuple[Any, Any]:
+    source = np.random.default_rng(0)
+    x = source.normal(size=(n, d))
+    return x, (x[:, 0] + 0.3 * source.normal(size=n) > 0).astype(np.int64)
+
+
+def linear(slope: Any) -> torch.nn.Module:
+    """Scores (0, slope.x + 0.1)."""
+    layer = torch.nn.Linear(len(slope), 2).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.stack([torch.zeros(len(slope)), torch.tensor(slope)]))
+        layer.bias.copy_(torch.tensor([0.0, 0.1]))
+    return layer
+
+
+def quick(models: Any, points: Any, **options: Any) -> Report:
+    return robustness_report(
+        models, points, **{"radii": RADII, "draws": 2, "samples": 4, "steps": 5, "queries": 10, **options}
+    )
+
+
+class Masked(torch.nn.Module):
+    """A network whose outputs are steps, so that its gradient is zero almost everywhere."""
+
+    def __init__(self, inside: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Any) -> Any:
+        return torch.round(4 * self.inside(torch.round(8 * x) / 8 + 0 * x)) / 4
+
+
+def test_the_exact_adversarial_error_of_a_linear_model() -> None:
+    x, y = data()
+    slope = np.array([1.0, -0.4, 0.2, 0.0])
+    levels = quick(linear(slope).eval(), (x, y), batch=25).summary["models"]["model"]["norms"]
+    margin = (2 * y - 1) * (x @ slope + 0.1)
+    for norm, q in DUAL.items():
+        for level in levels[norm]:
+            reach = level["radius"] * np.linalg.norm(slope, q)
+            loss = np.mean(np.logaddexp(0.0, reach - margin))
+            for attack in ("fgm", "pgm", "worst"):
+                assert level["measures"][attack]["error"] == np.mean(margin < reach)
+            assert level["measures"]["worst"]["loss"] == pytest.approx(loss, rel=1e-6)
+        # PGM: the gradients of 5 steps from each of 2 starts, and as many losses besides.
+        assert levels[norm][-1]["measures"]["pgm"]["gradients"] == 10
+
+
+def test_an_estimator_has_the_errors_of_the_same_torch_model() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = data()
+    names = np.array(["no", "yes"])[y]
+    estimator = linear_model.LogisticRegression().fit(x, names)
+    layer = linear(estimator.coef_[0])
+    with torch.no_grad():
+        layer.bias.copy_(torch.tensor([0.0, estimator.intercept_[0]]))
+    theirs = quick(estimator, (x, names)).summary["models"]["model"]
+    ours = quick(layer.eval(), (x, y)).summary["models"]["model"]
+    for norm in DUAL:
+        for a, b in zip(theirs["norms"][norm], ours["norms"][norm], strict=True):
+            assert a["measures"]["pgm"]["error"] == b["measures"]["pgm"]["error"]
+            assert (a["first_order"] or 0) == pytest.approx(b["first_order"] or 0, rel=1e-9)
+            assert list(a["by"]["class"]) == ["no", "yes"]
+
+
+def test_a_regressor_has_its_largest_squared_error() -> None:
+    x, _ = data()
+    slope = np.array([1.0, -0.4, 0.2, 0.0])
+    y = x @ slope + 0.2
+    layer = torch.nn.Linear(4, 1).double().eval()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(slope)[None] * 1.5)
+        layer.bias.zero_()
+    report = quick(layer, (x, y), norms=["l2"])
+    residual = np.abs(x @ (1.5 * slope) - y)
+    for level in report.summary["models"]["model"]["norms"]["l2"]:
+        largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(slope)) ** 2)
+        assert level["measures"]["worst"]["loss"] == pytest.approx(largest, rel=1e-9)
+    assert "squared error" in to_html(report.summary)
+
+
+def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
+    x, y = data()
+    honest = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    models = {"honest": honest, "masked": Masked(honest).eval()}
+    warnings = quick(models, (x, y), norms=["linf"], queries=60, draws=8).summary["warnings"]
+    assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
+    assert not any(text.startswith("honest") for text in warnings)
+
+
+def test_a_model_in_training_mode_is_flagged_and_left_in_it() -> None:
+    x, y = data(12)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), linear(np.ones(4)))
+    report = quick(model, (x, y), norms=["l2"])
+    assert model.training
+    assert report.summary["warnings"] == [
+        "model was in training mode; it was measured in evaluation mode, and put back"
+    ]
+
+
+def test_a_function_has_no_gradients_and_is_searched() -> None:
+    x, y = data(20)
+    report = quick(lambda z: (z[:, 0] > 0).astype(int), (x, y), norms=["linf"], queries=60)
+    level = report.summary["models"]["model"]["norms"]["linf"][-1]
+    assert list(level["measures"]) == ["noise", "sampling", "search", "worst"]
+    assert level["measures"]["worst"]["error"] > report.summary["models"]["model"]["clean"]["error"]
+
+
+def test_batches_of_a_loader_give_the_errors_of_arrays() -> None:
+    x, y = data()
+    model = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    tensors = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    loader = torch.utils.data.DataLoader(tensors, batch_size=16)
+    assert quick(model, loader).summary["models"] == quick(model, (x, y), batch=16).summary["models"]
+
+
+def test_a_killed_report_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data()
+    model = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    measure, calls = report_module.measure_batch, []
+
+    def killed_at_the_third(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(report_module, "measure_batch", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        quick(model, (x, y), batch=20, cache=tmp_path)
+    resumed = quick(model, (x, y), batch=20, cache=tmp_path)
+    assert len(calls) == 4  # of three batches the last was missing
+    assert resumed.summary["models"] == quick(model, (x, y), batch=20).summary["models"]
+    quick(model, (x + 1, y), batch=60, cache=tmp_path)  # other data are measured anew
+    assert len(calls) == 8
+
+
+def test_models_side_by_side() -> None:
+    x, y = data()
+    models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
+    report = quick(models, (x, y), groups=np.arange(60) % 2)
+    row = next(r for r in report.summary["comparisons"] if r["norm"] == "l2" and r["radius"] == 0.3)
+    errors = [report.summary["models"][name]["norms"]["l2"][1]["measures"]["worst"]["error"] for name in "ab"]
+    assert row["difference"] == pytest.approx(errors[1] - errors[0])
+    assert row["low"] < row["difference"] < row["high"]
+    by = report.summary["models"]["a"]["norms"]["l2"][1]["by"]["group"]
+    assert (by["0"] + by["1"]) / 2 == pytest.approx(errors[0])
+    assert repr(report).startswith("Report(a: error ")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"norms": ["l3"]}, "norms has 'l3'; expected some of l1, l2, linf"),
+        ({"radii": [0.0]}, "expected at least one positive number"),
+        ({"radii": [-1.0]}, "radii is -1.0"),
+        ({"attacks": ["cw"]}, "attacks has 'cw'; expected some of fgm, pgm, search"),
+        ({"kind": "both"}, "kind is 'both'; expected 'classifier' or 'regressor'"),
+        ({"groups": [1, 2]}, "groups has 2 labels; expected one per point, 60"),
+    ],
+)
+def test_bad_arguments(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(linear(np.ones(4)).eval(), data(), **change)
+
+
+def test_a_pickle_is_not_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):
+        quick(str(tmp_path / "model.pkl"), data())
+
+
+def test_an_exported_program_has_the_numbers_of_its_module(tmp_path: Path) -> None:
+    x, y = data()
+    model = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(model, (torch.tensor(x),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    kept = quick(str(tmp_path / "model.pt2"), (x, y), norms=["l2"]).summary["models"]["model"]["norms"]
+    assert kept == quick(model, (x, y), norms=["l2"]).summary["models"]["model"]["norms"]
+
+
+def test_the_command_and_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(30)
+    np.savez(tmp_path / "test.npz", x=x, y=y)
+    (tmp_path / "two_models.py").write_text(
+        "import numpy as np\ndef first(x):\n    return np.stack([0 * x[:, 0], x[:, 0]], 1)\n"
+        "def make():\n    return first\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "0:1:3"]
+    run = CliRunner().invoke(app, [*words, "--norm", "linf", "--out", "out/page.html"])
+    assert run.exit_code == 0, run.output
+    assert "wrote out/page.html, out/page.json, out/page.csv" in run.output
+    summary = json.loads((tmp_path / "out/page.json").read_text())
+    levels = summary["models"]["make"]["norms"]["linf"]
+    errors = [[100 * m["error"] for m in level["measures"].values()] for level in levels]
+    rows = list(csv.DictReader(StringIO((tmp_path / "out/page.csv").read_text())))
+    assert {row["measure"] for row in rows} >= {"noise", "search", "worst", "risk, eta 1"}
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    with Browser(browser, tmp_path / "profile") as page:
+        for width in (1000, 420):
+            page.show(tmp_path / "out/page.html", width=width, dark=width < 600)
+            cells = page.evaluate(
+                "[...document.querySelectorAll('table[data-model=make] tbody tr')].slice(0, -1)"
+                ".map(row => [...row.cells].slice(1).map(cell => Number(cell.textContent)))"
+            )
+            assert cells == [[round(error, 1) for error in level] for level in errors]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere:f", "--data", "d.npz"], "No module named 'nowhere'"),
+        (["json:loads", "--data", "d.npz"], "d.npz"),
+        (["json", "--data", "d.npz"], "'json' names no model"),
+        (["json:absent", "--data", "d.npz"], "json has no 'absent'"),
+        (["json:loads", "--data", "d.npz", "--out", "x.pdf"], "expected a name that ends in .html"),
+    ],
+)
+def test_the_command_refuses_in_one_line(words: list[str], message: str) -> None:
+    run = CliRunner().invoke(app, ["report", *words])
+    assert run.exit_code in (1, 2)
+    assert message in run.output + run.stderr
+    assert "Traceback" not in run.output
