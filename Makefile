@@ -1,4 +1,4 @@
-# make test | test-fast | coverage | mutants | verify | verify-full | errata | docs | pictures | bench | lint | format | clean
+# make test | test-fast | test-gpu | test-versions | coverage | mutants | fuzz | verify | verify-full | verify-matrix | errata | docs | pictures | bench | lint | format | clean
 # Each makes .venv on first use, with the versions of constraints.txt; later runs install nothing.
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
-# Which benchmark: inner, scaling, endurance, attacks, sampling, estimators, training or settings.
+# Which benchmark: inner, scaling, endurance, attacks, sampling, linear, estimators, training or settings.
 BENCH ?= inner
 # The packages whose branches the tests must run, and the tests of the kernels.
 COVERED := backends refimpl verification
@@ -15,7 +15,7 @@ KERNELS := tests/backends/test_numba.py tests/backends/test_numba_qlearning.py t
 # What takes the picture of a page.
 BROWSER ?= chromium
 
-.PHONY: test test-fast coverage mutants verify verify-full errata docs pictures bench lint format clean
+.PHONY: test test-fast test-gpu test-versions coverage mutants fuzz verify verify-full verify-matrix errata docs pictures bench lint format clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml constraints.txt
@@ -33,6 +33,14 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/python -m pytest --fast -n $(WORKERS) --dist worksteal $(ARGS)
 
+# What the tests leave out without a GPU: every test of arrays on CuPy and on CUDA tensors.
+test-gpu: $(READY)
+	$(BIN)/python -m pytest --gpu $(ARGS)
+
+# The quick tests with the lowest and the newest versions that pyproject.toml allows, on every Python there is.
+test-versions: $(READY)
+	$(BIN)/python -m tests.support.versions $(ARGS) -- -n $(WORKERS) --dist worksteal
+
 # Branches that the quick tests run, with the kernels in their Python form; fails below 95 % in a package.
 COVER := $(BIN)/python -m coverage
 coverage: $(READY)
@@ -47,11 +55,24 @@ coverage: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m tests.support.mutants $(ARGS)
 
+# A million inputs through the public names, judged in extended precision: ARGS="--hours 1", ARGS="--seed 7".
+fuzz: $(READY)
+	$(BIN)/python -m tests.support.fuzz $(ARGS)
+
 verify: $(READY)
 	$(BIN)/phiball verify $(ARGS)
 
 verify-full: $(READY)
 	$(BIN)/phiball verify --deep $(ARGS)
+
+# All claims on four backends with five seeds each, into the record that the page of results sums up; a run that
+# is stopped can go on with what is missing: make verify-matrix BACKENDS=torch SEEDS="3 4". ARGS=--deep for deep.
+BACKENDS ?= numpy numba torch strict
+SEEDS ?= 0 1 2 3 4
+verify-matrix: $(READY)
+	for seed in $(SEEDS); do for backend in $(BACKENDS); do \
+	  PHIBALL_BACKEND=$$backend $(BIN)/phiball verify --seed $$seed --record --out results/verify/matrix $(ARGS) || exit 1; \
+	done; done
 
 # The paper's errors, with their counterexamples as computed; a test keeps the file current.
 errata: $(READY)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.mutants.faults import faults
 from tests.support.mutants.forks import Copy, Job, run_jobs
+from tests.support.mutants.judges import FEWEST_CASES, MOST_CASES, some_cases
 from tests.support.paths import ROOT
 
 SOURCE = '''
@@ -64,9 +66,22 @@ def test_faults_change_what_runs_and_nothing_else() -> None:
     for fault in found:
         compile(fault.mutated, "x.py", "exec")
         assert fault.mutated != fault.source
-    assert {fault.place.scope for fault in found} == {"", "Box.grow"}
+    assert {(fault.place.scope, fault.place.runs) for fault in found} == {("", False), ("Box.grow", True)}
     checks = {fault.change[1] for fault in found if fault.place.check}
     assert checks == {line for line in PLANTED.split("\n") if line.startswith("if") or line == "pass"}
+
+
+def test_cases_of_a_test_have_every_value_before_two_backends() -> None:
+    def case(name: str, **params: object) -> SimpleNamespace:
+        return SimpleNamespace(name=name, callspec=SimpleNamespace(params=params))
+
+    places = ("numpy-float64", "numba-float64", "torch-float64", "strict-float64")
+    few = [case(f"t[{place}-{d}]", arrays=place, d=d) for d in range(9) for place in places]
+    assert sorted(item.callspec.params["d"] for item in some_cases("t", few)) == list(range(9))
+    assert len(some_cases("t", few[:8])) == FEWEST_CASES  # two values, four backends
+    many = [case(f"t[numpy-float64-{d}]", arrays="numpy-float64", d=d) for d in range(99)]
+    assert len(some_cases("t", many)) == MOST_CASES
+    assert len(some_cases("t", [SimpleNamespace(name="t")])) == 1
 
 
 def test_a_job_that_dies_or_hangs_is_reported(tmp_path: Path) -> None:

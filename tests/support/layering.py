@@ -20,13 +20,18 @@ _INNER = [*_BASE, "refimpl.inner"]
 _LAWS = [*_INNER, "refimpl.laws"]
 _SAMPLING = [*_LAWS, "refimpl.sampling"]
 _RISK = [*_SAMPLING, "refimpl.risk"]
-_METHODS = [*_RISK, "refimpl.training", "refimpl.theory", "refimpl.qlearning"]
-_REFIMPL = ["refimpl", *_METHODS, "refimpl.attacks", "refimpl.causal"]
+_METHODS = [*_RISK, "refimpl.training", "refimpl.theory", "refimpl.qlearning", "refimpl.linear"]
+_REFIMPL = ["refimpl", *_METHODS, "refimpl.attacks", "refimpl.causal", "refimpl.sklearn"]
 _INSTANCES = ["verification.framework", "verification.oracles", "verification.instances"]
 _LIBRARY = [*_REFIMPL, "verification", *_INSTANCES, "verification.report", "verification.solver_check"]
 _TRAINING = [*_LIBRARY, "experiments.framework", "experiments.datasets", "experiments.training"]
 MAY_IMPORT = {
-    "": ["backends", "refimpl", "verification"],  # phiball itself, for type checkers
+    "": [
+        "backends",
+        "refimpl",
+        "verification",
+        "experiments.robustness",
+    ],  # phiball itself, for type checkers
     "backends": _BACKENDS,
     "backends.arrays": [],
     "backends.files": [],
@@ -44,6 +49,8 @@ MAY_IMPORT = {
     "refimpl.training": _RISK,
     "refimpl.theory": _RISK,
     "refimpl.qlearning": _RISK,
+    "refimpl.linear": _RISK,
+    "refimpl.sklearn": [*_METHODS, "refimpl.attacks"],
     "refimpl.attacks": _METHODS,
     "refimpl.causal": _METHODS,
     "verification": [*_INSTANCES, "verification.report", "verification.solver_check"],
@@ -58,7 +65,13 @@ MAY_IMPORT = {
     "experiments.training": [*_LIBRARY, "experiments.framework", "experiments.datasets"],
     "experiments.studies": _TRAINING,
     "experiments.benchmarks": _TRAINING,
-    "experiments.cli": [*_TRAINING, "experiments.studies", "experiments.benchmarks"],
+    "experiments.robustness": [*_LIBRARY, "experiments.framework"],
+    "experiments.cli": [
+        *_TRAINING,
+        "experiments.studies",
+        "experiments.benchmarks",
+        "experiments.robustness",
+    ],
     "tests": [],
 }
 # Single modules that may import one group more.
@@ -68,13 +81,14 @@ EXCEPTIONS = {
 }
 # Who may name modules in strings, to load them late.
 MAY_NAME = {
-    "": ("backends", "refimpl"),
+    "": ("backends", "refimpl", "experiments.robustness"),
     "backends.selection": ("backends.numba",),
     "verification.framework.runner": ("verification.claims",),  # the package, which it walks
     "experiments.cli": ("experiments.studies", "experiments.benchmarks"),
 }
-# The mathematics knows arrays by their namespace alone.
-LIBRARIES = {"numpy", "torch", "cupy", "numba", "scipy", "array_api_compat", "array_api_strict"}
+# The mathematics knows arrays by their namespace alone. refimpl.sklearn is an extra that only its users load,
+# and speaks to them in NumPy, scikit-learn, torch and skorch.
+LIBRARIES = {"numpy", "torch", "cupy", "numba", "scipy", "sklearn", "array_api_compat", "array_api_strict"}
 
 
 class Source(NamedTuple):
@@ -155,7 +169,7 @@ def violations(sources: dict[str, str]) -> list[str]:
             elif top == "phiball":
                 graph[module].add(target)
                 complaint = forbidden(module, target)
-            elif package == "refimpl" and top in LIBRARIES:
+            elif package == "refimpl" and own != "refimpl.sklearn" and top in LIBRARIES:
                 complaint = f"imports {top}, but refimpl may not"
             elif top == "numba" and own != "backends.numba":
                 complaint = "imports numba, which backends.selection alone loads"

@@ -100,7 +100,13 @@ class Checks:
         The cheapest case of each test comes first, those of the module's own folder before others.
         """
         found: dict[str, float] = {}
-        for first, last in (fault.place.statement, fault.place.function, (0, 10**9)):
+        place, lines_of_file = fault.place, (0, 10**9)
+        ranges = [place.statement, place.function, lines_of_file]
+        if not place.runs:  # who imports the module first runs it, and all who use the module may notice
+            ranges = [lines_of_file]
+        elif place.statement[0] == place.function[0]:  # a default of the function
+            ranges = [place.function, lines_of_file]
+        for first, last in ranges:
             for trace in self.traces.values():
                 seconds = list(trace["checks"].items())
                 lines = trace["lines"].get(fault.module, {})

@@ -44,12 +44,14 @@ _HARMLESS = {"strict", "copy", "stacklevel"}
 class Place:
     """Where a node stands: the function or class, such as "Ball.sample", and the lines to reach it by.
 
-    `statement` and `function` are first and last lines; `check` says that the node judges arguments.
+    `statement` and `function` are first and last lines; `runs` says that it runs when the function is called,
+    not when the module is imported, and `check` that the node judges arguments.
     """
 
     scope: str = ""
     statement: tuple[int, int] = (0, 0)
     function: tuple[int, int] = (0, 0)
+    runs: bool = False
     check: bool = False
 
     def inside(self, node: ast.AST) -> Place:
@@ -61,7 +63,8 @@ class Place:
         header = (node.lineno, max(node.lineno, body[0].lineno - 1) if body else last)
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             scope = f"{self.scope}.{node.name}".lstrip(".")
-            return Place(scope, header, (node.lineno, last), self.check or _is_check(node.name))
+            function = isinstance(node, ast.FunctionDef)
+            return Place(scope, header, (node.lineno, last), function, self.check or _is_check(node.name))
         refuses = isinstance(node, ast.If) and isinstance(node.body[0], ast.Raise)
         calls = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
         named = calls and _is_check(ast.unparse(node.value.func))  # type: ignore[attr-defined]

@@ -13,7 +13,9 @@ from typing import Any
 from tests.support.mutants.forks import Copy
 
 MEASURED = ("refimpl", "backends")
-CASES = 6  # of a test that runs on many backends, dtypes and values, so many stand for all
+PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
+# Of a test that runs on many backends, dtypes and values: each value once, or so many, on any backend.
+FEWEST_CASES, MOST_CASES = 6, 24
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
 
@@ -39,8 +41,8 @@ class _Tests:
         for item in items:
             if "cupy" not in item.name and "cuda" not in item.name:
                 cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-        draw = {test: random.Random(test).sample(of, min(CASES, len(of))) for test, of in cases.items()}
-        items[:] = [item for item in items if item in draw.get(item.nodeid.partition("[")[0], [])]
+        chosen = {item for test, of in cases.items() for item in some_cases(test, of)}
+        items[:] = [item for item in items if item in chosen]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if self.cover:
@@ -50,6 +52,18 @@ class _Tests:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self.failed.append(report.nodeid)
+
+
+def some_cases(test: str, items: list[Any]) -> list[Any]:
+    """Some of the cases of a test: at random, those first whose values are new, whatever their backend."""
+    shuffled = random.Random(test).sample(items, len(items))
+    new: dict[str, Any] = {}
+    for item in shuffled:
+        values = getattr(item, "callspec", None)
+        place = next((str(values.params[f]) for f in PLACED if f in values.params), "") if values else ""
+        new.setdefault(item.name.replace(place, ""), item)
+    rest = [item for item in shuffled if item not in new.values()]
+    return [*list(new.values())[:MOST_CASES], *rest[: max(0, FEWEST_CASES - len(new))]]
 
 
 def _pytest(files: list[str], plugin: _Tests, *options: str) -> int:
