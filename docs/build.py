@@ -33,6 +33,7 @@ PAGES = (
     "phiball.backends",
     "phiball.verification",
     "phiball.experiments",
+    "phiball.experiments.robustness",
 )
 # The reading order of the files and folders of refimpl.
 ORDER = (
@@ -56,6 +57,8 @@ _MATH = re.compile(r"(`[^`]*`|^ *(?:>>>|\.\.\.).*$)|\$\$(.+?)\$\$|\$(?! )([^$\n]
 
 def public_names(package: ModuleType) -> dict[str, str]:
     """The public names of a package, each with the module that defines it, in reading order."""
+    if package.__name__ == "phiball":  # an overview; its names are shown where they are defined
+        return {}
     tree = ast.parse(getsource(package))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     origin = {alias.name: str(node.module) for node in imports for alias in node.names}
@@ -100,8 +103,6 @@ class Page(pdoc.doc.Module):
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
-        if self.modulename == "phiball":  # an overview; its names are shown where they are defined
-            return {}
         if not hasattr(self.obj, "__path__"):
             return super()._member_objects
         return {name: getattr(self.obj, name) for name in public_names(self.obj)} | result_types(self.obj)
@@ -190,6 +191,7 @@ def to_html(markdown: str) -> str:
 
 def build(folder: Path) -> list[Path]:
     """Write all pages into `folder`, and return the files."""
+    folder.mkdir(parents=True, exist_ok=True)  # one that cannot be made is told before the work
     pdoc.render.env.filters["to_html"] = to_html
     pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")
@@ -207,7 +209,14 @@ def build(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-if __name__ == "__main__":
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "site")
-    build(target)
+def main(target: Path) -> None:
+    """Write all pages, or say in one line why they cannot be written."""
+    try:
+        build(target)
+    except OSError as error:
+        sys.exit(f"{target} cannot be written: {error}")
     print(f"open {target / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "site"))

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.arrays import CASES, FAST_CASES, arrays, doubles, one_thread
+from tests.support.arrays import (
+    DEVICES,
+    DTYPES,
+    FAST_DTYPES,
+    FAST_PLACES,
+    PLACES,
+    arrays,
+    doubles,
+    missing,
+    one_thread,
+)
 
 __all__ = ["arrays", "doubles", "one_thread"]
 
@@ -22,45 +32,83 @@ settings.register_profile(
 )
 settings.load_profile("phiball")
 
+NOT_RUN = pytest.StashKey[Counter[str]]()
+"""How many tests have no case at a place, by place and reason."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fast`, for `make test-fast`."""
+    """`--fast`, for `make test-fast`, and `--gpu`, for `make test-gpu`."""
     parser.addoption(
         "--fast",
         action="store_true",
         help="run the first case of each test, on the Numba backend in double precision, and leave out "
         "the tests marked slow: some seconds in every package after an edit, not a proof",
     )
+    parser.addoption(
+        "--gpu",
+        action="store_true",
+        help="run the cases that need a GPU, and no others; an error where there is none",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker of what `--fast` leaves out."""
+    """Register the marker of what `--fast` leaves out; `--gpu` without a GPU is an error."""
     config.addinivalue_line("markers", "slow: takes more than about half a second")
+    config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.stash[NOT_RUN] = Counter()
+    if config.getoption("gpu") and all(map(missing, DEVICES)):
+        raise pytest.UsageError("--gpu: " + ", ".join(f"{place}: {missing(place)}" for place in DEVICES))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on every backend and dtype of the table, or with `--fast` on one."""
-    cases = FAST_CASES if metafunc.config.getoption("fast") else CASES
-    for fixture in CASES.keys() & set(metafunc.fixturenames):
-        metafunc.parametrize(fixture, cases[fixture], indirect=True)
+    """Run a test on every backend and dtype that there are, or with `--fast` on one."""
+    fast, gpu = (metafunc.config.getoption(name) for name in ("fast", "gpu"))
+    for fixture in DTYPES.keys() & set(metafunc.fixturenames):
+        places = FAST_PLACES if fast else DEVICES if gpu else PLACES
+        dtypes = FAST_DTYPES if fast else DTYPES[fixture]
+        there = [place for place in places if not missing(place)]
+        cases = [f"{place}-{dtype}" for place in there for dtype in dtypes]
+        metafunc.parametrize(fixture, cases, indirect=True)
+        absent = (f"{place}: {missing(place)}" for place in places if place not in there)
+        metafunc.config.stash[NOT_RUN].update(absent)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fast`, keep the first case of each test that is not slow."""
-    if not config.getoption("fast"):
-        return
-    first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
-    kept = [
-        item
-        for item in items
-        if first[item.nodeid.partition("[")[0]] is item and not item.get_closest_marker("slow")
-    ]
+    """With `--fast`, keep the first case of each test that is not slow; with `--gpu`, what needs a GPU."""
+    kept = items
+    if config.getoption("fast"):
+        first = {item.nodeid.partition("[")[0]: item for item in reversed(items)}
+        kept = [
+            item
+            for item in items
+            if first[item.nodeid.partition("[")[0]] is item and not item.get_closest_marker("slow")
+        ]
+    if config.getoption("gpu"):
+        kept = [
+            item
+            for item in kept
+            if item.get_closest_marker("gpu") or DTYPES.keys() & set(getattr(item, "fixturenames", ()))
+        ]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """One line per reason for the tests that were skipped, instead of one per test."""
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells what it has not run: it alone has collected the tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not run"] = dict(session.config.stash[NOT_RUN])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All workers collect the same tests."""
+    node.config.stash[NOT_RUN] |= Counter(getattr(node, "workeroutput", {}).get("not run", {}))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """One line per reason for the tests that were skipped or have no case at a place."""
     reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
     for reason, count in reasons.items():
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
+    for absent, count in config.stash[NOT_RUN].items():
+        terminalreporter.write_line(f"{count} tests not run on {absent}")

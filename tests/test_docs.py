@@ -46,6 +46,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"file/site cannot be written: \[Errno 20\] Not a directory"):
+        builder.main(tmp_path / "file" / "site")
+
+
 def page_of(package: str, site: Path) -> Path:
     return site / f"{package.replace('.', '/')}.html"
 
@@ -69,7 +75,8 @@ def test_the_names_of_the_root_are_on_a_page(site: Path) -> None:
     phiball = import_module("phiball")
     names = {name for name in dir(phiball) if not name.startswith("_")}
     names -= {"TYPE_CHECKING", "annotations", "import_module"}
-    shown = names_on(page_of("phiball.refimpl", site)) | names_on(page_of("phiball.backends", site))
+    pages = ("phiball.refimpl", "phiball.backends", "phiball.experiments.robustness")
+    shown = set().union(*(names_on(page_of(page, site)) for page in pages))
     assert names - shown == {"backends", "experiments", "refimpl", "verification"}
 
 

@@ -158,6 +158,7 @@ def test_a_planted_violation_is_seen(place: str, code: str, complaint: str) -> N
     [
         ("backends/numba/x.py", "import numba\nfrom phiball.backends.arrays import Array"),
         ("refimpl/types.py", "from phiball.refimpl.inner.divergences import Divergence"),
+        ("refimpl/sklearn/x.py", "import numpy\nfrom phiball.refimpl.linear.fit import fit_linear_model"),
         ("refimpl/theory/x.py", "from phiball.refimpl.risk import density\nfrom phiball.backends import rng"),
         (
             "verification/claims/beyond/x.py",

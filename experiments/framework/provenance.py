@@ -37,8 +37,13 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def revision() -> str | None:
-    """Return the git revision of the checkout that this package runs from; None for an installed one."""
-    return _git("describe", "--always", "--dirty", "--abbrev=12")
+    """Return the git revision of the checkout that this package runs from; None for an installed one.
+
+    It ends in -dirty where files have changed, but for the record of runs, which is no part of the code.
+    """
+    commit = _git("describe", "--always", "--abbrev=12")
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*/record.json")
+    return f"{commit}-dirty" if commit and changed else commit
 
 
 def code_links(folder: Path) -> str | None:

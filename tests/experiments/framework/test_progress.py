@@ -121,7 +121,7 @@ def test_elsewhere_there_is_a_line_now_and_then(
     assert waiting
     assert telling
     assert lines == [lines[0], *waiting, *telling]
-    assert console.file.getvalue() == ""
+    assert console.file.getvalue().strip() == ""  # rich before 14.3 ends with an empty line
 
 
 def test_what_a_note_says_is_plain_json(tmp_path: Path) -> None:
