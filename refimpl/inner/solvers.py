@@ -52,7 +52,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, 
         slack = 0.0 if 0 < c.curvature1 < xp.inf else tolerance(f)
         off = (xp.abs(whole - 1) > slack) & ~even[..., None]
         weights = xp.where(off, weights / whole, weights)
-        if c.family == "indicator":  # which charges 1/alpha for a mu below the quantile: it is a loss, exactly
+        if c.family == "indicator":  # charges 1/alpha for a mu below the quantile: it is a loss
             mu = xp.max(xp.where((g <= -drop[..., None]) & (p > 0), f, xp.full_like(f, -xp.inf)), axis=-1)
         else:
             mu = _multiplier(top, drop, eta, d, f.dtype)
