@@ -184,7 +184,7 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
         new = v + (mass - mean) / slope
         new = xp.where(new < 0, xp.zeros_like(new), new)
         # The sum is as good as its rounding allows, or the step is: what a flat slope magnifies is rounding.
-        met = (xp.abs(mass - mean) <= 2 * tol) | (xp.abs(new - v) <= tol * v)
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - v) > tol * v)  # or NaN, for good
         v = new
         if xp.all(met):
             break
@@ -234,7 +234,7 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
         # From far to the right, a step of its length is all rounding.
         low = xp.where(mean <= mass, X, low)
         new = xp.where(new > low, xp.where(new < highest, new, highest), xp.sqrt(low) * xp.sqrt(X))
-        met = (xp.abs(mass - mean) <= 2 * tol) | (xp.abs(new - X) <= tol * X)
+        met = ~(xp.abs(mass - mean) > 2 * tol) | ~(xp.abs(new - X) > tol * X)  # or NaN, for good
         X = new
         if xp.all(met):
             break
@@ -327,7 +327,7 @@ def _any_divergence(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> 
         inside = (new > low) & (new < high)
         new = xp.where(inside, new, middle)
         met = xp.abs(mean - mass) <= 2 * tol
-        stuck = (middle <= low) | (middle >= high)
+        stuck = (middle <= low) | (middle >= high) | ~xp.isfinite(middle)
         if xp.all(met | stuck):
             break
         s = xp.where(met, s, new)
