@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
+from phiball.experiments.robustness import third_party
 from phiball.experiments.robustness.models import CLASSIFIER, Model, to_numpy
 from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, surrogate, white_noise
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 # By gradient, and without: noise is one point, sampling the worst of several.
-ATTACKS = ("fgm", "pgm", "search")
+OWN = ("fgm", "pgm", "search")
+ATTACKS = (*OWN, *third_party.THIRD_PARTY)
+MOST_FRAGILE = 8  # points that are kept, of each batch and in the end
+HALVINGS = 10  # of the way to a point that breaks, to find the smallest radius
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Settings:
 
     norms: tuple[str, ...] = ("l2", "linf")
     radii: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
-    attacks: tuple[str, ...] = ATTACKS
+    attacks: tuple[str, ...] = OWN
     etas: tuple[float, ...] = (0.1, 1.0)
     clip: tuple[float, float] | None = None
     draws: int = 8
@@ -131,12 +135,12 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
     xp = array_namespace(x)
     i = xp.arange(x.shape[0], device=device(x))
     slopes = None if problem.gradient is None else problem.gradient(x, i)
-    wanted = [a for a in settings.attacks if a == "search" or problem.gradient is not None]
+    out |= {"x/low": np.min(to_numpy(x))[None], "x/high": np.max(to_numpy(x))[None]}
     for norm in settings.norms:
+        wanted = [name for name in settings.attacks if _takes(name, problem, norm, settings)]
         start = Best(loss, wrong, x)
         best = {name: start.copy() for name in ("sampling", *wanted, "worst")}
-        smallest = np.where(wrong > 0, 0.0, np.inf)
-        point = to_numpy(x)
+        broken, point = wrong > 0, x  # where a point first breaks
         for radius in settings.radii:
             key, ball = f"{norm}/{radius:g}", Ball(NORMS[norm], radius, settings.clip)
             if radius > 0:
@@ -153,17 +157,60 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
                 out |= {f"{key}/noise/loss": loss, f"{key}/noise/wrong": wrong}
             for name, worst in best.items():
                 out |= {f"{key}/{name}/loss": worst.loss, f"{key}/{name}/wrong": worst.wrong}
-            newly = (best["worst"].wrong > 0) & ~np.isfinite(smallest)
-            smallest = np.where(newly, radius, smallest)
-            last = to_numpy(best["worst"].point)
-            point = np.where(newly.reshape((-1, *[1] * (x.ndim - 1))), last, point)
-            out[f"{key}/moved"] = np.abs(last - to_numpy(x))
+            newly = (best["worst"].wrong > 0) & ~broken
+            broken = broken | newly
+            point = _where(newly, best["worst"].point, point)
+            if x.ndim == 2:  # summed, since a table may be long
+                change = np.abs(to_numpy(best["worst"].point) - to_numpy(x))
+                out[f"{key}/moved"] = change.sum(axis=0, keepdims=True)
             _predictions(problem, ball, slopes, settings, source, out, key)
-        out[f"{norm}/smallest"] = smallest
-        out[f"{norm}/point"] = point  # where a point first breaks
+        out |= _fragile(problem, norm, point, broken)
         if problem.gradient is not None and model.kind == CLASSIFIER:
             out[f"{norm}/limit"] = _limit(problem, norm, settings, source)
     return out
+
+
+def _takes(name: str, problem: Problem, norm: str, settings: Settings) -> bool:
+    if name in third_party.THIRD_PARTY:
+        return third_party.why_not(name, problem.model, problem.x, NORMS[norm], settings.clip) is None
+    return name == "search" or problem.gradient is not None
+
+
+def _where(mask: Any, a: Array, b: Array) -> Array:
+    """`a` at the data points of a NumPy mask, `b` elsewhere."""
+    xp = array_namespace(a)
+    return xp.where(xp.reshape(xp.asarray(mask, device=device(a)), (-1, *[1] * (a.ndim - 1))), a, b)
+
+
+def _fragile(problem: Problem, norm: str, point: Array, broken: Any) -> dict[str, Any]:
+    """The smallest radius that was found to break each point, and the points with the smallest of them.
+
+    The way from a data point to where it breaks is halved, and the shortest part kept at which it does. It is
+    0 for a point that is wrong as it is, and infinite for one that does not break.
+    """
+    x, event = problem.x, problem.x.ndim - 1
+    if problem.model.kind != CLASSIFIER:
+        return {}
+    xp, way = array_namespace(x), point - x
+    low, high = np.zeros(len(broken)), np.ones(len(broken))  # parts of the way: it breaks at `high`
+
+    def at(part: Any) -> Array:
+        shape = (-1, *[1] * event)
+        return x + xp.reshape(xp.asarray(part, dtype=x.dtype, device=device(x)), shape) * way
+
+    for _ in range(HALVINGS):
+        part = (low + high) / 2
+        breaks = problem.judge(at(part))[1] > 0
+        low, high = np.where(breaks, low, part), np.where(breaks, part, high)
+    point = at(high)
+    smallest = np.where(broken, to_numpy(Ball(NORMS[norm], 1.0).length(point - x, event_ndim=event)), np.inf)
+    order = [k for k in np.argsort(smallest, kind="stable") if 0 < smallest[k] < np.inf][:MOST_FRAGILE]
+    return {
+        f"{norm}/smallest": smallest,
+        f"{norm}/fragile/index": np.asarray(order, dtype=np.int64),
+        f"{norm}/fragile/x": to_numpy(x)[order],
+        f"{norm}/fragile/point": to_numpy(point)[order],
+    }
 
 
 def _noise(
@@ -180,6 +227,22 @@ def _noise(
 
 def _attack(name: str, problem: Problem, ball: Ball, settings: Settings, source: Rng) -> Array:
     gradient = problem.gradient
+    if name in third_party.THIRD_PARTY:
+
+        def count(points: int) -> None:
+            problem.count.evaluations += points
+
+        return third_party.attack(
+            name,
+            problem.model,
+            problem.x,
+            problem.y,
+            ball,
+            steps=settings.steps,
+            queries=settings.queries,
+            seed=settings.seed,
+            count=count,
+        )
     if name == "search" or gradient is None:
         return random_search(problem, problem.x, ball, queries=settings.queries, rng=source)
     if name == "fgm":

@@ -31,8 +31,9 @@ def draw(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "bl
                 radii = [row["radius"] for row in rows]
                 worst = [scale * row["measures"]["worst"][what] for row in rows]
                 spread = [1.96 * scale * row["measures"]["worst"][f"{what}_stderr"] for row in rows]
-                low = [a - b for a, b in zip(worst, spread, strict=True)]
-                high = [a + b for a, b in zip(worst, spread, strict=True)]
+                most = 100.0 if what == "error" else float("inf")
+                low = [max(a - b, 0.0) for a, b in zip(worst, spread, strict=True)]
+                high = [min(a + b, most) for a, b in zip(worst, spread, strict=True)]
                 noise = [scale * row["measures"]["noise"][what] for row in rows]
                 axes.fill_between(radii, low, high, color=colour, alpha=0.2, linewidth=0)
                 axes.plot(radii, worst, "o-", color=colour, label=f"{name}, worst found")

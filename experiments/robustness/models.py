@@ -27,6 +27,7 @@ class Model:
     - `gradient`: None without gradients; else a function of points, labels and the loss(x, i).
     - `to_array`: brings data into the library, dtype and device that `outputs` takes.
     - `evaluating`: a context in which the model is to be run.
+    - `module`: the torch module, if it is one.
     """
 
     name: str
@@ -36,6 +37,11 @@ class Model:
     gradient: Callable[[Array, Array], Callable[[Array, Array], Array]] | None = None
     evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
     was_training: bool = False
+    module: Any = None
+
+    def classes_of(self, x: Array) -> int:
+        """How many scores a point has."""
+        return int(self.outputs(x[:1]).shape[-1])
 
     def losses(self, x: Array, y: Array) -> Array:
         """The loss of each point: cross-entropy, or the squared error of a regressor."""
@@ -148,7 +154,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
     def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
         return lambda z, i: input_gradient(lambda z, i: model.losses(z, y[i]), z, i)
 
-    model = Model(name, kind, outputs, to_array, gradient, evaluating, bool(module.training))
+    model = Model(name, kind, outputs, to_array, gradient, evaluating, bool(module.training), module)
     return model
 
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from phiball.backends.files import atomic_write
 from phiball.backends.random import Rng
-from phiball.experiments.robustness.attacks import ATTACKS, NORMS, Settings, measure_batch
+from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings, measure_batch
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
 from phiball.experiments.robustness.summary import summarise
+from phiball.experiments.robustness.third_party import installed
 from phiball.refimpl.validation import valid_count, valid_number
 from phiball.verification.framework.progress import Progress
 
@@ -41,7 +42,8 @@ class Report:
             scale, unit = (100, " %") if kind == "error" else (1, "")
             parts.append(f"{name}: {kind} {shown[0] * scale:.3g} -> {shown[1] * scale:.3g}{unit}")
         size = f"{norm} {self.summary['radii'][-1]:g}, {self.summary['points']} points"
-        return f"Report({'; '.join(parts)} at {size}; {len(self.summary['warnings'])} warnings)"
+        warnings = len(self.summary["warnings"])
+        return f"Report({'; '.join(parts)} at {size}; {warnings} warning{'s' * (warnings != 1)})"
 
     def plot(self) -> Any:
         """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
@@ -62,7 +64,7 @@ def robustness_report(
     *,
     norms: Sequence[str] = ("l2", "linf"),
     radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    attacks: Sequence[str] = ATTACKS,
+    attacks: Sequence[str] | None = None,
     etas: Sequence[float] = (0.1, 1.0),
     clip: tuple[float, float] | None = None,
     kind: str | None = None,
@@ -87,7 +89,9 @@ def robustness_report(
       search without gradients are tried on them.
     - `data`: (x, y), arrays; or a DataLoader or another iterable of such batches, which is passed once.
     - `norms`: of "l1", "l2" and "linf". `radii`: the sizes of the perturbation, not negative.
-    - `attacks`: of "fgm", "pgm" and "search" (which needs no gradients).
+    - `attacks`: of "fgm", "pgm" and "search" (which needs no gradients), and of "apgd-ce", "apgd-dlr", "fab"
+      and "square", which torchattacks has: they are run on torch classifiers of images with `clip=(0, 1)`,
+      in l2 and linf. All by default, those of torchattacks where it is installed.
     - `etas`: the prices at which the regularised risk is estimated, with the entropic divergence.
     - `clip`: (lo, hi) if inputs live in a box, for instance (0, 1) for images. Nothing is clipped by default.
     - `kind`: "classifier" or "regressor"; by default the labels say it: whole numbers are classes.
@@ -95,7 +99,8 @@ def robustness_report(
     - `batch`: the points per batch of arrays. `draws`: random points per data point and radius. `samples`:
       points per ball for the risk. `steps`, `restarts`: of "pgm". `queries`: of "search".
     - `seed`: of everything that is drawn. What is found does not depend on the other models.
-    - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was.
+    - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was. A model
+      whose outputs have changed is measured anew.
     - `progress`: show how far it is, and the time left.
 
     Returns a `Report`. A torch module is evaluated in evaluation mode, and left as it was. Attacks are lower
@@ -111,7 +116,7 @@ def robustness_report(
     settings = Settings(
         norms=_valid_words("norms", norms, NORMS),
         radii=_valid_radii(radii),
-        attacks=_valid_words("attacks", attacks, ATTACKS, least=0),
+        attacks=_valid_attacks(attacks),
         etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
         clip=None if clip is None else (float(clip[0]), float(clip[1])),
         draws=valid_count("draws", draws),
@@ -129,7 +134,6 @@ def robustness_report(
     prepared: list[Model] = []
     parts: dict[str, list[dict[str, Any]]] = {name: [] for name in named}
     labels: list[Any] = []
-    inputs: list[Any] = []
     classes = None
     with ExitStack() as stack, Progress("report", shown=progress) as shown:
         done = 0
@@ -142,12 +146,9 @@ def robustness_report(
                     stack.enter_context(model.evaluating())
             encoded = _encoded(y, classes)
             labels.append(encoded)
-            inputs.append(_as_numpy(x))
             for model in prepared:
                 shown.update(done / total if total else 0.0, f"{model.name}, batch {k + 1}")
-                key = _key(settings, kind, inputs[-1], encoded, k)
-                file = None if folder is None else folder / f"{_safe(model.name)}-{k:05d}-{key}.npz"
-                parts[model.name].append(_measured(model, x, encoded, settings, k, file))
+                parts[model.name].append(_measured(model, x, encoded, settings, k, folder))
             done += len(encoded)
     if not prepared:
         raise ValueError("data has no points; expected at least one batch")
@@ -156,7 +157,6 @@ def robustness_report(
             prepared,
             parts,
             settings,
-            np.concatenate(inputs),
             np.concatenate(labels),
             classes=classes,
             groups=None if groups is None else np.asarray(groups),
@@ -166,14 +166,18 @@ def robustness_report(
 
 
 def _measured(
-    model: Model, x: Any, y: Any, settings: Settings, number: int, file: Path | None
+    model: Model, x: Any, y: Any, settings: Settings, number: int, folder: Path | None
 ) -> dict[str, Any]:
     """The results of a batch, read from its file if there is one."""
-    if file is not None and file.exists():
-        with np.load(file, allow_pickle=False) as kept:
-            return {name: kept[name] for name in kept.files}
-    source = Rng(np.random.SeedSequence([settings.seed, number]))
     points = model.to_array(x)
+    file = None
+    if folder is not None:
+        key = _key(settings, model.kind, number, _as_numpy(x), y, _as_numpy(model.outputs(points)))
+        file = folder / f"{_safe(model.name)}-{number:05d}-{key}.npz"
+        if file.exists():
+            with np.load(file, allow_pickle=False) as kept:
+                return {name: kept[name] for name in kept.files}
+    source = Rng(np.random.SeedSequence([settings.seed, number]))
     labels = model.to_array(y) if model.kind == CLASSIFIER or not hasattr(points, "detach") else y
     out = measure_batch(model, points, model.to_array(labels), settings, source)
     if file is not None:
@@ -234,9 +238,10 @@ def _as_numpy(x: Any) -> Any:
     return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
 
 
-def _key(settings: Settings, kind: str | None, x: Any, y: Any, number: int) -> str:
+def _key(settings: Settings, kind: str, number: int, *arrays: Any) -> str:
+    """What a result depends on: the settings, the data, and the model by its outputs there."""
     digest = hashlib.sha256(json.dumps([asdict(settings), kind, number]).encode())
-    for array in (x, y):
+    for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
 
@@ -253,6 +258,12 @@ def _valid_words(name: str, words: Sequence[str], known: Iterable[str], least: i
     if len(values) < least:
         raise ValueError(f"{name} is empty; expected some of {', '.join(known)}")
     return values
+
+
+def _valid_attacks(attacks: Sequence[str] | None) -> tuple[str, ...]:
+    if attacks is None:
+        return ATTACKS if installed() else OWN
+    return _valid_words("attacks", attacks, ATTACKS, least=0)
 
 
 def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:

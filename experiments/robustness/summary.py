@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import accumulate
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
 from phiball.experiments.framework.provenance import provenance
-from phiball.experiments.robustness.attacks import Settings
+from phiball.experiments.robustness.attacks import MOST_FRAGILE, Settings
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.experiments.robustness.pictures import picture_of
 
-MOST_FRAGILE = 8  # points that are shown
 SURE = 2.0  # standard errors by which one error must exceed another to be called larger
 
 
@@ -21,7 +21,6 @@ def summarise(
     models: list[Model],
     parts: dict[str, list[dict[str, Any]]],
     settings: Settings,
-    x: Any,
     y: Any,
     *,
     classes: Any,
@@ -31,8 +30,6 @@ def summarise(
     """The report as plain numbers, words and lists."""
     if groups is not None and len(groups) != len(y):
         raise ValueError(f"groups has {len(groups)} labels; expected one per point, {len(y)}")
-    if features is not None and len(features) != x[0].size:
-        raise ValueError(f"features has {len(features)} names; expected one per column, {x[0].size}")
     joined = {model.name: _join(parts[model.name]) for model in models}
     labels = y if classes is None else np.asarray(classes)[y]
     kinds = {"class": labels} if models[0].kind == CLASSIFIER else {}
@@ -44,14 +41,13 @@ def summarise(
         "radii": list(settings.radii),
         "settings": asdict(settings),
         "models": {
-            model.name: _of_model(joined[model.name], settings, kinds, x, labels, features)
-            for model in models
+            model.name: _of_model(joined[model.name], settings, kinds, labels, features) for model in models
         },
         "comparisons": _comparisons(joined, settings, models[0].kind),
         "provenance": provenance(),
     }
     out["warnings"] = [
-        warning for model in models for warning in _warnings(model, joined[model.name], settings, x)
+        warning for model in models for warning in _warnings(model, joined[model.name], settings)
     ]
     return out
 
@@ -59,8 +55,12 @@ def summarise(
 def _join(batches: list[dict[str, Any]]) -> dict[str, Any]:
     """The batches of a model as one: arrays are put together, counts and variances added."""
     joined: dict[str, Any] = {}
+    sizes = [len(batch["clean/loss"]) for batch in batches]
+    first = [0, *accumulate(sizes)]
     for name in batches[0]:
         values = [np.asarray(batch[name]) for batch in batches]
+        if name.endswith("/index"):
+            values = [value + before for value, before in zip(values, first, strict=False)]
         if values[0].ndim:
             joined[name] = np.concatenate(values)
         else:
@@ -72,7 +72,6 @@ def _of_model(
     found: dict[str, Any],
     settings: Settings,
     kinds: dict[str, Any],
-    x: Any,
     labels: Any,
     features: list[str] | None,
 ) -> dict[str, Any]:
@@ -92,13 +91,13 @@ def _of_model(
                     "risks": [_risk(found, key, eta) for eta in settings.etas] if radius > 0 else [],
                     "first_order": _number(found.get(f"{key}/linear"), found["clean/loss"]),
                     "by": {kind: _by(worst, values) for kind, values in kinds.items()},
-                    "moved": _moved(found[f"{key}/moved"], features),
+                    "moved": _moved(found.get(f"{key}/moved"), len(labels), features),
                 }
             )
     return {
         "clean": _mean(found, "clean"),
         "norms": norms,
-        "fragile": {norm: _fragile(found, norm, x, labels, features) for norm in settings.norms},
+        "fragile": {norm: _fragile(found, norm, labels, features) for norm in settings.norms},
     }
 
 
@@ -138,30 +137,33 @@ def _by(wrong: Any, labels: Any) -> dict[str, float]:
     return {str(label): float(wrong[labels == label].mean()) for label in np.unique(labels)}
 
 
-def _moved(sizes: Any, features: list[str] | None) -> list[dict[str, Any]]:
+def _moved(sums: Any, n: int, features: list[str] | None) -> list[dict[str, Any]]:
     """The columns of a table that the adversary moves most, by the mean size of the change."""
-    if sizes.ndim != 2:
+    if sums is None:
         return []
-    mean = sizes.mean(axis=0)
+    mean = sums.sum(axis=0) / n
+    if features is not None and len(features) != len(mean):
+        raise ValueError(f"features has {len(features)} names; expected one per column, {len(mean)}")
     top = np.argsort(-mean)[:8]
     return [{"feature": features[j] if features else f"x{j}", "moved": float(mean[j])} for j in top]
 
 
 def _fragile(
-    found: dict[str, Any], norm: str, x: Any, labels: Any, features: list[str] | None
+    found: dict[str, Any], norm: str, labels: Any, features: list[str] | None
 ) -> list[dict[str, Any]]:
     """The points that break at the smallest radius, those that are wrong as they are left out."""
-    smallest = found[f"{norm}/smallest"]
-    order = np.argsort(smallest, kind="stable")
-    shown = [k for k in order if 0 < smallest[k] < np.inf][:MOST_FRAGILE]
-    points = found[f"{norm}/point"]
+    if f"{norm}/smallest" not in found:  # a regressor
+        return []
+    index = found[f"{norm}/fragile/index"]
+    radii = found[f"{norm}/smallest"][index]
     out = []
-    for k in shown:
-        change = points[k] - x[k]
-        entry: dict[str, Any] = {"index": int(k), "label": str(labels[k]), "radius": float(smallest[k])}
-        if x.ndim >= 3:
-            entry["pictures"] = [picture_of(a) for a in (x[k], change, points[k])]
-        elif x.ndim == 2:
+    for place in np.argsort(radii, kind="stable")[:MOST_FRAGILE]:
+        k, x, point = index[place], found[f"{norm}/fragile/x"][place], found[f"{norm}/fragile/point"][place]
+        change = point - x
+        entry: dict[str, Any] = {"index": int(k), "label": str(labels[k]), "radius": float(radii[place])}
+        if x.ndim >= 2:
+            entry["pictures"] = [picture_of(a) for a in (x, change, point)]
+        else:
             top = np.argsort(-np.abs(change))[:4]
             entry["changes"] = [
                 {"feature": features[j] if features else f"x{j}", "change": float(change[j])} for j in top
@@ -187,7 +189,7 @@ def _comparisons(joined: dict[str, dict[str, Any]], settings: Settings, kind: st
     return out
 
 
-def _warnings(model: Model, found: dict[str, Any], settings: Settings, x: Any) -> list[str]:
+def _warnings(model: Model, found: dict[str, Any], settings: Settings) -> list[str]:
     out = []
     if model.was_training:
         out.append(f"{model.name} was in training mode; it was measured in evaluation mode, and put back")
@@ -200,7 +202,7 @@ def _warnings(model: Model, found: dict[str, Any], settings: Settings, x: Any) -
                 f"{100 * limit.mean():.0f} %, where it should near 100 %: gradients are of little use, "
                 "or the radii are too small for this data"
             )
-    low, high = float(np.min(x)), float(np.max(x))
+    low, high = float(np.min(found["x/low"])), float(np.max(found["x/high"]))
     if settings.clip is not None and not settings.clip[0] <= low <= high <= settings.clip[1]:
         out.append(f"the data reach from {low:g} to {high:g}, outside clip = {settings.clip}")
     return out

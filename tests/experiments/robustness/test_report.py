@@ -40,7 +40,9 @@ def linear(slope: Any) -> torch.nn.Module:
 
 def quick(models: Any, points: Any, **options: Any) -> Report:
     return robustness_report(
-        models, points, **{"radii": RADII, "draws": 2, "samples": 4, "steps": 5, "queries": 10, **options}
+        models,
+        points,
+        **{"radii": RADII, "etas": [1.0], "draws": 2, "samples": 4, "steps": 5, "queries": 10, **options},
     )
 
 
@@ -160,6 +162,75 @@ def test_a_killed_report_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
     assert len(calls) == 8
 
 
+def test_a_model_that_was_trained_further_is_measured_anew(tmp_path: Path) -> None:
+    x, y = data()
+    first, second = (
+        linear(np.array([1.0, 0.0, 0.0, 0.0])).eval(),
+        linear(np.array([1.0, 2.0, 0.0, 0.0])).eval(),
+    )
+    for model in (first, second):
+        kept = quick(model, (x, y), norms=["l2"], cache=tmp_path).summary["models"]
+        assert kept == quick(model, (x, y), norms=["l2"]).summary["models"]
+
+
+def test_the_smallest_radius_that_breaks_a_point_is_its_distance_to_the_boundary() -> None:
+    x, y = data()
+    slope = np.array([1.0, -0.4, 0.2, 0.0])
+    models = quick(linear(slope).eval(), (x, y), batch=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
+    margin = (2 * y - 1) * (x @ slope + 0.1)
+    for norm, q in DUAL.items():
+        distance = margin / np.linalg.norm(slope, q)
+        nearest = np.argsort(np.where(distance > 0, distance, np.inf))[:8]
+        found = models["fragile"][norm]
+        assert [point["index"] for point in found] == nearest.tolist()
+        # The way of a gradient step is the shortest for a linear model; it is halved ten times from 0.6.
+        radii = [point["radius"] for point in found]
+        assert radii == pytest.approx(distance[nearest], abs=0.6 / 2**10 + 1e-12)
+        assert all(a >= b - 1e-12 for a, b in zip(radii, distance[nearest], strict=True))
+
+
+def test_memory_does_not_hold_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch of images, what is kept are numbers per point, and a few images."""
+    kept: list[dict[str, Any]] = []
+    measure = report_module.measure_batch
+
+    def noted(*arguments: Any) -> Any:
+        kept.append(measure(*arguments))
+        return kept[-1]
+
+    monkeypatch.setattr(report_module, "measure_batch", noted)
+    images = np.random.default_rng(0).uniform(size=(64, 1, 16, 16))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3)).double().eval()
+    quick(model, (images, np.arange(64) % 3), norms=["l2"], attacks=["fgm"], batch=32)
+    for out in kept:
+        large = {name: value.shape for name, value in out.items() if np.size(value) > 32}
+        assert set(large) <= {"l2/fragile/x", "l2/fragile/point"}
+        assert all(shape[0] <= 8 for shape in large.values())
+
+
+def test_an_onnx_file_has_the_numbers_of_the_function_it_holds(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    x, y = data(20)
+    slope = np.array([[0.0, 1.0], [0.0, -0.4], [0.0, 0.2], [0.0, 0.0]])
+    values, vector = onnx.helper, onnx.helper.make_tensor_value_info
+    double = onnx.TensorProto.DOUBLE
+    graph = values.make_graph(
+        [values.make_node("MatMul", ["x", "w"], ["scores"])],
+        "scores",
+        [vector("x", double, ["n", 4])],
+        [vector("scores", double, ["n", 2])],
+        [onnx.numpy_helper.from_array(slope, "w")],
+    )
+    model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    kept = quick(str(tmp_path / "model.onnx"), (x, y), norms=["linf"]).summary["models"]["model"]
+    plain = quick(lambda z: z @ slope, (x, y), norms=["linf"]).summary["models"]["model"]
+    for a, b in zip(kept["norms"]["linf"], plain["norms"]["linf"], strict=True):
+        assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
+        assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
+
+
 def test_models_side_by_side() -> None:
     x, y = data()
     models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
@@ -179,7 +250,7 @@ def test_models_side_by_side() -> None:
         ({"norms": ["l3"]}, "norms has 'l3'; expected some of l1, l2, linf"),
         ({"radii": [0.0]}, "expected at least one positive number"),
         ({"radii": [-1.0]}, "radii is -1.0"),
-        ({"attacks": ["cw"]}, "attacks has 'cw'; expected some of fgm, pgm, search"),
+        ({"attacks": ["cw"]}, "attacks has 'cw'; expected some of fgm, pgm, search, apgd-ce"),
         ({"kind": "both"}, "kind is 'both'; expected 'classifier' or 'regressor'"),
         ({"groups": [1, 2]}, "groups has 2 labels; expected one per point, 60"),
     ],
