@@ -21,6 +21,7 @@ from phiball.verification.instances.printed_algorithms import (
     printed_bracket,
     printed_iterations,
 )
+from phiball.verification.instances.solutions import value_exactly
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import bisection_tolerance
 
@@ -30,9 +31,9 @@ from phiball.verification.instances.tolerances import bisection_tolerance
 def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> float:
     """The least dual value on the bracket minus the least of all: zero if the bracket meets argmin."""
     f, eta = problem.losses, problem.eta
-    best = worst_case(f, eta, phi)
-    nearest = min(max(float(best.mu), bracket[0]), bracket[1])  # D is convex
-    return float(dual_value(f, nearest, eta, phi) - best.value)
+    # No dual value is below the optimal one, whatever the solver thinks mu is; D is convex.
+    nearest = min(max(float(worst_case(f, eta, phi).mu), bracket[0]), bracket[1])
+    return float(dual_value(f, nearest, eta, phi)) - value_exactly(problem, phi)
 
 
 @claim(

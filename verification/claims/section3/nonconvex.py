@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array
-from phiball.refimpl import RTMLMC, Divergence, projected_sgd, signed_weights, worst_case
+from phiball.refimpl import RTMLMC, Divergence, projected_sgd, signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.enumeration import (
     Bound,
     Weights,
-    level_mean,
+    exact_level_mean,
     second_moment_of,
 )
 from phiball.verification.instances.laws import Law, bounded_laws
@@ -56,7 +56,7 @@ def variance_is_bounded(
     law: Law, top: int, weights: Weights = signed_weights, bound: Bound = variance_bound
 ) -> Evidence:
     """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
-    _, mean = level_mean(law, top, worst_case)
+    mean = exact_level_mean(law, top)
     variance = second_moment_of(law, top, weights) - float(np.sum(mean**2))
     return Evidence.at_most(variance, bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
 
