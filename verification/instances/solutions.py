@@ -77,7 +77,7 @@ _CLIPPED = multiplier.square(1.01)
 
 
 def rows_exactly(rows: Any, eta: float, phi: Divergence) -> multiplier.Solution:
-    """mu*, gamma* and the value of each row of equally likely losses, for entropic and strongly convex phi."""
+    """mu*, gamma* and the value of rows of equally likely losses, for entropic and strongly convex phi."""
     f = np.asarray(rows, dtype=float)
     if phi == ENTROPIC:
         value, weights = levels.solve(f, eta, "entropic")

@@ -81,7 +81,6 @@ def samples_needed(delta: float) -> float:
     guess of s errs with probability (1 - TV)/2, TV the total variation between the two laws of n signs, and
     the mean gap of every method is at least 6 delta times that, over the worse of the two signs.
     """
-
     mean = min(3 * delta, 0.999)
 
     def least_gap(k: int) -> float:

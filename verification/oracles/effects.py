@@ -92,7 +92,7 @@ def parabola(g: float, S: float, rho: float) -> tuple[Function, list[float]]:
 
 
 def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> float:
-    """R(f; nu, eta) for nu uniform on the disc of radius rho, f of points (n, 2), by nodes in r and the angle.
+    """R(f; nu, eta) for nu uniform on the disc of radius rho, f of points (n, 2), by nodes in r and angle.
 
     For the quadratic phi the density 1 + (f - E f)/eta must be positive.
     """

@@ -64,9 +64,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + source.uniform(-RHO, RHO, size=(5, 2))])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
-            primal = wasserstein_value(
-                np.abs(places @ g + c), np.full(5, 0.2), far, RHO * (1 + 2.0**-40)
-            )
+            primal = wasserstein_value(np.abs(places @ g + c), np.full(5, 0.2), far, RHO * (1 + 2.0**-40))
             note = f"trial {trial}, norm {norm:g}"
             yield Evidence(abs(primal - float(got.value)), 1e-8, note)  # the program's own accuracy
 
@@ -91,7 +89,8 @@ def _(loss: Any, z: Array, ball: Ball, *, attack: Any, **rest: Any) -> Any:
     formula=r"\eta' = \mathbb{E}_\nu \phi\left(\frac{d\gamma^*_\eta}{d\nu}\right) \;\Rightarrow\; "
     r"\max\left\{ \mathbb{E}_\gamma f:\ \mathbb{E}_\nu \phi\left(\frac{d\gamma}{d\nu}\right) \le \eta' "
     r"\right\} = R_\eta + \eta \eta', \text{ at } \gamma^*_\eta",
-    assumptions="phi entropic or quadratic; f not constant; a finite law; gamma* not yet at the maximum alone",
+    assumptions="phi entropic or quadratic; f not constant; a finite law; gamma* not yet at the maximum "
+    "alone",
     quote=r"the authors therein treat it as a Lagrangian multiplier associated with the hard constraint",
     examples=60,
     f=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=6, unique=True),

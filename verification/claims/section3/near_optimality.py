@@ -123,6 +123,7 @@ def _(delta: float, **rest: Any) -> Plan:
 
 Descent: TypeAlias = Callable[..., Any]
 STEPS, WIDTH, RUNS = (8, 32, 128, 512), 64, 8
+PROJECTED = partial(projected_sgd, project=onto_simplex)
 TAIL = float(student.isf(TEST_LEVEL, RUNS - 1))
 
 
@@ -156,7 +157,7 @@ def gaps_of_runs(descend: Descent, step: float, steps: int, seed: int) -> Any:
 )
 def mirror_descent_keeps_the_order(
     mirror: Descent = mirror_descent,
-    plain: Descent = partial(projected_sgd, project=onto_simplex),
+    plain: Descent = PROJECTED,
     seed: int = 0,
 ) -> Iterator[Evidence | Curve]:
     """Mirror descent has a bound of the same order in T, with log d for d; here its gap is smaller."""

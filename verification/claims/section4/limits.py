@@ -58,7 +58,8 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_1(f;\rho,\eta) \right| = o(\rho) \quad "
         r"(\rho/\eta \to C)"
     ),
-    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; two data points each of sin z + z^2 on a line "
+    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; two data points each of sin z + z^2 on a "
+    "line "
     "and of sin(x) cos(y) + x y/2 in the plane",
 )
 def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
