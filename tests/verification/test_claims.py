@@ -33,16 +33,17 @@ CLAIMS = {entry.id: entry for entry in all_claims() if entry.verdict is not Verd
 UNCHECKED = {entry.id: entry for entry in all_claims() if entry.verdict is Verdict.UNCHECKED}
 # The statements of the paper by section, each at least one claim. Suffixes such as -rate are further parts.
 STATEMENTS = (
-    [f"A{k}" for k in range(1, 9)]
+    [f"A{k}" for k in range(1, 11)]
     + [f"E{k}" for k in range(1, 8)]
     + [f"B{k}" for k in range(1, 8)]
-    + [f"C{k}" for k in range(1, 10)]
+    + [f"C{k}" for k in range(1, 11)]
     + [f"D{k}" for k in range(1, 14)]
-    + [f"F{k}" for k in range(1, 8)]
+    + [f"F{k}" for k in range(1, 10)]
     + [f"G{k}" for k in range(1, 9)]
     + [f"H{k}" for k in range(1, 11)]
-    + [f"I{k}" for k in range(1, 8)]
-    + ["S1", "J1", "J2", "J3", "J4", "P1", "P2", "P3", "L1", "L2", "Q1", "Q2", "E4c", "D6b"]
+    + [f"I{k}" for k in range(1, 9)]
+    + ["S1", *(f"J{k}" for k in range(1, 7)), *(f"P{k}" for k in range(1, 6)), "L1", "L2", "Q1", "Q2", "Q3"]
+    + ["E4c", "D6b"]
 )
 IN_WORDS = {"S1-columns", "J4-numbers"}  # an order and numbers of figures, which no formula states
 MUTANTS = [(entry.id, fault) for entry in all_claims() for fault in entry.mutants]
@@ -110,14 +111,14 @@ def test_what_does_not_hold_has_a_quotation_and_is_assessed() -> None:
 
 
 def test_what_cannot_be_checked_says_why() -> None:
-    assert len(UNCHECKED) <= 3
+    assert len(UNCHECKED) <= 6
     for entry in UNCHECKED.values():
         assert entry.title, entry.id
         assert len(entry.reason) > 40, entry.id
         result = entry.run()
         assert (result.verdict, result.reason) == (Verdict.UNCHECKED, entry.reason)
         assert not result.error
-    assert "of 40 draws from the printed law, 0 have" in UNCHECKED["Q2-area"].run().note
+    assert "of 100 draws from the printed law, 4 have" in UNCHECKED["Q2-area"].run().note
 
 
 def test_every_statement_of_the_paper_has_its_claim() -> None:

@@ -163,6 +163,7 @@ def _(problem: Setting, eps: float) -> HyperParameters:
     r" n_L = \widetilde{O}(\epsilon^{-2}), \gamma = O(1); \quad T = \widetilde{O}(\epsilon^{-4}),"
     r" n_L = O(1), \gamma = \widetilde{O}(\epsilon^2)",
     assumptions="the formulas of the proof at L_f = S = D = 1, B/eta = 0.1; RT-MLMC draws (L+1)/(2 - 2^-L)",
+    remark="Arithmetic on the formulas of the proof; plans that are run are in G6-cost and G6-run.",
 )
 def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
     """The formulas of the proof have the orders of Table 2: cost eps^-4, memory of a batch eps^-2."""

@@ -28,7 +28,7 @@ LogNumber: TypeAlias = Callable[..., float]
     "else the "
     "explicit covering number, which I5-explicit checks against centres that are counted",
     quote=r"it holds that $\log\mathcal{N}(\mathcal{G}_{\mid_{S}}, \epsilon, \|\cdot\|_{\infty}) = "
-    r"\widetilde{O}(",
+    r"\widetilde{O}( \frac{\Lambda^2d(\Psi + \sqrt{d}\rho)^2}{\epsilon^2\varrho^2} )$",
     remark="The source of the quotation hides logarithms alone; the constant found here, 4.4 K, grows with "
     "the "
     "number of classes. The covering number quoted for networks (Example 7) is not derived here: I6 checks "

@@ -115,6 +115,7 @@ _NUMBERS = st.fractions(-10, 10, max_denominator=20)
     verdict=Verdict.HOLDS,
     formula=r"J(\theta) = 1 - \frac{R(\theta) - R^*}{R(\theta_{ERM}) - R^*}",
     assumptions="R(theta_ERM) is not R*",
+    remark="Arithmetic on the printed formula: it says what the score means, and nothing of any model.",
     examples=50,
     risk=_NUMBERS,
     erm=_NUMBERS,
