@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 
@@ -22,7 +23,12 @@ from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.runner import GROUPS, SECTIONS, all_claims, find, run
-from phiball.verification.instances.assumptions import in_the_definition, strongly_convex
+from phiball.verification.instances.assumptions import (
+    bounded_loss,
+    in_the_definition,
+    on_an_interval,
+    strongly_convex,
+)
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
@@ -253,6 +259,32 @@ def test_assumptions_are_seen_where_they_fail() -> None:
     assert failed == ["phi convex", "phi infinite below 0"]
     assert all(piece.holds for piece in strongly_convex(QUADRATIC, 1.0))
     assert not all(piece.holds for piece in strongly_convex(ENTROPIC, 1.0))
+
+    def ends_at_two(x: float, end: float) -> float:
+        return (x - 1) ** 2 if 0 <= x < 2 else end if x == 2 else inf
+
+    def failing(end: float) -> list[str]:
+        found = in_the_definition(partial(ends_at_two, end=end))
+        return [piece.note for piece in found if not piece.holds]
+
+    assert failing(1.0) == []
+    assert failing(3.0) == ["phi lower semicontinuous"]  # the value at the end is above the limit
+    assert [piece.holds for piece in bounded_loss((0.0, inf), (0.5, 0.4))] == [False, False]
+    wave = on_an_interval(lambda t: 2 * abs(t), -1, 1, convex=True, lipschitz=1, smooth=1, between=(0, 1))
+    assert [piece.holds for piece in wave] == [True, False, False, False]
+
+
+def test_every_counterexample_is_checked_against_the_assumptions_of_the_paper() -> None:
+    # A3 is about Example 3 itself; the others quote numbers of the text, for which nothing is assumed.
+    free = {"A3", "J4", "J4-numbers", "Q1"}
+    for entry in all_claims():
+        for counterexample in entry.counterexamples:
+            assert (counterexample.meets is None) == (entry.id in free), entry.id
+            if counterexample.meets is not None:
+                met = [piece for piece in counterexample.meets() if isinstance(piece, Evidence)]
+                assert met, entry.id
+                assert all(piece.note for piece in met), entry.id
+                assert all(piece.holds for piece in met), entry.id
 
 
 def test_counterexample_without_evidence_does_not_stand() -> None:

@@ -17,6 +17,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.all_draws import ListedLaw, batch_of_all_draws
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition
 from phiball.verification.instances.divergences import PAPER_DIVERGENCES
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.oracles import levels
@@ -85,7 +86,11 @@ def expected_samples(level: int, cost: Cost = _evaluations) -> Evidence:
     return Evidence(abs(cost(level) - exact), 2.0**-44 * exact)
 
 
-@expected_samples.counterexample(margin=0.5)
+def _within_printed_cost() -> Iterator[Evidence]:
+    yield from each(("P(l) are probabilities", abs(sum(_probabilities(1)) - 1) < 2.0**-48))
+
+
+@expected_samples.counterexample(margin=0.5, meets=_within_printed_cost)
 def _printed_cost() -> Evidence:
     printed, exact = 1 / (2 - 2.0**-1), _evaluations(1)
     return Evidence(
@@ -183,7 +188,12 @@ class _NoLevelZero(_Rescaled):
         return float(group.scale) if group.level else 0.0
 
 
-@same_expectation.counterexample(margin=0.4)
+def _within_without_level_zero() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from bounded_loss((0.0, 1.0))
+
+
+@same_expectation.counterexample(margin=0.4, meets=_within_without_level_zero)
 def _without_level_zero() -> Evidence:
     f = [0.0, 1.0]
     whole = _level(f, 1.0, ENTROPIC, 1)[0]

@@ -13,6 +13,7 @@ from phiball.refimpl import ENTROPIC, Divergence
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.divergences import KAPPA, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
     FAULTY_ALGORITHMS,
@@ -143,7 +144,12 @@ def _entropic(problem: Problem, eps: float, kappa: float, algorithm: Algorithm) 
     yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
 
 
-@entropic_guarantee.counterexample(margin=0.057)
+def _within_kappa_one() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from bounded_loss((5.0,) + (0.0,) * 7)
+
+
+@entropic_guarantee.counterexample(margin=0.057, meets=_within_kappa_one)
 def _kappa_one() -> Evidence:
     problem, eps = Problem((5.0,) + (0.0,) * 7, 1.0), 0.01
     evidence = next(_entropic(problem, eps, 1.0, algorithm2))

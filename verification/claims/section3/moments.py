@@ -266,7 +266,12 @@ def _half(
     )
 
 
-@half_of_a_level.counterexample(margin=0.5)
+def _within_printed_coefficient() -> Iterator[Evidence]:
+    yield from in_the_definition(cressie_read(2))
+    yield from strongly_convex(cressie_read(2), 1.0)
+
+
+@half_of_a_level.counterexample(margin=0.5, meets=_within_printed_coefficient)
 def _printed_coefficient() -> Evidence:
     f, eta, eps = [0.0, 1.0, 0.0, 1.0], 0.26, 0.031
     _, evidence = _half(f, eta, cressie_read(2), eps, 2, lambda level: 2.0**level)

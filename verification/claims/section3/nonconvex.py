@@ -10,10 +10,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array
-from phiball.refimpl import RTMLMC, Divergence, projected_sgd, signed_weights
+from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, projected_sgd, signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.enumeration import (
     Bound,
     Weights,
@@ -111,7 +112,14 @@ def hyper_parameters_suffice(problem: Setting, ratio: float, table: Table = tabl
     return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{h}: {total:.4g} for eps^2 = {eps**2:.4g}")
 
 
-@hyper_parameters_suffice.counterexample(margin=1.0)
+def _within_step_of_the_printed_constant() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from on_an_interval(
+        lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)
+    )
+
+
+@hyper_parameters_suffice.counterexample(margin=1.0, meets=_within_step_of_the_printed_constant)
 def _step_of_the_printed_constant() -> Evidence:
     # f does not depend on z, so that F^L = f: neither bias nor noise, and n_L does not matter.
     S_f, edge, eps, none = 0.1, 0.1, 1e-3, np.zeros((1, 1))
