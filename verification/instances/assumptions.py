@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from math import inf, isfinite
 
 from phiball.refimpl import Divergence
@@ -15,12 +16,13 @@ GRID = [STEP * k for k in range(1, 8 * 64 + 1)]
 
 
 def in_the_definition(phi: Divergence | Callable[[float], float]) -> Iterator[Evidence]:
-    """Definition 1: phi is convex, not negative, 0 at 1 and infinite below 0; seen on a grid of (0, 8]."""
+    """Definition 1: phi convex, closed, not negative, 0 at 1, infinite below 0; seen on a grid of (0, 8]."""
     value = _values(phi)
     at = value(GRID)
     yield Evidence(abs(value([1.0])[0]), ROUNDING, "phi(1) = 0")
     yield Evidence(-min(at), ROUNDING, "phi >= 0")
     yield Evidence(_least_bend(at, 0.0), ROUNDING * max(v for v in at if isfinite(v)), "phi convex")
+    yield Evidence(_jump(value, at), 1e-9, "phi lower semicontinuous")
     yield Evidence(0.0 if value([-1e-3])[0] == inf else inf, 0.0, "phi infinite below 0")
 
 
@@ -29,6 +31,69 @@ def strongly_convex(phi: Divergence, kappa: float) -> Iterator[Evidence]:
     at = _values(phi)(GRID)
     slack = ROUNDING * max(v for v in at if isfinite(v))
     yield Evidence(_least_bend(at, kappa), slack, f"phi strongly convex with kappa = {kappa:g}")
+
+
+def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:
+    """Facts in words, each with whether it is so."""
+    for words, so in facts:
+        yield Evidence(0.0 if so else inf, 0.0, words)
+
+
+def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterator[Evidence]:
+    """f takes finitely many values, on parts of the ball that have the shares p, or equal ones."""
+    law = [1 / len(f)] * len(f) if p is None else list(p)
+    fits = len(law) == len(f) and min(law) >= 0 and abs(sum(law) - 1) <= ROUNDING
+    yield from each(
+        ("f bounded", all(isfinite(v) for v in f)), ("f measurable: a step function on the ball", fits)
+    )
+
+
+def on_an_interval(
+    F: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    convex: bool = False,
+    lipschitz: float = inf,
+    smooth: float = inf,
+    between: tuple[float, float] = (-inf, inf),
+) -> Iterator[Evidence]:
+    """What the paper assumes of a function of theta, on 257 points of an interval."""
+    step = (high - low) / 256
+    at = [F(low + step * k) for k in range(257)]
+    slack = ROUNDING * max(map(abs, at))
+    slopes = [b - a for a, b in pairwise(at)]
+    bends = [b - a for a, b in pairwise(slopes)]
+    if convex:
+        yield Evidence(-min(bends), slack, "f convex in theta")
+    if isfinite(lipschitz):
+        yield Evidence(max(map(abs, slopes)) - lipschitz * step, slack, f"f {lipschitz:g}-Lipschitz")
+    if isfinite(smooth):
+        yield Evidence(max(map(abs, bends)) - smooth * step**2, slack, f"f {smooth:g}-smooth")
+    if isfinite(between[1]):
+        outside = max(between[0] - min(at), max(at) - between[1])
+        yield Evidence(outside, slack, f"{between[0]:g} <= f <= {between[1]:g}")
+
+
+def _jump(value: Callable[[list[float]], list[float]], at: list[float]) -> float:
+    """By how much phi is larger at an end of its domain than just inside it, relative to its size."""
+    ends = [(0.0, 1.0)] if isfinite(value([0.0])[0]) else []
+    if not isfinite(at[-1]):
+        last = max(k for k, v in enumerate(at) if isfinite(v))
+        ends.append((_edge(value, GRID[last], GRID[last + 1]), -1.0))
+    if not isfinite(at[0]):
+        first = min(k for k, v in enumerate(at) if isfinite(v))
+        ends.append((_edge(value, GRID[first], GRID[first - 1]), 1.0))
+    jumps = [value([x])[0] - value([x + inward * 2.0**-40])[0] for x, inward in ends]
+    return max([0.0, *jumps])
+
+
+def _edge(value: Callable[[list[float]], list[float]], inside: float, outside: float) -> float:
+    """The last point at which phi is finite, between two."""
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if isfinite(value([middle])[0]) else (inside, middle)
+    return inside
 
 
 def _values(phi: Divergence | Callable[[float], float]) -> Callable[[list[float]], list[float]]:

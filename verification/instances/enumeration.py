@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phiball.backends import Array, array_namespace, to_numpy
-from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, worst_case
+from phiball.refimpl import ENTROPIC, RTMLMC, Divergence
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import KAPPA
 from phiball.verification.instances.laws import Law
@@ -86,12 +86,10 @@ def rt_moments(law: Law, level: int, solve: Callable[[Array], Array]) -> tuple[A
     return mean, square
 
 
-def largest_chi_square(law: Law, level: int, phi: Divergence) -> float:
-    """The largest chi-square of exact weights over all draws: the least C of Assumption 3 (I) for them."""
-    _, exact = level_weights(
-        law.f, level, lambda rows: worst_case(rows, law.eta, phi).weights, telescoping=False
-    )
-    return float(levels.chi_square(exact).max())
+def largest_chi_square(law: Law, level: int, weights: Callable[[Any], Any]) -> float:
+    """The largest chi-square of the weights over all draws: the least C of Assumption 3 (I) for them."""
+    rows = np.asarray(law.f, dtype=float)[levels.draws(len(law.f), 2**level)]
+    return float(levels.chi_square(weights(rows)).max())
 
 
 # --- Draws up to their order, for the entropic phi --------------------------------------------------
@@ -118,6 +116,13 @@ def level_mean(law: Law, level: int, solve: Solver) -> tuple[float, Any]:
     out = solve(array(np.array(law.f)[rows]), law.eta, ENTROPIC)
     gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(law.g)[rows])
     return float(chance @ to_numpy(out.value)), chance @ gradients
+
+
+def exact_level_mean(law: Law, level: int) -> Any:
+    """grad F^l by the closed form of the entropic weights."""
+    rows, chance = _sample(law, 2**level)
+    _, weights = levels.solve(np.array(law.f)[rows], law.eta, "entropic")
+    return chance @ np.einsum("rn,rnd->rd", weights, np.array(law.g)[rows])
 
 
 def difference_moment(law: Law, level: int, weights: Weights) -> float:

@@ -14,7 +14,7 @@ from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Divergence
 from phiball.verification.framework.evidence import Evidence
 from phiball.verification.instances.arrays import array, mean
 from phiball.verification.instances.tolerances import QUADRATURE
-from phiball.verification.oracles.effects import line_risk, parabola
+from phiball.verification.oracles.effects import disc_risk, line_risk, parabola
 
 Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
 Variation: TypeAlias = Callable[[Array, Ball], Array]
@@ -24,9 +24,32 @@ DATA = (0.3, -1.2)
 GRADIENTS = [float(np.cos(z) + 2 * z) for z in DATA]
 BENDS = [2 - float(np.sin(z)) for z in DATA]
 
+# f(z) = sin(z_1) cos(z_2) + z_1 z_2/2 at two data points of the plane.
+PLANE = ((0.4, -0.3), (-1.1, 0.8))
+PLANE_GRADIENTS = [
+    [float(np.cos(x) * np.cos(y) + y / 2), float(x / 2 - np.sin(x) * np.sin(y))] for x, y in PLANE
+]
+PLANE_BEND = 2.5  # the eigenvalues of the Hessian are -sin(x) cos(y) +- (1/2 - cos(x) sin(y))
+
 SLOPES = st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False))
 QUADRATICS = st.lists(st.tuples(SLOPES, SLOPES), min_size=1, max_size=3)
 """Pairs (g, S) of f = g z + S z^2/2, one for each data point."""
+
+
+def plane_regulariser(rho: float, eta: float, family: str) -> float:
+    """E in the plane: the mean of R(f; z) - f(z) over its two data points, balls of norm 2."""
+
+    def at(x: float, y: float) -> float:
+        def rise(b: np.ndarray) -> np.ndarray:
+            # Differences of sine and cosine as products, which keep their digits for small b.
+            u, v = b[:, 0], b[:, 1]
+            sine = 2 * np.cos(x + u / 2) * np.sin(u / 2)
+            cosine = -2 * np.sin(y + v / 2) * np.sin(v / 2)
+            return sine * (np.cos(y) + cosine) + np.sin(x) * cosine + (x * v + y * u + u * v) / 2
+
+        return disc_risk(rise, rho, eta, family)
+
+    return float(np.mean([at(x, y) for x, y in PLANE]))
 
 
 def linearisation(

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from math import inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mpmath as mp
+import numpy as np
 
-from phiball.refimpl import Divergence
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.evidence import Evidence, Quantity
 from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.divergences import QUARTIC, mixed, square_on
 from phiball.verification.instances.strategies import Problem
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
-from phiball.verification.oracles import definitions
+from phiball.verification.oracles import definitions, levels, multiplier
+from phiball.verification.oracles.inner import solve_exactly
 
 Solver: TypeAlias = Callable[..., WorstCase]
 """A solver of the inner problem, called as `worst_case` is."""
@@ -55,6 +58,38 @@ def shortfall_bound(problem: Problem, d: Divergence) -> float:
     cost = q * definitions.phi(mp.mpf(at_top), d.family or "", d.parameter)
     cost += (1 - q) * definitions.phi(mp.mpf(e), d.family or "", d.parameter)
     return e * sum(p * (top - v) for v, p in rows) + problem.eta * float(cost)
+
+
+# --- Solutions by oracles ---------------------------------------------------------------------------
+
+STRONG = {
+    QUADRATIC: multiplier.EXAMPLE_3,
+    cressie_read(2): multiplier.square(),
+    mixed(1.0): multiplier.mixture(1.0),
+    mixed(0.1): multiplier.mixture(0.1),
+    QUARTIC: multiplier.QUARTIC,
+}
+"""The strongly convex phi as the oracle knows them."""
+
+CLIPPED = square_on(0.0, 1.01)
+"""(x - 1)^2/2 on [0, 1.01], of which chi-square is at most 0.01 for any data."""
+_CLIPPED = multiplier.square(1.01)
+
+
+def rows_exactly(rows: Any, eta: float, phi: Divergence) -> multiplier.Solution:
+    """mu*, gamma* and the value of rows of equally likely losses, for entropic and strongly convex phi."""
+    f = np.asarray(rows, dtype=float)
+    if phi == ENTROPIC:
+        value, weights = levels.solve(f, eta, "entropic")
+        return multiplier.Solution(value, weights, value)
+    return multiplier.solve_rows(f, eta, _CLIPPED if phi is CLIPPED else STRONG[phi])
+
+
+def value_exactly(problem: Problem, phi: Divergence) -> float:
+    """The optimal value under equally likely losses, for named and for strongly convex phi."""
+    if phi in STRONG:
+        return float(multiplier.solve_rows(problem.f, problem.eta, STRONG[phi]).value)
+    return float(solve_exactly(problem.f, problem.eta, phi.family or "", phi.parameter).value)
 
 
 # --- Comparisons ----------------------------------------------------------------------------------

@@ -72,3 +72,27 @@ def wave_slope(theta: Any, height: float, eta: float) -> Any:
     angle = np.asarray(theta, dtype=float)[..., None] - b
     weights = rule * np.exp(height * (1 - np.cos(angle)) / 2 / eta)
     return (weights * height * np.sin(angle) / 2).sum(axis=-1) / weights.sum(axis=-1)
+
+
+def samples_needed(delta: float) -> float:
+    """The least number of signs of mean 3 delta or -3 delta with which a gap of delta can be reached.
+
+    F = -3 delta s theta on [-1, 1], s the unknown sign: a gap is 3 delta times a number from 0 to 2. The best
+    guess of s errs with probability (1 - TV)/2, TV the total variation between the two laws of n signs, and
+    the mean gap of every method is at least 6 delta times that, over the worse of the two signs.
+    """
+    mean = min(3 * delta, 0.999)
+
+    def least_gap(k: int) -> float:
+        """6 delta (1 - TV)/2 for n = 2 k + 1 signs: TV is one less twice the chance of a wrong majority."""
+        return 6 * delta * float(binom.cdf(k, 2 * k + 1, (1 + mean) / 2))
+
+    if least_gap(0) <= delta:
+        return 1.0
+    low, high = 0, 1
+    while least_gap(high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if least_gap(middle) > delta else (low, middle)
+    return 2.0 * high + 1

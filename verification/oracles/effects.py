@@ -91,6 +91,25 @@ def parabola(g: float, S: float, rho: float) -> tuple[Function, list[float]]:
     return lambda z: z * (g + S * z / 2), turns
 
 
+def disc_risk(f: Callable[[Any], Any], rho: float, eta: float, family: str) -> float:
+    """R(f; nu, eta) for nu uniform on the disc of radius rho, f of points (n, 2), by nodes in r and angle.
+
+    For the quadratic phi the density 1 + (f - E f)/eta must be positive.
+    """
+    t, w = np.polynomial.legendre.leggauss(24)
+    angle = 2 * np.pi * np.arange(64) / 64
+    r = rho * np.sqrt((t + 1) / 2)  # r^2 is uniform
+    ray = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    values = f((r[:, None, None] * ray).reshape(-1, 2)).reshape(len(r), len(angle))
+    weights = np.repeat((w / 2)[:, None] / len(angle), len(angle), axis=1)
+    if family == "entropic":
+        return eta * float(np.log1p((weights * np.expm1(values / eta)).sum()))
+    first = float((weights * values).sum())
+    if family != "quadratic" or np.abs(values - first).max() > eta:
+        raise ValueError(f"family is {family!r} at eta = {eta!r}; expected entropic, or quadratic, large eta")
+    return first + float((weights * (values - first) ** 2).sum()) / (2 * eta)
+
+
 # --- Certainty equivalents of a linear function on a ball -------------------------------------------
 
 

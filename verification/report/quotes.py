@@ -42,7 +42,7 @@ def pieces(quote: str, paper: Paper) -> list[tuple[str, bool]]:
 def _words(tex: str, paper: Paper) -> str:
     tex = tex.replace("~", " ")
     tex = re.sub(r"\\(eq)?ref\{([^{}]*)\}", lambda m: _referred(m[2], bool(m[1]), paper), tex)
-    return re.sub(r"\\textbf\{([^{}]*)\}", r"\1", tex)
+    return re.sub(r"\\(?:textbf|emph)\{([^{}]*)\}", r"\1", tex)
 
 
 def _formula(tex: str, paper: Paper) -> str:

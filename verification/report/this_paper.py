@@ -8,6 +8,8 @@ from phiball.verification.report.paper_items import ITEMS
 
 # A few words of ours for items that have no title.
 _CAPTIONS = {
+    "Eq. (infty-WDRO)": "the DRO problem behind adversarial training",
+    "Algorithm 1": "projected SGD",
     "Algorithm 2": "bisection search",
     "Assumption 3": "chi-square and inverse distribution function",
     "Table 1": "hyper-parameters for convex losses",

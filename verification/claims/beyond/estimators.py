@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array
+from phiball.backends import Array, to_numpy
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -22,6 +22,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
 from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
 from phiball.verification.instances.laws import Law, laws
@@ -140,11 +141,12 @@ def whole_second_moment(
     bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
-    C = max(largest_chi_square(law, k, phi) for k in range(level + 1))
 
     def solve(rows: Array) -> Array:
         return worst_case(rows, law.eta, phi).weights
 
+    # Where losses tie the weights of some phi are not unique: C is that of the weights in use.
+    C = max(largest_chi_square(law, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1))
     square = rt_moments(law, level, solve)[1]
     limit = bound(RTMLMC(level), law.lipschitz, C)
     slack = 4**level * ROUNDING * (1 + max(law.f) / law.eta)

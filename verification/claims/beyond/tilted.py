@@ -21,6 +21,7 @@ from phiball.verification.instances.arrays import array
 from phiball.verification.instances.laws import Sampler, tilted_sample
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
+from phiball.verification.oracles import levels
 
 # --- The weights ----------------------------------------------------------------------------------
 
@@ -258,8 +259,9 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(q[k] for k in row) for row in picks])
     value, weights = solve(array(np.asarray(f)[picks]))
-    weighted = (to_numpy(weights) * np.array([1.0, -2.0, 0.5])[picks]).sum(axis=-1)
-    return np.array([chance @ to_numpy(value), chance @ weighted])
+    value, weights = (v if isinstance(v, np.ndarray) else to_numpy(v) for v in (value, weights))
+    weighted = (weights * np.array([1.0, -2.0, 0.5])[picks]).sum(axis=-1)
+    return np.array([chance @ value, chance @ weighted])
 
 
 @claim(
@@ -287,9 +289,9 @@ def rt_mlmc_with_tilted_points(
     def solve(telescoping: bool) -> Callable[[Array], tuple[Array, Array]]:
         return lambda rows: weights(rows, eta, ENTROPIC, telescoping=telescoping)
 
-    levels = RTMLMC(level).probabilities
-    random = sum(p * (_mean(shifted, q, k, solve(True)) / p) for k, p in enumerate(levels))
-    single = _mean(shifted, q, level, lambda r: signed_weights(r, eta, ENTROPIC, telescoping=False))
+    shares = RTMLMC(level).probabilities
+    random = sum(p * (_mean(shifted, q, k, solve(True)) / p) for k, p in enumerate(shares))
+    single = _mean(shifted, q, level, lambda rows: levels.solve(to_numpy(rows), eta, "entropic"))
     rounding = 2.0**-44 * (1 + float(np.max(np.abs(shifted)))) * (1 + 1 / eta)
     yield Evidence(float(np.max(np.abs(random - single))), rounding, "the value and the gradient")
     top = float(np.max(f))

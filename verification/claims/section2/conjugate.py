@@ -23,6 +23,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
@@ -150,7 +151,12 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
 
 
-@risk_on_a_line.counterexample(margin=0.041)
+def _within_loss_at_the_centre() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from on_an_interval(lambda z: z, 0.0, 1.0, lipschitz=1.0, between=(0.0, 1.0))
+
+
+@risk_on_a_line.counterexample(margin=0.041, meets=_within_loss_at_the_centre)
 def _loss_at_the_centre() -> Evidence:
     printed, exact = 0.5, uniform.value(1.0, "entropic")
     return Evidence(

@@ -18,7 +18,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
-from phiball.verification.instances.assumptions import in_the_definition
+from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
@@ -217,7 +217,12 @@ def indicator_is_average_value_at_risk(
     yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
 
 
-@indicator_is_average_value_at_risk.counterexample(margin=0.33)
+def _within_mass_of_an_atom() -> Iterator[Evidence]:
+    yield from in_the_definition(indicator(0.75))
+    yield from bounded_loss((0.0, 1.0))
+
+
+@indicator_is_average_value_at_risk.counterexample(margin=0.33, meets=_within_mass_of_an_atom)
 def _mass_of_an_atom() -> Evidence:
     f, law, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
     quantile = _value_at_risk(f, law, alpha)

@@ -15,6 +15,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
+from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
@@ -210,7 +211,12 @@ def absolute_value_has_an_atom(problem: Problem, solve: Solver = worst_case) -> 
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
-@absolute_value_has_an_atom.counterexample(margin=0.66)
+def _within_mass_absolute() -> Iterator[Evidence]:
+    yield from in_the_definition(ABSOLUTE)
+    yield from bounded_loss((0.0, 0.5, 1.0))
+
+
+@absolute_value_has_an_atom.counterexample(margin=0.66, meets=_within_mass_absolute)
 def _mass_absolute() -> Evidence:
     return _printed_mass(2.0)
 
@@ -234,7 +240,12 @@ def hinge_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[
     yield from _kinked(problem, HINGE, solve)
 
 
-@hinge_has_an_atom.counterexample(margin=0.66)
+def _within_mass_hinge() -> Iterator[Evidence]:
+    yield from in_the_definition(HINGE)
+    yield from bounded_loss((0.0, 0.5, 1.0))
+
+
+@hinge_has_an_atom.counterexample(margin=0.66, meets=_within_mass_hinge)
 def _mass_hinge() -> Evidence:
     return _printed_mass(1.0)
 

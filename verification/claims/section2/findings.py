@@ -16,6 +16,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -235,7 +236,12 @@ def equal_weights_and_an_atom(
         yield Evidence(abs(atom - at_top - moved), ROUNDING, "the mass of the maximum")
 
 
-@equal_weights_and_an_atom.counterexample(margin=0.33)
+def _within_unequal() -> Iterator[Evidence]:
+    yield from in_the_definition(ABSOLUTE)
+    yield from bounded_loss((0.0, 0.75, 1.0))
+
+
+@equal_weights_and_an_atom.counterexample(margin=0.33, meets=_within_unequal)
 def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights

@@ -24,6 +24,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import bounded_loss, in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import CONSISTENT
 from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -102,7 +103,12 @@ def limit_is_the_essential_supremum(
     )
 
 
-@limit_is_the_essential_supremum.counterexample(margin=1.0)
+def _within_one_point() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from bounded_loss((0.0, 1.0), (1.0, 0.0))
+
+
+@limit_is_the_essential_supremum.counterexample(margin=1.0, meets=_within_one_point)
 def _one_point() -> Evidence:
     values = [float(worst_case(array([0.0, 1.0]), eta, ENTROPIC, p=array([1.0, 0.0])).value) for eta in ETAS]
     return Evidence(
@@ -161,7 +167,12 @@ def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
             yield Evidence(error, tolerance, f"{d.name}, eta = {eta}")
 
 
-@limit_is_a_mean_over_data.counterexample(margin=0.49)
+def _within_two_points() -> Iterator[Evidence]:
+    yield from in_the_definition(ABSOLUTE)
+    yield from on_an_interval(lambda x: x, -RHO, 1 + RHO, lipschitz=1.0, between=(-RHO, 1 + RHO))
+
+
+@limit_is_a_mean_over_data.counterexample(margin=0.49, meets=_within_two_points)
 def _two_points() -> Evidence:
     got = risk_of_data(array([0.0, 1.0])[:, None], 1e-6, ABSOLUTE)
     return Evidence(

@@ -12,6 +12,7 @@ from phiball.refimpl import Ball
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL
 from phiball.verification.oracles import uniform
 
@@ -62,10 +63,18 @@ def volume_does_not_depend_on_the_centre(
                 )
 
 
-@volume_does_not_depend_on_the_centre.counterexample(margin=0.19)
+CENTRES, RADIUS = (0.0, 0.5), 0.2
+
+
+def _within_interval() -> Iterator[Evidence]:
+    inside = all(0 <= z <= 1 for z in CENTRES)
+    yield from each(("both centres lie in Z = [0, 1], which is closed", inside), ("rho > 0", RADIUS > 0))
+
+
+@volume_does_not_depend_on_the_centre.counterexample(margin=0.19, meets=_within_interval)
 def _interval() -> Evidence:
-    rho = 0.2
-    inside = [min(z + rho, 1.0) - max(z - rho, 0.0) for z in (0.0, 0.5)]
+    rho = RADIUS
+    inside = [min(z + rho, 1.0) - max(z - rho, 0.0) for z in CENTRES]
     return Evidence(
         inside[1] - inside[0],
         0.0,

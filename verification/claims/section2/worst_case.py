@@ -28,6 +28,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.laws import Midpoints
 from phiball.verification.instances.solutions import Solver, solved
@@ -222,7 +223,12 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
             yield Evidence(short, value_tolerance(problem) + ROUNDING * 0.2, f"{d.name}, {m} points")
 
 
-@supremum_is_reached.counterexample(margin=0.29)
+def _within_not_reached() -> Iterator[Evidence]:
+    yield from in_the_definition(ABSOLUTE)
+    yield from on_an_interval(lambda z: z, 0.0, 1.0, lipschitz=1.0, between=(0.0, 1.0))
+
+
+@supremum_is_reached.counterexample(margin=0.29, meets=_within_not_reached)
 def _not_reached() -> Evidence:
     # Of all densities, it is best to move P(f <= 1 - 2 eta) to the top e of [0, 1], and e -> 0.
     eta, dual = 0.2, uniform.value(0.2, "absolute")

@@ -13,6 +13,7 @@ from phiball.refimpl import ABSOLUTE, QUADRATIC, Divergence, dual_value, worst_c
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.divergences import KAPPA, NAMED
 from phiball.verification.instances.printed_algorithms import (
     Bracket,
@@ -21,6 +22,7 @@ from phiball.verification.instances.printed_algorithms import (
     printed_bracket,
     printed_iterations,
 )
+from phiball.verification.instances.solutions import value_exactly
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import bisection_tolerance
 
@@ -30,9 +32,9 @@ from phiball.verification.instances.tolerances import bisection_tolerance
 def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> float:
     """The least dual value on the bracket minus the least of all: zero if the bracket meets argmin."""
     f, eta = problem.losses, problem.eta
-    best = worst_case(f, eta, phi)
-    nearest = min(max(float(best.mu), bracket[0]), bracket[1])  # D is convex
-    return float(dual_value(f, nearest, eta, phi) - best.value)
+    # No dual value is below the optimal one, whatever the solver thinks mu is; D is convex.
+    nearest = min(max(float(worst_case(f, eta, phi).mu), bracket[0]), bracket[1])
+    return float(dual_value(f, nearest, eta, phi)) - value_exactly(problem, phi)
 
 
 @claim(
@@ -159,10 +161,17 @@ def number_of_halvings(
         yield Evidence(aim - width * 2.0 ** (1 - T), slack, "one halving fewer is not enough")
 
 
-@number_of_halvings.counterexample(margin=1.49)
+UNITS = (1.0, 1.0, 0.01)  # kappa, eta and eps
+
+
+def _within_not_a_number_of_halvings() -> Iterator[Evidence]:
+    yield from each(("kappa, eta and eps are positive", min(UNITS) > 0))
+
+
+@number_of_halvings.counterexample(margin=1.49, meets=_within_not_a_number_of_halvings)
 def _not_a_number_of_halvings() -> Iterator[Evidence]:
     for width, words in ((0.1, "log2(0.01/0.02)/2"), (0.0, "log2(0)/2, one loss or equal ones")):
-        T = printed_iterations(width, 1.0, 1.0, 0.01)
+        T = printed_iterations(width, *UNITS)
         yield Evidence(1 - T, 0.0, f"width {width:g}, kappa = eta = 1, eps = 0.01: T = {words}: {T:.4g}")
 
 

@@ -24,6 +24,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import KAPPA, NAMED
 from phiball.verification.instances.simplex import Mean, chi_square, half_variance, simplex
 from phiball.verification.instances.strategies import powers_of_ten
@@ -110,9 +111,18 @@ def random_half_variance_of_example_3(gamma: list[Fraction], bound: Mean = _lemm
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, _show(gamma, bound))
 
 
-@random_half_variance_of_example_3.counterexample(margin=0.12)
+ONE_OF_TWO = [Fraction(1), Fraction(0)]
+
+
+def _within_two_points() -> Iterator[Evidence]:
+    even = len(ONE_OF_TWO) % 2 == 0
+    law = min(ONE_OF_TWO) >= 0 and sum(ONE_OF_TWO) == 1
+    yield from each(("gamma a probability vector", law), ("m is even", even))
+
+
+@random_half_variance_of_example_3.counterexample(margin=0.12, meets=_within_two_points)
 def _two_points(bound: Mean = _lemma_of_example_3) -> Evidence:
-    gamma = [Fraction(1), Fraction(0)]
+    gamma = ONE_OF_TWO
     note = f"{_show(gamma, bound)}; half of the two points has mass 1 or 0, and D_phi = ((4 - 1) + (0 - 1))/4"
     return Evidence.at_most(float(half_variance(gamma)), float(bound(gamma)), 0.0, note)
 
@@ -229,7 +239,13 @@ def chi_square_is_bounded(
     yield Evidence(abs(C - reached), 2.0**-40, "quadratic, large eta: C is attained")
 
 
-@chi_square_is_bounded.counterexample(margin=62.9)
+def _within_one_large_loss() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from strongly_convex(QUADRATIC, 1.0)
+    yield from bounded_loss((1e6,) + (0.0,) * 63)
+
+
+@chi_square_is_bounded.counterexample(margin=62.9, meets=_within_one_large_loss)
 def _one_large_loss() -> Iterator[Evidence]:
     f = (1e6,) + (0.0,) * 63
     for phi in (QUADRATIC, ENTROPIC):

@@ -28,6 +28,7 @@ from phiball.refimpl.training.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.assumptions import on_an_interval
 from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap
 from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
 from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
@@ -76,7 +77,11 @@ def _proof(delta: float, M: float, D: float) -> tuple[int, float]:
     return T, D / (M * sqrt(T))
 
 
-@plan_reaches_delta.counterexample(margin=0.0079)
+def _slope_of_a_hundredth() -> Iterator[Evidence]:
+    yield from on_an_interval(lambda t: 0.01 * abs(t), -1.0, 1.0, convex=True, lipschitz=0.01)
+
+
+@plan_reaches_delta.counterexample(margin=0.0079, meets=_slope_of_a_hundredth)
 def _one_step() -> Evidence:
     L, delta = 0.01, 0.002
     T, step = _proof(delta, 2 * L**2, 1 + delta / 2)  # with the distance 1 for the gap, to favour it
@@ -144,9 +149,17 @@ def level_of_table_1(G: float, delta: float, level: LevelRule = rounded_level) -
         yield Evidence(delta / 2 - below, 2.0**-50 * delta, f"L - 1 = {L - 1} is not enough")
 
 
-@level_of_table_1.counterexample(margin=0.006)
+LEVEL_G, LEVEL_DELTA = 1.0, 0.01
+
+
+def _within_natural_logarithm() -> Iterator[Evidence]:
+    # The quantile function of f uniform on [0, G] is G u.
+    yield from on_an_interval(lambda u: LEVEL_G * u, 0.0, 1.0, lipschitz=LEVEL_G)
+
+
+@level_of_table_1.counterexample(margin=0.006, meets=_within_natural_logarithm)
 def _natural_logarithm() -> Evidence:
-    G, delta = 1.0, 0.01
+    G, delta = LEVEL_G, LEVEL_DELTA
     L = ceil(log(8 * G / delta))
     # E max f = G n/(n + 1) for f uniform on [0, G]: the risk whose phi allows any density, in the limit.
     bias = G - G * 2**L / (2**L + 1)
@@ -210,7 +223,7 @@ def cost_in_delta(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
         ).within_order()
 
 
-@cost_in_delta.counterexample(margin=0.0079)
+@cost_in_delta.counterexample(margin=0.0079, meets=_slope_of_a_hundredth)
 def _plan_of_the_proof() -> Evidence:
     L, delta = 0.01, 0.002
     T, step = _proof(delta, 2 * L**2, L + delta / 2)  # D is the gap of the values here, as printed

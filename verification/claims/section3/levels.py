@@ -14,6 +14,7 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
@@ -225,7 +226,14 @@ def level_is_smooth(
     return Evidence.at_most(change, S * distance, f.rounding, note)
 
 
-@level_is_smooth.counterexample(margin=0.01)
+def _within_flat_parabola() -> Iterator[Evidence]:
+    yield from in_the_definition(ENTROPIC)
+    yield from on_an_interval(
+        lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)
+    )
+
+
+@level_is_smooth.counterexample(margin=0.01, meets=_within_flat_parabola)
 def _flat_parabola() -> Evidence:
     f = QuadraticLosses(((0.0, 0.0, 0.1),), 0.1, 1.0)
     printed = _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)

@@ -15,6 +15,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import on_an_interval
 from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap, piecewise_linear
 from phiball.verification.instances.sgd_paths import (
     Sgd,
@@ -66,7 +67,11 @@ def average_of_sgd(F: PiecewiseLinear, sgd: Sgd = projected_sgd, step: Step = co
     return Evidence.at_most(gap, bound, 2.0**-42 * F.M, f"the mean gap is {gap:.4g}, the bound {bound:.4g}")
 
 
-@average_of_sgd.counterexample(margin=0.009)
+def _slope_of_a_hundredth() -> Iterator[Evidence]:
+    yield from on_an_interval(lambda t: 0.01 * abs(t), -1.0, 1.0, convex=True, lipschitz=0.01)
+
+
+@average_of_sgd.counterexample(margin=0.009, meets=_slope_of_a_hundredth)
 def _shallow(sgd: Sgd = projected_sgd) -> Iterator[Evidence]:
     for T in (1, 100):
         F = PiecewiseLinear(0.01, 0.01, 0.0, 1.0, 0.0, T)
@@ -165,7 +170,11 @@ def mapping_is_the_gradient(
     yield Evidence(float(np.abs(boxed - np.sign(v) * np.minimum(np.abs(v), room)).max()), slack, "a box")
 
 
-@mapping_is_the_gradient.counterexample(margin=9.8)
+def _within_everything_is_stationary() -> Iterator[Evidence]:
+    yield from on_an_interval(lambda t: 10 * t, -1.0, 1.0, convex=True, lipschitz=10.0, smooth=0.0)
+
+
+@mapping_is_the_gradient.counterexample(margin=9.8, meets=_within_everything_is_stationary)
 def _everything_is_stationary() -> Evidence:
     gradient, delta, gamma = 10.0, 0.1, 10.0
     xp = active().namespace
@@ -226,7 +235,11 @@ def projected_step_descends(
     return Evidence(F.value(second) - F.value(first) + lowered, 2.0**-46 * size)
 
 
-@projected_step_descends.counterexample(margin=0.001)
+def _within_lipschitz_for_smooth() -> Iterator[Evidence]:
+    yield from on_an_interval(lambda t: t * t / 2, -0.1, 0.1, lipschitz=0.1, smooth=1.0)
+
+
+@projected_step_descends.counterexample(margin=0.001, meets=_within_lipschitz_for_smooth)
 def _lipschitz_for_smooth(sgd: Sgd = projected_sgd) -> Evidence:
     F = SmoothFunction(True, 1.0, 1.0, -0.1, 0.1, 0.1, 0.0, 1, 100)
     S = F.lipschitz

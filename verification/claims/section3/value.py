@@ -15,7 +15,6 @@ from phiball.refimpl import (
     cressie_read,
     dual_value,
     primal_value,
-    worst_case,
 )
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
@@ -33,6 +32,7 @@ from phiball.verification.instances.printed_algorithms import (
     printed_bracket,
     run_algorithm2,
 )
+from phiball.verification.instances.solutions import rows_exactly
 from phiball.verification.instances.strategies import Problem, moderate_problems, precisions, spikes
 from phiball.verification.instances.tolerances import bisection_tolerance
 
@@ -77,7 +77,7 @@ def _within(
 ) -> Evidence:
     """abs(value - R) <= eps for the given reading of the estimated optimal value."""
     estimate = value(problem, phi, run_algorithm2(problem, phi, eps, bracket=bracket))
-    R = float(worst_case(problem.losses, problem.eta, phi).value)
+    R = float(rows_exactly(problem.f, problem.eta, phi).value)
     return Evidence(
         abs(estimate - R) - eps,
         bisection_tolerance(problem),
@@ -160,7 +160,7 @@ def dual_value_is_within_eps(
 ) -> Iterator[Evidence]:
     """The dual value at the returned multiplier is within eps of R."""
     out = run_algorithm2(problem, phi, eps, algorithm=algorithm)
-    best = worst_case(problem.losses, problem.eta, phi)
+    best = rows_exactly(problem.f, problem.eta, phi)
     over = dual_at(problem, phi, out) - float(best.value)
     yield Evidence(-over, bisection_tolerance(problem), "D(mu) >= R")
     yield Evidence.at_most(over, eps, bisection_tolerance(problem), "D(mu) - R <= eps")
@@ -304,7 +304,9 @@ def gap_of_normalised_weights(
         abs(gap - formula), bisection_tolerance(problem) + 2.0**-44 * formula, "the gap of Example 3"
     )
     x = ENTROPIC.dconj((f - mu) / eta)
-    error = float(worst_case(f, eta, ENTROPIC).value - primal(f, x / xp.sum(x), eta, ENTROPIC))
+    error = float(rows_exactly(problem.f, eta, ENTROPIC).value) - float(
+        primal(f, x / xp.sum(x), eta, ENTROPIC)
+    )
     yield Evidence(abs(error), bisection_tolerance(problem), "the entropic primal value")
 
 

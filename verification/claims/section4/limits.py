@@ -15,7 +15,16 @@ from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
 from phiball.verification.instances.assumptions import in_the_definition
 from phiball.verification.instances.divergences import absolute_on
-from phiball.verification.instances.regularizers import DATA, GRADIENTS, Linear, Variation, shortfall_of_r1
+from phiball.verification.instances.regularizers import (
+    DATA,
+    GRADIENTS,
+    PLANE_BEND,
+    PLANE_GRADIENTS,
+    Linear,
+    Variation,
+    plane_regulariser,
+    shortfall_of_r1,
+)
 from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import line_risk, parabola
 
@@ -49,7 +58,9 @@ def true_regulariser(rho: float, eta: float, phi: Divergence) -> float:
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_1(f;\rho,\eta) \right| = o(\rho) \quad "
         r"(\rho/\eta \to C)"
     ),
-    assumptions="the gradient of f is Lipschitz; rho, eta -> 0",
+    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; two data points each of sin z + z^2 on a "
+    "line "
+    "and of sin(x) cos(y) + x y/2 in the plane",
 )
 def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     """With rho/eta -> C, R1 is the regulariser up to o(rho), and up to O(rho^2) if the ratio is C."""
@@ -73,6 +84,26 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
         yield curve
         # f has a third derivative, which moves the error by a part of about rho.
         yield curve.exactly(2.0, 0.02)
+        yield curve.below_bound()
+    plane = array(PLANE_GRADIENTS)
+    for phi, ratio in ((ENTROPIC, 2.0), (QUADRATIC, 0.5)):  # the oracle needs a large eta for the second
+        curve = Curve(
+            f"E - R1 in the plane, rho/eta = {ratio:g}, {phi.name} phi",
+            "rho",
+            "abs(E - R1)",
+            "E[S] rho^2, the paper's linearisation",
+            scales,
+            tuple(
+                abs(
+                    plane_regulariser(rho, rho / ratio, phi.family or "")
+                    - mean(regulariser(plane, Ball(2, rho), ratio, phi))
+                )
+                for rho in scales
+            ),
+            tuple(PLANE_BEND * rho**2 for rho in scales),
+        )
+        yield curve
+        yield curve.exactly(2.0, 0.05)
         yield curve.below_bound()
     curve = Curve(
         "E - R1 at rho/eta = C (1 + sqrt(rho)), entropic phi",

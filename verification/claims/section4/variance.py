@@ -14,7 +14,15 @@ from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, r1, r2, r3
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
-from phiball.verification.instances.regularizers import BENDS, DATA, GRADIENTS, Linear, Variation
+from phiball.verification.instances.regularizers import (
+    BENDS,
+    DATA,
+    GRADIENTS,
+    PLANE_GRADIENTS,
+    Linear,
+    Variation,
+    plane_regulariser,
+)
 from phiball.verification.instances.tolerances import QUADRATURE
 from phiball.verification.oracles.effects import certainty_outside
 
@@ -52,7 +60,8 @@ def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> f
         r"\left| \mathcal{E}(f;\rho,\eta) - \mathcal{R}_3(f;\rho,\eta) \right| = o(\rho) \quad "
         r"(\rho/\eta \to 0)"
     ),
-    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; phi'' continuous around 1, phi''(1) > 0",
+    assumptions="the gradient of f is Lipschitz; rho, eta -> 0; phi'' continuous around 1, phi''(1) > 0; the "
+    "losses of H3, on a line and in the plane",
     quote=r"When $\rho/\eta\to 0$ and suppose additionally that $\phi(t)$ is two times continuously "
     r"differentiable in a neighborhood of $t=1$ with $\phi''(1)>0$, then $\Big| "
     r"\mathcal{E}_{\hP}(f;\rho,\eta) - \mathcal{R}_3(f; \rho,\eta) \Big|=o(\rho).$",
@@ -61,12 +70,17 @@ def _variance(regulariser: Linear, rho: float, eta: float, phi: Divergence) -> f
 )
 def r3_within_o_of_rho(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
     """With rho/eta -> 0, the variance R3 is the regulariser up to o(rho); so are 0 and 7 R3."""
-    for phi in (ENTROPIC, QUADRATIC):
-        excess = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
-        R3 = [_variance(regulariser, rho, sqrt(rho), phi) for rho in SCALES]
+    for phi, where in ((ENTROPIC, "on a line"), (QUADRATIC, "on a line"), (ENTROPIC, "in the plane")):
+        if where == "on a line":
+            excess = [float(_exact_regulariser(rho, sqrt(rho), phi)) for rho in SCALES]
+            R3 = [_variance(regulariser, rho, sqrt(rho), phi) for rho in SCALES]
+        else:
+            excess = [plane_regulariser(rho, sqrt(rho), phi.family or "") for rho in SCALES]
+            g = array(PLANE_GRADIENTS)
+            R3 = [mean(regulariser(g, Ball(2, rho), sqrt(rho), phi)) for rho in SCALES]
         for factor, name in ((1.0, "R3"), (0.0, "0"), (7.0, "7 R3")):
             curve = Curve(
-                f"abs(E - {name})/rho at eta = sqrt(rho), {phi.name} phi",
+                f"abs(E - {name})/rho at eta = sqrt(rho), {phi.name} phi, {where}",
                 "rho",
                 f"abs(E - {name})/rho",
                 "1: the paper's o(rho) must fall below it",

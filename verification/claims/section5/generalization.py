@@ -26,6 +26,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import each, strongly_convex
 from phiball.verification.instances.function_classes import classes, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -127,14 +128,23 @@ def under_the_worst_case(
     return xp.sum(weights * losses, axis=-1) - eta * xp.sum(cost, axis=-1)
 
 
-@divergence_under_beta.counterexample(margin=0.08)
+ZERO_ONE = (0.0, 1.0)
+
+
+def _within_printed_divergence() -> Iterator[Evidence]:
+    yield from strongly_convex(QUADRATIC, 1.0)  # hence strictly convex
+    inside = all(0 <= v <= 1 for v in ZERO_ONE)
+    yield from each(("phi that of Example 3", QUADRATIC.name == "quadratic"), ("losses in [0, 1]", inside))
+
+
+@divergence_under_beta.counterexample(margin=0.08, meets=_within_printed_divergence)
 def _printed_divergence() -> Iterator[Evidence]:
     # f = (0, 1), quadratic phi, eta = 1: the printed objective at P = (1/2 - e, 1/2 + e) is 1/2 + e - 6 e^2.
     q = np.linspace(0, 1, 2401)
     xp = active().namespace
     weights = array(np.stack([1 - q, q], axis=-1))
-    highest = float(xp.max(under_the_worst_case(array([0.0, 1.0]), weights, 1.0, QUADRATIC)))
-    true = float(definitions.dual_minimum((0.0, 1.0), 1.0, "quadratic"))
+    highest = float(xp.max(under_the_worst_case(array(ZERO_ONE), weights, 1.0, QUADRATIC)))
+    true = float(definitions.dual_minimum(ZERO_ONE, 1.0, "quadratic"))
     yield Evidence(
         true - highest,
         0.0,

@@ -13,6 +13,7 @@ from phiball.refimpl import network_capacity
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.function_classes import Capacity, linear_classes
 from phiball.verification.instances.strategies import powers_of_ten
 
@@ -97,10 +98,17 @@ def printed_covering(A: float, eps: float) -> float:
     return A**2 / eps
 
 
-@network_class_covering.counterexample(margin=4.6)
+ONES = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
+
+
+def _within_printed_power() -> Iterator[Evidence]:
+    positive = all(v > 0 for name, v in ONES.items() if name != "rho") and ONES["rho"] >= 0
+    yield from each(("the parameters of the class are positive, rho >= 0", positive))
+
+
+@network_class_covering.counterexample(margin=4.6, meets=_within_printed_power)
 def _printed_power() -> Iterator[Evidence]:
-    family = {"d": 1, "Lambda": 1.0, "Psi": 1.0, "rho": 0.0, "varrho": 1.0}
-    pieces = _consistent(family, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
+    pieces = _consistent(ONES, 0.01, 0.01, [(1.0, 1.0)], network_capacity, printed_covering)
     for evidence in (next(pieces), next(pieces)):
         yield Evidence(
             evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, as printed: {evidence.note}"

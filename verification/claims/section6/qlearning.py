@@ -24,6 +24,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.decision_processes import Tables, law, tables
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.strategies import powers_of_ten
@@ -235,12 +236,18 @@ def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Eviden
             yield Evidence(float((Q - other).max()), 10 * tol, "another kernel against the best policy")
 
 
-@fixed_point_is_an_infimum.counterexample(margin=0.2)
+STAY, EITHER, HALF = np.eye(2)[:, None, :], np.full((2, 2), 0.5), 0.5
+
+
+def _within_supremum_rewards_noise() -> Iterator[Evidence]:
+    laws = bool(np.all(STAY.sum(axis=-1) == 1) and np.all(EITHER.sum(axis=-1) == 1))
+    yield from each(("transitions and perturbations are laws", laws), ("0 < discount < 1", 0 < HALF < 1))
+
+
+@fixed_point_is_an_infimum.counterexample(margin=0.2, meets=_within_supremum_rewards_noise)
 def _supremum_rewards_noise() -> Evidence:
     # Two states that stay as they are, of reward 1 and 0; the perturbation takes either for the other.
-    model = Tables(
-        np.eye(2)[:, None, :], np.array([[1.0], [0.0]]), [[0, 1]] * 2, np.full((2, 2), 0.5), discount=0.5
-    )
+    model = Tables(STAY, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER, discount=HALF)
     fixed = value_iteration(model.process, model.beta, 1.0, ENTROPIC, tol=1e-11).Q
     best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
     top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from math import nan, sqrt
 from typing import Any, TypeAlias
 
@@ -238,11 +238,12 @@ def _() -> tuple[tuple[int, int], ...]:
     return (*shapes()[:2], shapes()[3])
 
 
-DRAWS, POINTS = 40, np.linspace(-5, 5, 161, dtype=np.float32)
+DRAWS, POINTS = 100, np.linspace(-5, 5, 161, dtype=np.float32)
 
 
-@cache
-def _weights(seed: int) -> list[Any]:
+@lru_cache(maxsize=1)
+def toy_weights(seed: int) -> list[Any]:
+    """W_1 to W_4, drawn from the printed law."""
     rng = np.random.default_rng(seed)
     # N(0, 0.25) is read as a variance, in the convention of N(0, I).
     drawn = [rng.standard_normal(size=shape, dtype=np.float32) for shape in shapes()]
@@ -251,7 +252,7 @@ def _weights(seed: int) -> list[Any]:
 
 def toy_loss(seed: int, z: Any) -> Any:
     """f(z) = g(z)^2 at each z, with weights drawn from the printed law."""
-    W1, W2, W3, W4 = _weights(seed)
+    W1, W2, W3, W4 = toy_weights(seed)
 
     def softplus(t: Any) -> Any:
         return np.maximum(t, 0) + np.log1p(np.exp(-np.abs(t)))
