@@ -172,6 +172,16 @@ def top_of(f: Any) -> float:
 
 
 @compiled(SUMS)
+def extent(a: Any) -> tuple[float, float]:
+    """(min, max)."""
+    low, high = -a[0], a[0]
+    for i in range(a.size):
+        low = larger(low, -a[i])
+        high = larger(high, a[i])
+    return -float64(low), float64(high)
+
+
+@compiled(SUMS)
 def top_and_mean(f: Any) -> tuple[float, float]:
     """(max f, mean f - max f), the mean by way of differences, which an offset does not spoil."""
     top, total = f[0], 0.0
@@ -182,6 +192,48 @@ def top_and_mean(f: Any) -> tuple[float, float]:
             part += minus(f[i], f[0])
         total += part
     return float64(top), minus(total / f.size, minus(top, f[0]))
+
+
+@compiled(SUMS)
+def weighted(law: Any, i: int, x: float) -> float:
+    """p_i x, or x under the uniform law, where `law` is None and masses are counts."""
+    return x if law is None else law[i] * x
+
+
+@compiled(SUMS)
+def extent_and_mass(f: Any, law: Any) -> tuple[float, float, float]:
+    """(max f, min f, sum p) over the points with mass; the sum is NaN if p is no law or a loss not finite."""
+    none = f.dtype.type(-np.inf)
+    top, low, negative = none, none, -law[0]
+    amiss, whole = f.dtype.type(0.0), 0.0
+    for start in range(0, f.size, BLOCK):
+        part = 0.0
+        for i in range(start, min(start + BLOCK, f.size)):
+            charged = law[i] > 0.0
+            top = larger(top, f[i] if charged else none)
+            low = larger(low, -f[i] if charged else none)
+            negative = larger(negative, -law[i])
+            amiss += f.dtype.type(0.0) * f[i]
+            part += law[i]
+        whole += part
+    loose = 1e-6 if law.itemsize == 8 else 1e-4  # as in the reference
+    valid = amiss == 0.0 and negative <= 0.0 and abs(whole - 1.0) <= loose
+    return float64(top), -float64(low), whole if valid else np.nan
+
+
+@compiled(SUMS)
+def mean_and_top_mass(f: Any, law: Any, top: float, whole: float) -> tuple[float, float]:
+    """(mean f - max f, the mass of the largest loss)."""
+    moment, at_top = 0.0, 0.0
+    for start in range(0, f.size, BLOCK):
+        part, part_top = 0.0, 0.0
+        for i in range(start, min(start + BLOCK, f.size)):
+            g = minus(f[i], top)
+            part += law[i] * g
+            part_top += law[i] if g == 0.0 else 0.0
+        moment += part
+        at_top += part_top
+    return moment / whole, at_top
 
 
 @compiled()
