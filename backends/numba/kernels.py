@@ -180,15 +180,20 @@ def _above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, float
             total += part
         return float64(count), total
     mass = 0.0
-    for block in range(0, losses.size, BLOCK):
-        part, part_mass = 0.0, 0.0
-        for i in range(block, min(block + BLOCK, losses.size)):
-            g = minus(minus(losses[i], top), edge)
-            w = law[i] if g > 0.0 else law.dtype.type(0.0)
-            part_mass += w
-            part += w * g
+    for start in range(0, losses.size, BLOCK):
+        part_mass, part = _mass_above(losses[start : start + BLOCK], law[start : start + BLOCK], top, edge)
         mass += part_mass
         total += part
+    return mass, total
+
+
+@compiled(SUMS)
+def _mass_above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, float]:
+    mass, total = 0.0, 0.0
+    for i in range(losses.size):
+        g, w = minus(minus(losses[i], top), edge), float64(law[i])
+        mass += w * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+        total += w * (g if g > 0.0 else 0.0)
     return mass, total
 
 
@@ -229,8 +234,8 @@ def anchor(
         for block in range(0, losses.size, BLOCK):
             part_mass, part_first, part_second = 0.0, 0.0, 0.0
             for i in range(block, min(block + BLOCK, losses.size)):
-                h = minus(losses[i], ref) * scale
-                w = law[i] if h >= 0.0 else law.dtype.type(0.0)
+                h, w = minus(losses[i], ref) * scale, float64(law[i])
+                w = w if h >= 0.0 else 0.0
                 part_mass += w
                 part_first += w * h
                 part_second += w * h * h
@@ -256,8 +261,9 @@ def _next(losses: Any, law: Any, level: float, up: bool) -> float:
     sign = -1.0 if up else 1.0
     level = sign * level
     for i in range(losses.size):
-        g = sign * losses[i]
-        best = larger(best, g if g < level and law[i] > 0.0 else -np.inf)
+        g, w = sign * losses[i], law[i]
+        g = g + (0.0 if w > 0.0 else -np.inf)
+        best = larger(best, g + (0.0 if g < level else -np.inf))
     return sign * best
 
 

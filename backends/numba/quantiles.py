@@ -83,11 +83,17 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 @compiled(SUMS)
 def _mass_above(a: Any, law: Any, t: float) -> float:
     mass = 0.0
-    for block in range(0, a.size, BLOCK):
-        part = 0.0
-        for i in range(block, min(block + BLOCK, a.size)):
-            part += law[i] if a[i] > t else law.dtype.type(0.0)
-        mass += part
+    for start in range(0, a.size, BLOCK):
+        mass += _part_above(a[start : start + BLOCK], law[start : start + BLOCK], t)
+    return mass
+
+
+@compiled(SUMS)
+def _part_above(a: Any, law: Any, t: float) -> float:
+    mass = 0.0
+    for i in range(a.size):
+        x, w = a[i], float64(law[i])
+        mass += w * (1.0 if x > t else 0.0)  # a product is faster than a choice
     return mass
 
 
@@ -96,7 +102,9 @@ def _largest_with_mass(a: Any, law: Any, t: float) -> float:
     """The largest entry with mass that does not exceed t."""
     best = -np.inf
     for i in range(a.size):
-        best = larger(best, float64(a[i]) if a[i] <= t and law[i] > 0.0 else -np.inf)
+        x, w = float64(a[i]), law[i]
+        x = x + (0.0 if w > 0.0 else -np.inf)
+        best = larger(best, x + (0.0 if x <= t else -np.inf))
     return best
 
 
@@ -200,5 +208,6 @@ def indicator(
 def _mass_at(a: Any, law: Any, q: float) -> float:
     mass = 0.0
     for i in range(a.size):
-        mass += law[i] if a[i] == q else law.dtype.type(0.0)
+        x, w = a[i], float64(law[i])
+        mass += w * (1.0 if x == q else 0.0)
     return mass

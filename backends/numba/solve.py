@@ -46,7 +46,9 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
         if law is None or law.itemsize < losses.itemsize:
             return NotImplemented
         shared = law.size == m
-        law = contiguous(law if shared else np.broadcast_to(law, losses.shape)).reshape(-1)
+        if not shared and law.shape != losses.shape:
+            law = np.broadcast_to(law, losses.shape)
+        law = contiguous(law).reshape(-1)
     rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
     offsets = np.arange(0, rows.size + 1, m)
     out = _run(kernel, rows, offsets, etas, law, shared, d)
