@@ -203,18 +203,28 @@ def _quadratic_sums(
 ) -> tuple[float, float, float]:
     """(sum p d, sum p (1 + d) g, sum p d^2), where 1 + d is the density."""
     mass, gain, cost = 0.0, 0.0, 0.0
-    for block in range(0, losses.size, BLOCK):
-        part_mass, part_gain, part_cost = 0.0, 0.0, 0.0
-        for i in range(block, min(block + BLOCK, losses.size)):
-            g = minus(losses[i], top)
-            d = minus(g, c) * inverse
-            d = d if d > -1.0 else -1.0
-            part_mass += weighted(law, i, d)
-            part_gain += weighted(law, i, (1.0 + d) * g)
-            part_cost += weighted(law, i, d * d)
-        mass += part_mass
-        gain += part_gain
-        cost += part_cost
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _quadratic_part(losses[start : start + BLOCK], masses, top, c, inverse)
+        mass += part[0]
+        gain += part[1]
+        cost += part[2]
+    return mass, gain, cost
+
+
+@compiled(SUMS)
+def _quadratic_part(
+    losses: Any, law: Any, top: float, c: float, inverse: float
+) -> tuple[float, float, float]:
+    mass, gain, cost = 0.0, 0.0, 0.0
+    for i in range(losses.size):
+        g = minus(losses[i], top)
+        d = minus(g, c) * inverse
+        d = d if d > -1.0 else -1.0
+        x = weighted(law, i, d)
+        mass += x
+        gain += weighted(law, i, (1.0 + d) * g)
+        cost += x * d
     return mass, gain, cost
 
 
@@ -303,15 +313,10 @@ def three_halves(
         for _ in range(100):
             first_moment, second_moment = 0.0, 0.0
             for block in range(0, m, BLOCK):
-                part_first, part_second = 0.0, 0.0
-                for i in range(block, min(block + BLOCK, m)):
-                    y = 1.0 + (b + minus(losses[i], top) * half)
-                    y = y if y > 0.0 else 0.0
-                    y_mass = weighted(law, i, y)
-                    part_first += y_mass
-                    part_second += y_mass * y
-                first_moment += part_first
-                second_moment += part_second
+                masses = None if p is None else law[block : block + BLOCK]
+                part = _moments(losses[block : block + BLOCK], masses, top, b, half)
+                first_moment += part[0]
+                second_moment += part[1]
             square = second_moment / whole
             change = (np.sqrt(square) - square) * whole / first_moment
             b += change
@@ -336,27 +341,48 @@ def three_halves(
 
 
 @compiled(SUMS)
+def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
+    """(sum p y, sum p y^2)."""
+    first, second = 0.0, 0.0
+    for i in range(losses.size):
+        y = 1.0 + (b + minus(losses[i], top) * half)
+        y = y if y > 0.0 else 0.0
+        w = weighted(law, i, y)
+        first += w
+        second += w * y
+    return first, second
+
+
+@compiled(SUMS)
 def _square_sums(
     losses: Any, law: Any, top: float, b: float, shift: float, half: float
 ) -> tuple[float, float, float, float]:
     """(sum p (x - 1), sum p x g, 3/4 sum p phi(x), 3/2 sum p phi*(s)), with s that of the multiplier."""
-    at_mu = -shift * half
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
-    for block in range(0, losses.size, BLOCK):
-        part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
-        for i in range(block, min(block + BLOCK, losses.size)):
-            g = minus(losses[i], top)
-            d = b + g * half
-            d = d if d > -1.0 else -1.0
-            s = at_mu + g * half
-            s = s if s > -1.0 else -1.0
-            x = (1.0 + d) * (1.0 + d)
-            part_mass += weighted(law, i, d * (2.0 + d))  # x - 1
-            part_gain += weighted(law, i, x * g)
-            part_cost += weighted(law, i, d * d * (d + 1.5))  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
-            part_conj += weighted(law, i, s * (3.0 + s * (3.0 + s)))  # phi*(s) = 2/3 (y^3 - 1)
-        gain += part_gain
-        cost += part_cost
-        conj += part_conj
-        mass += part_mass
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _square_part(losses[start : start + BLOCK], masses, top, b, -shift * half, half)
+        mass += part[0]
+        gain += part[1]
+        cost += part[2]
+        conj += part[3]
+    return mass, gain, cost, conj
+
+
+@compiled(SUMS)
+def _square_part(
+    losses: Any, law: Any, top: float, b: float, at_mu: float, half: float
+) -> tuple[float, float, float, float]:
+    mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
+    for i in range(losses.size):
+        g = minus(losses[i], top)
+        d = b + g * half
+        d = d if d > -1.0 else -1.0
+        s = at_mu + g * half
+        s = s if s > -1.0 else -1.0
+        x = (1.0 + d) * (1.0 + d)
+        mass += weighted(law, i, d * (2.0 + d))  # x - 1
+        gain += weighted(law, i, x * g)
+        cost += weighted(law, i, d * d * (d + 1.5))  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
+        conj += weighted(law, i, s * (3.0 + s * (3.0 + s)))  # phi*(s) = 2/3 (y^3 - 1)
     return mass, gain, cost, conj

@@ -53,11 +53,11 @@ def kinked(
         shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * 2.220446049250313e-16), e, 0.0)
         cut = shift + parameter * e
         left, at_top, primal, dual = _sums(losses, law, top, width, cut)
-        atom = 1.0 + left / at_top
+        scale, atom = 1.0 / whole, (left / at_top) / whole
         for i in range(m):
             g = minus(losses[i], top)
-            x = atom if g == 0.0 else (1.0 if g > -width else 0.0)
-            density[i] = weighted(law, i, x) * (1.0 / whole)
+            x = (scale if g > -width else 0.0) + (atom if g == 0.0 else 0.0)
+            density[i] = weighted(law, i, x)
         value[row] = top + primal / whole
         gap[row] = (dual - primal) / whole
 
@@ -66,16 +66,23 @@ def kinked(
 def _sums(losses: Any, law: Any, top: float, width: float, cut: float) -> tuple[float, float, float, float]:
     """(the mass that moves, that at the top, sum p max(g, -width), the same with `cut`, of the dual)."""
     left, at_top, primal, dual = 0.0, 0.0, 0.0, 0.0
-    for block in range(0, losses.size, BLOCK):
-        part_left, part_top, part_primal, part_dual = 0.0, 0.0, 0.0, 0.0
-        for i in range(block, min(block + BLOCK, losses.size)):
-            g = minus(losses[i], top)
-            part_left += weighted(law, i, 0.0 if g > -width else 1.0)
-            part_top += weighted(law, i, 1.0 if g == 0.0 else 0.0)
-            part_primal += weighted(law, i, g if g > -width else -width)
-            part_dual += weighted(law, i, g if g > cut else cut)
-        left += part_left
-        at_top += part_top
-        primal += part_primal
-        dual += part_dual
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _part(losses[start : start + BLOCK], masses, top, width, cut)
+        left += part[0]
+        at_top += part[1]
+        primal += part[2]
+        dual += part[3]
+    return left, at_top, primal, dual
+
+
+@compiled(SUMS)
+def _part(losses: Any, law: Any, top: float, width: float, cut: float) -> tuple[float, float, float, float]:
+    left, at_top, primal, dual = 0.0, 0.0, 0.0, 0.0
+    for i in range(losses.size):
+        g = minus(losses[i], top)
+        left += weighted(law, i, 0.0 if g > -width else 1.0)
+        at_top += weighted(law, i, 1.0 if g == 0.0 else 0.0)
+        primal += weighted(law, i, g if g > -width else -width)
+        dual += weighted(law, i, g if g > cut else cut)
     return left, at_top, primal, dual

@@ -20,7 +20,6 @@ from phiball.backends.numba.primitives import (
     product,
     rank_of,
     share_of,
-    weighted,
 )
 
 _SLACK = 8 * 2.220446049250313e-16  # a mass that falls short by so little reaches alpha, as in the reference
@@ -81,20 +80,47 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 
 
 @compiled(SUMS)
-def _mass_above(a: Any, law: Any, t: float) -> float:
-    mass = 0.0
+def _masses_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple[float, float, float]:
+    """The masses above three values."""
+    first, second, third = 0.0, 0.0, 0.0
     for start in range(0, a.size, BLOCK):
-        mass += _part_above(a[start : start + BLOCK], law[start : start + BLOCK], t)
-    return mass
+        part = _parts_above(a[start : start + BLOCK], law[start : start + BLOCK], low, mid, high)
+        first += part[0]
+        second += part[1]
+        third += part[2]
+    return first, second, third
 
 
 @compiled(SUMS)
-def _part_above(a: Any, law: Any, t: float) -> float:
-    mass = 0.0
+def _parts_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple[float, float, float]:
+    first, second, third = 0.0, 0.0, 0.0
     for i in range(a.size):
         x, w = a[i], float64(law[i])
-        mass += w * (1.0 if x > t else 0.0)  # a product is faster than a choice
-    return mass
+        first += w * (1.0 if x > low else 0.0)  # a product is faster than a choice
+        second += w * (1.0 if x > mid else 0.0)
+        third += w * (1.0 if x > high else 0.0)
+    return first, second, third
+
+
+@compiled(SUMS)
+def _at_and_above(a: Any, law: Any, q: float) -> tuple[float, float]:
+    """(the mass of the entries that are q, sum p (a - q)_+)."""
+    tied, excess = 0.0, 0.0
+    for start in range(0, a.size, BLOCK):
+        part = _parts_from(a[start : start + BLOCK], law[start : start + BLOCK], q)
+        tied += part[0]
+        excess += part[1]
+    return tied, excess
+
+
+@compiled(SUMS)
+def _parts_from(a: Any, law: Any, q: float) -> tuple[float, float]:
+    tied, excess = 0.0, 0.0
+    for i in range(a.size):
+        g, w = minus(a[i], q), float64(law[i])
+        tied += w * (1.0 if g == 0.0 else 0.0)
+        excess += w * (g if g > 0.0 else 0.0)
+    return tied, excess
 
 
 @compiled(SUMS)
@@ -111,36 +137,47 @@ def _largest_with_mass(a: Any, law: Any, t: float) -> float:
 @compiled()
 def weighted_select(
     a: Any, law: Any, goal: float, whole: float, low: float, high: float
-) -> tuple[float, float]:
-    """(q, above): the largest entry with mass such that the mass from there on reaches `goal`; that above it.
+) -> tuple[float, float, float, float]:
+    """(q, above, tied, excess): the largest entry with mass such that the mass from there on reaches `goal`.
 
-    As in `select`, from a bracket [low, high] of all entries with mass. NaN if it fails.
+    Beside it the mass above, the mass of entries that are q, and sum p (a - q)_+. As in `select`, from a
+    bracket [low, high] of all entries with mass, but with three values a pass: that of false position and
+    two close to it, which the answer mostly lies between. NaN if it fails.
     """
-    above, side, steps_down = 0.0, 0, 0
-    short, over = goal, whole - goal
-    for step in range(400):
-        close = (goal - above) * a.size <= 2.5 * whole and steps_down < 8
+    mean = whole / a.size
+    above, beyond = 0.0, whole  # the masses above `high` and above `low`
+    less_short, less_over, side, steps_down, stalled = 1.0, 1.0, 0, 0, False
+    for step in range(200):
+        short = less_short * max(0.0, goal - 0.5 * mean - above)
+        over = less_over * (beyond - goal + 0.5 * mean)
         t = high - (high - low) * (short / (short + over)) if step < 20 else middle(low, high)
-        if close or not low < t < high:
+        close = goal - above <= 4.0 * mean or stalled
+        if (close and steps_down < 8) or not low < t < high:
             q = _largest_with_mass(a, law, high)
-            reached = _mass_above(a, law, before(q))
-            if not reached < goal:
-                return q, above
-            if not q > low:  # rounding: the mass of all entries is short of a goal that is all of it
-                return q, above
-            high, above, short = before(q), reached, goal - reached
-            steps_down += 1
+            tied, excess = _at_and_above(a, law, q)
+            if not (above + tied < goal and q > low):  # the latter if all masses fall short by rounding
+                return q, above, tied, excess
+            high, above = before(q), above + tied
+            steps_down, stalled = steps_down + 1, False
             continue
-        mass = _mass_above(a, law, t)
-        if mass < goal:
-            high, above, short = t, mass, goal - mass
-            over = 0.5 * over if side == 1 else over
-            side = 1
+        width = 0.7 * 0.4**step + 0.1
+        left, right = t - width * (t - low), t + width * (high - t)
+        first, second, third = _masses_above(a, law, left, t, right)
+        before_step = beyond - above
+        if first < goal:
+            high, above = left, first
+            less_over, less_short, side = 0.5 * less_over if side == 1 else 1.0, 1.0, 1
+        elif third >= goal:
+            low, beyond = right, third
+            less_short, less_over, side = 0.5 * less_short if side == -1 else 1.0, 1.0, -1
         else:
-            low, over = t, mass - goal
-            short = 0.5 * short if side == -1 else short
-            side = -1
-    return np.nan, np.nan
+            less_short, less_over, side = 1.0, 1.0, 0
+            if second < goal:
+                low, beyond, high, above = left, first, t, second
+            else:
+                low, beyond, high, above = t, second, right, third
+        stalled = beyond - above == before_step  # one entry may hold all the mass that is left
+    return np.nan, np.nan, np.nan, np.nan
 
 
 @compiled(SUMS)
@@ -177,37 +214,26 @@ def indicator(
             if not whole > 0.0:
                 continue
             full = parameter * whole
-            q, above_q = weighted_select(losses, law, full * (1.0 - _SLACK), whole, low, top)
-            share, full_weight = 0.0, 1.0 / full
-            tied_mass = _mass_at(losses, law, q)
-            share = min(1.0, max(0.0, minus(full, above_q) / tied_mass)) / full
-        gain, excess = 0.0, 0.0
-        for block in range(0, m, BLOCK):
-            part_gain, part_excess = 0.0, 0.0
-            for i in range(block, min(block + BLOCK, m)):
-                g = minus(losses[i], q)
-                if p is None:
+            q, mass, at_q, excess = weighted_select(losses, law, full * (1.0 - _SLACK), whole, low, top)
+            full_weight, share = 1.0 / full, min(1.0, max(0.0, minus(full, mass) / at_q)) / full
+            gain = excess / full
+        if p is None:
+            gain, excess = 0.0, 0.0
+            for block in range(0, m, BLOCK):
+                part_gain, part_excess = 0.0, 0.0
+                for i in range(block, min(block + BLOCK, m)):
+                    g = minus(losses[i], q)
                     w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
                     part_gain += w * g
                     part_excess += g if g > 0.0 else 0.0
-                else:
-                    part_excess += law[i] * (g if g > 0.0 else 0.0)
-            gain += part_gain
-            excess += part_excess
+                gain += part_gain
+                excess += part_excess
         for i in range(m):
             g = minus(losses[i], q)
-            density[i] = weighted(law, i, full_weight if g > 0.0 else (share if g == 0.0 else 0.0))
+            if p is None:
+                density[i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
+            else:
+                density[i] = law[i] * ((full_weight if g > 0.0 else 0.0) + (share if g == 0.0 else 0.0))
         mu[row] = q
-        if p is not None:  # the weights above q are those of the dual
-            gain = excess / full
         value[row] = q + gain
         gap[row] = excess / full - gain
-
-
-@compiled(SUMS)
-def _mass_at(a: Any, law: Any, q: float) -> float:
-    mass = 0.0
-    for i in range(a.size):
-        x, w = a[i], float64(law[i])
-        mass += w * (1.0 if x == q else 0.0)
-    return mass
