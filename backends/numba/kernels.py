@@ -24,9 +24,10 @@ from phiball.backends.numba.primitives import (
     exp_nonpositive,
     expm1_nonpositive,
     extent_and_mass,
+    extent_of_law,
     larger,
-    mean_and_top_mass,
     minus,
+    moments_of_law,
     store_mu,
     top_and_mean,
     top_of,
@@ -126,8 +127,8 @@ def quadratic(
             edge = max(-e * m, mean - e)
         else:
             law = p if shared else p[first : first + m]
-            top, low, whole = extent_and_mass(losses, law)
-            mean, at_top = mean_and_top_mass(losses, law, top, whole)
+            top, low = extent_of_law(losses, law)
+            whole, mean, at_top = moments_of_law(losses, law, top)
             edge = max(-e * (whole / at_top), mean - e)
         for step in range(100):
             active, total = _above(losses, law, top, edge)
@@ -179,6 +180,8 @@ def _above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, float
                 part += g if g > 0.0 else 0.0
             total += part
         return float64(count), total
+    if losses.size <= BLOCK:
+        return _mass_above(losses, law, top, edge)
     mass = 0.0
     for start in range(0, losses.size, BLOCK):
         part_mass, part = _mass_above(losses[start : start + BLOCK], law[start : start + BLOCK], top, edge)
@@ -192,8 +195,9 @@ def _mass_above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, 
     mass, total = 0.0, 0.0
     for i in range(losses.size):
         g, w = minus(minus(losses[i], top), edge), float64(law[i])
-        mass += w * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
-        total += w * (g if g > 0.0 else 0.0)
+        w = w * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+        mass += w
+        total += w * g
     return mass, total
 
 
@@ -202,6 +206,8 @@ def _quadratic_sums(
     losses: Any, law: Any, top: float, c: float, inverse: float
 ) -> tuple[float, float, float]:
     """(sum p d, sum p (1 + d) g, sum p d^2), where 1 + d is the density."""
+    if losses.size <= BLOCK:
+        return _quadratic_part(losses, law, top, c, inverse)
     mass, gain, cost = 0.0, 0.0, 0.0
     for start in range(0, losses.size, BLOCK):
         masses = None if law is None else law[start : start + BLOCK]
@@ -223,7 +229,7 @@ def _quadratic_part(
         d = d if d > -1.0 else -1.0
         x = weighted(law, i, d)
         mass += x
-        gain += weighted(law, i, (1.0 + d) * g)
+        gain += (weighted(law, i, 1.0) + x) * g
         cost += x * d
     return mass, gain, cost
 
@@ -307,18 +313,13 @@ def three_halves(
             b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
         else:
             law = p if shared else p[first : first + m]
-            top, _, whole = extent_and_mass(losses, law)
-            mean, at_top = mean_and_top_mass(losses, law, top, whole)
+            top, _ = extent_of_law(losses, law)
+            whole, mean, at_top = moments_of_law(losses, law, top)
             b = min(-mean * half, np.sqrt(whole / at_top) - 1.0)
         for _ in range(100):
-            first_moment, second_moment = 0.0, 0.0
-            for block in range(0, m, BLOCK):
-                masses = None if p is None else law[block : block + BLOCK]
-                part = _moments(losses[block : block + BLOCK], masses, top, b, half)
-                first_moment += part[0]
-                second_moment += part[1]
-            square = second_moment / whole
-            change = (np.sqrt(square) - square) * whole / first_moment
+            linear, square = _moments(losses, law, top, b, half)
+            square = square / whole
+            change = (np.sqrt(square) - square) * whole / linear
             b += change
             if not abs(change) > 4e-16 * (1.0 + b):
                 break
@@ -343,6 +344,19 @@ def three_halves(
 @compiled(SUMS)
 def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
     """(sum p y, sum p y^2)."""
+    if losses.size <= BLOCK:
+        return _moments_part(losses, law, top, b, half)
+    first, second = 0.0, 0.0
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _moments_part(losses[start : start + BLOCK], masses, top, b, half)
+        first += part[0]
+        second += part[1]
+    return first, second
+
+
+@compiled(SUMS)
+def _moments_part(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
     first, second = 0.0, 0.0
     for i in range(losses.size):
         y = 1.0 + (b + minus(losses[i], top) * half)
@@ -358,6 +372,8 @@ def _square_sums(
     losses: Any, law: Any, top: float, b: float, shift: float, half: float
 ) -> tuple[float, float, float, float]:
     """(sum p (x - 1), sum p x g, 3/4 sum p phi(x), 3/2 sum p phi*(s)), with s that of the multiplier."""
+    if losses.size <= BLOCK:
+        return _square_part(losses, law, top, b, -shift * half, half)
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for start in range(0, losses.size, BLOCK):
         masses = None if law is None else law[start : start + BLOCK]

@@ -65,6 +65,8 @@ def kinked(
 @compiled(SUMS)
 def _sums(losses: Any, law: Any, top: float, width: float, cut: float) -> tuple[float, float, float, float]:
     """(the mass that moves, that at the top, sum p max(g, -width), the same with `cut`, of the dual)."""
+    if losses.size <= BLOCK:
+        return _part(losses, law, top, width, cut)
     left, at_top, primal, dual = 0.0, 0.0, 0.0, 0.0
     for start in range(0, losses.size, BLOCK):
         masses = None if law is None else law[start : start + BLOCK]

@@ -82,6 +82,8 @@ def select(a: Any, rank: int) -> tuple[float, int, int]:
 @compiled(SUMS)
 def _masses_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple[float, float, float]:
     """The masses above three values."""
+    if a.size <= BLOCK:
+        return _parts_above(a, law, low, mid, high)
     first, second, third = 0.0, 0.0, 0.0
     for start in range(0, a.size, BLOCK):
         part = _parts_above(a[start : start + BLOCK], law[start : start + BLOCK], low, mid, high)
@@ -105,6 +107,8 @@ def _parts_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple
 @compiled(SUMS)
 def _at_and_above(a: Any, law: Any, q: float) -> tuple[float, float]:
     """(the mass of the entries that are q, sum p (a - q)_+)."""
+    if a.size <= BLOCK:
+        return _parts_from(a, law, q)
     tied, excess = 0.0, 0.0
     for start in range(0, a.size, BLOCK):
         part = _parts_from(a[start : start + BLOCK], law[start : start + BLOCK], q)

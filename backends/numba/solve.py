@@ -81,8 +81,7 @@ def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, p: Any, sh
     value, mu, gap = np.empty((3, n), dtype=f.dtype)
     weights = np.empty_like(f)
     out = value, mu, weights, gap
-    parameter = d.slope0 if kernel is kinked.kinked else d.parameter or 0.0
-    work = partial(kernel, f, offsets, eta, p, shared, float(parameter), float(d.slope1), out)
+    work = partial(kernel, f, offsets, eta, p, shared, _parameter(d), float(d.slope1), out)
     kind = f.dtype if p is None else (f.dtype, p.dtype)
     prepare(kernel, kind, partial(work, 0, 0))  # no rows: it compiles and does nothing
     over_rows(work, n, f.size)
@@ -96,6 +95,11 @@ def _kernel_for(d: Any, m: int | None = None) -> Callable[..., None] | None:
     orders = {1.5: "three_halves", 2.0: "quadratic"}
     name = orders.get(d.parameter, "power") if d.family == "cressie_read" else d.family
     return SHORT[name] if m is not None and m <= 16 and name in SHORT else KERNELS.get(name)
+
+
+def _parameter(d: Any) -> float:
+    """What the kernels call `parameter`."""
+    return float(d.slope0 if d.family in ("absolute", "hinge") else d.parameter or 0.0)
 
 
 def as_numpy_view(x: Array) -> Any:
