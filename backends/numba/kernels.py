@@ -1,8 +1,10 @@
 """The inner problem, compiled: one pass over a row is one loop, and a row stays in the cache.
 
-Each kernel solves the rows start, ..., stop - 1 of the losses under the uniform law and fills
-out = (value, mu, weights, gap). It is serial and releases the interpreter's lock. Sums are kept in float64
-whatever the dtype of the losses. A loss that is not finite makes the value NaN.
+Each kernel solves the rows start, ..., stop - 1 of the losses and fills out = (value, mu, weights, gap). The
+law `p` is None if it is uniform, `shared` by all rows, or has a place for every loss; what is written for one
+of the three kinds is not compiled for the others. A kernel is serial and releases the interpreter's lock.
+Sums are kept in float64 whatever the dtype of the losses. A loss that is not finite makes the value NaN, as
+does a p that is no law, and a row that the kernel cannot vouch for.
 
 No loop both sums and stores: the compiler would keep two forms of it, with sums in two orders, and choose by
 whether the arrays may overlap, so that the last digits would depend on where they happen to lie in memory.
@@ -19,19 +21,20 @@ from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.primitives import (
     BLOCK,
     SUMS,
-    before,
     exp_nonpositive,
     expm1_nonpositive,
+    extent_and_mass,
+    extent_of_law,
     larger,
-    middle,
     minus,
-    product,
-    rank_of,
-    share_of,
+    moments_of_law,
     store_mu,
     top_and_mean,
     top_of,
+    weighted,
 )
+
+_ROUNDING = 1e-14  # a mass that differs from one by more is improved
 
 
 @compiled(SUMS)
@@ -54,28 +57,42 @@ def entropic(
         m = offsets[row + 1] - first
         losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top = float64(top_of(losses))
+        if p is None:
+            law, top, whole = None, float64(top_of(losses)), float64(m)
+        else:
+            law = p if shared else p[first : first + m]
+            top, _, whole = extent_and_mass(losses, law)
         for i in range(m):
             u = minus(losses[i], top) * inverse
-            density[i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
+            if p is None:
+                density[i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
+            else:
+                density[i] = law[i] * exp_nonpositive(u if u < 0.0 else 0.0)
         total = 0.0
         for block in range(0, m, BLOCK):
             part = 0.0
             for i in range(block, min(block + BLOCK, m)):
                 part += density[i]
             total += part
+        if p is not None and not total > (1e-280 if weights.itemsize == 8 else 1e-30):
+            value[row] = np.nan  # next to no mass at the largest loss: what has underflowed may count
+            continue
         for i in range(m):
             density[i] = density[i] * (1.0 / total)
-        excess = total / m - 1.0
-        primal = e * np.log(total / m)
+        excess = total / whole - 1.0
+        primal = e * np.log(total / whole)
         if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
             total = 0.0
             for block in range(0, m, BLOCK):
                 part = 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    part += expm1_nonpositive(minus(losses[i], top) * inverse)
+                    u = minus(losses[i], top) * inverse
+                    if p is None:
+                        part += expm1_nonpositive(u)
+                    else:
+                        part += law[i] * expm1_nonpositive(u if u < 0.0 else 0.0)
                 total += part
-            excess = total / m
+            excess = total / whole
             primal = e * np.log1p(excess)
         shift = store_mu(mu, row, top, primal, e, 0.0)
         dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
@@ -96,62 +113,174 @@ def quadratic(
     start: int,
     stop: int,
 ) -> None:
-    """Example 3, centred: gamma_i = (1 + (g_i - c)/eta)_+ / m, by Newton on the active set."""
+    """Example 3, centred: gamma_i = p_i (1 + (g_i - c)/eta)_+, by Newton on the active set."""
     value, mu, weights, gap = out
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, mean = top_and_mean(losses)
-        # Solve sum (g_i - edge)_+ = m eta, then c = edge + eta.
-        edge = max(-e * m, mean - e)  # one point alone, or all: left of the root
+        # Solve E (g - edge)_+ = eta, then c = edge + eta. One point alone, or all: left of the root.
+        if p is None:
+            law, whole, low = None, float64(m), 0.0
+            top, mean = top_and_mean(losses)
+            edge = max(-e * m, mean - e)
+        else:
+            law = p if shared else p[first : first + m]
+            top, low = extent_of_law(losses, law)
+            whole, mean, at_top = moments_of_law(losses, law, top)
+            edge = max(-e * (whole / at_top), mean - e)
         for step in range(100):
-            count, total = 0, 0.0
-            for block in range(0, m, BLOCK):
-                part = 0.0
-                for i in range(block, min(block + BLOCK, m)):
-                    g = minus(minus(losses[i], top), edge)
-                    count += g > 0.0
-                    part += g if g > 0.0 else 0.0
-                total += part
-            slack = total / (m * e)
+            active, total = _above(losses, law, top, edge)
+            slack = total / (whole * e)
             if slack > 1.5 and step < 4:
                 # Newton on the logarithm of the sum (by a fraction close to it) is there sooner.
                 change = slack * 3.0 * (slack * slack - 1.0) / (slack * (slack + 4.0) + 1.0)
-                edge = min(edge + m * e * change / count, -e)
+                edge = min(edge + whole * e * change / active, -e)
                 continue
             # A plain step ends on the root, unless it crosses points: about count (slack - 1) of them.
-            edge = edge + m * e * (slack - 1.0) / count
-            if abs(slack - 1.0) * count > 0.5 and step < 99:
+            edge = edge + whole * e * (slack - 1.0) / active
+            if abs(slack - 1.0) * active * (m / whole) > 0.5 and step < 99:
                 continue
-            c = edge + e if count < m else mean  # a large eta takes the digits of edge + eta
-            shift = store_mu(mu, row, top, c, e, slope1)
-            mass, gain, cost = 0.0, 0.0, 0.0
-            for block in range(0, m, BLOCK):
-                part_mass, part_gain, part_cost = 0.0, 0.0, 0.0
-                for i in range(block, min(block + BLOCK, m)):
-                    g = minus(losses[i], top)
-                    d = minus(g, c) * inverse
-                    d = d if d > -1.0 else -1.0
-                    part_mass += d
-                    part_gain += (1.0 + d) * g
-                    part_cost += d * d
-                mass += part_mass
-                gain += part_gain
-                cost += part_cost
-            if not abs(mass) > 1e-14 * m:  # the weights sum to one: no point was crossed
+            # A large eta takes the digits of edge + eta.
+            c = mean if (active == m if p is None else minus(low, top) > edge) else edge + e
+            mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
+            if not abs(mass) > _ROUNDING * whole:  # the weights sum to one: no point was crossed
                 break
+            if p is not None and step > 9:  # the largest loss has so little mass that edge lacks digits
+                top, Y, active = anchor(losses, law, whole, top + edge, inverse, False)
+                c = e * (1.0 - Y)
+                mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
+                break
+        shift = store_mu(mu, row, top, c, e, slope1)
         for i in range(m):
             d = minus(minus(losses[i], top), c) * inverse
-            density[i] = (1.0 + (d if d > -1.0 else -1.0)) * (1.0 / m)
+            density[i] = weighted(law, i, 1.0 + (d if d > -1.0 else -1.0)) * (1.0 / whole)
         # The multiplier corrects the value for weights that sum to one but for rounding.
-        primal = (gain - 0.5 * e * cost - c * mass) / m
-        value[row] = top + primal
+        primal = (gain - 0.5 * e * cost - c * mass) / whole
         # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by.
         h = minus(shift, c)
-        conj = e * (mass + 0.5 * cost) / m - h * (1.0 + mass / m) + 0.5 * h * h * inverse * (count / m)
+        conj = e * (mass + 0.5 * cost) / whole - h * (1.0 + mass / whole)
+        conj = conj + 0.5 * h * h * inverse * (active / whole)
+        value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + conj) - primal
+
+
+@compiled(SUMS)
+def _above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, float]:
+    """(the mass of the losses above `edge`, by how much they exceed it in all)."""
+    total = 0.0
+    if law is None:
+        count = 0
+        for block in range(0, losses.size, BLOCK):
+            part = 0.0
+            for i in range(block, min(block + BLOCK, losses.size)):
+                g = minus(minus(losses[i], top), edge)
+                count += g > 0.0
+                part += g if g > 0.0 else 0.0
+            total += part
+        return float64(count), total
+    if losses.size <= BLOCK:
+        return _mass_above(losses, law, top, edge)
+    mass = 0.0
+    for start in range(0, losses.size, BLOCK):
+        part_mass, part = _mass_above(losses[start : start + BLOCK], law[start : start + BLOCK], top, edge)
+        mass += part_mass
+        total += part
+    return mass, total
+
+
+@compiled(SUMS)
+def _mass_above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, float]:
+    mass, total = 0.0, 0.0
+    for i in range(losses.size):
+        g, w = minus(minus(losses[i], top), edge), float64(law[i])
+        w = w * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+        mass += w
+        total += w * g
+    return mass, total
+
+
+@compiled(SUMS)
+def _quadratic_sums(
+    losses: Any, law: Any, top: float, c: float, inverse: float
+) -> tuple[float, float, float]:
+    """(sum p d, sum p (1 + d) g, sum p d^2), where 1 + d is the density."""
+    if losses.size <= BLOCK:
+        return _quadratic_part(losses, law, top, c, inverse)
+    mass, gain, cost = 0.0, 0.0, 0.0
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _quadratic_part(losses[start : start + BLOCK], masses, top, c, inverse)
+        mass += part[0]
+        gain += part[1]
+        cost += part[2]
+    return mass, gain, cost
+
+
+@compiled(SUMS)
+def _quadratic_part(
+    losses: Any, law: Any, top: float, c: float, inverse: float
+) -> tuple[float, float, float]:
+    mass, gain, cost = 0.0, 0.0, 0.0
+    for i in range(losses.size):
+        g = minus(losses[i], top)
+        d = minus(g, c) * inverse
+        d = d if d > -1.0 else -1.0
+        x = weighted(law, i, d)
+        mass += x
+        gain += (weighted(law, i, 1.0) + x) * g
+        cost += x * d
+    return mass, gain, cost
+
+
+@compiled(SUMS)
+def anchor(
+    losses: Any, law: Any, whole: float, level: float, scale: float, squared: bool
+) -> tuple[float, float, float]:
+    """(ref, Y, mass): the smallest loss with weight, y there, and the mass from there on.
+
+    y_i = Y + (f_i - ref) scale, and E y = 1, or E y^2 = 1, over the losses from `ref` on: no digit is lost,
+    however little mass the largest loss has. The search starts at a `level` close to ref; NaN if it fails.
+    """
+    ref = _next(losses, law, level, True)
+    ref = _next(losses, law, level, False) if ref == np.inf else ref
+    for _ in range(100):
+        mass, first, second = 0.0, 0.0, 0.0
+        for block in range(0, losses.size, BLOCK):
+            part_mass, part_first, part_second = 0.0, 0.0, 0.0
+            for i in range(block, min(block + BLOCK, losses.size)):
+                h, w = minus(losses[i], ref) * scale, float64(law[i])
+                w = w if h >= 0.0 else 0.0
+                part_mass += w
+                part_first += w * h
+                part_second += w * h * h
+            mass += part_mass
+            first += part_first
+            second += part_second
+        rest = whole - (second if squared else first)
+        if not rest > 0.0:
+            ref = _next(losses, law, ref, True)
+            continue
+        Y = rest / (first + np.sqrt(first * first + mass * rest)) if squared else rest / mass
+        below = _next(losses, law, ref, False)
+        if not minus(ref, below) * scale < Y:
+            return ref, Y, mass
+        ref = below
+    return np.nan, np.nan, np.nan
+
+
+@compiled(SUMS)
+def _next(losses: Any, law: Any, level: float, up: bool) -> float:
+    """The smallest loss with mass above `level`, or the largest below it; infinite if there is none."""
+    best = -np.inf
+    sign = -1.0 if up else 1.0
+    level = sign * level
+    for i in range(losses.size):
+        g, w = sign * losses[i], law[i]
+        g = g + (0.0 if w > 0.0 else -np.inf)
+        best = larger(best, g + (0.0 if g < level else -np.inf))
+    return sign * best
 
 
 @compiled(SUMS)
@@ -167,7 +296,7 @@ def three_halves(
     start: int,
     stop: int,
 ) -> None:
-    """Cressie-Read, k = 3/2: gamma_i = y_i^2/m with y_i = (1 + b + g_i/(2 eta))_+.
+    """Cressie-Read, k = 3/2: gamma_i = p_i y_i^2 with y_i = (1 + b + g_i/(2 eta))_+.
 
     Newton on sqrt(E y^2), which is convex in b and straight while the same points are active.
     """
@@ -177,157 +306,99 @@ def three_halves(
         m = offsets[row + 1] - first
         losses, density = f[first : first + m], weights[first : first + m]
         e, half = float64(eta[row]), 0.5 / float64(eta[row])
-        top, mean = top_and_mean(losses)
         # sqrt(E y^2) is at least E y, and at least the share of the largest y: right of the root
-        b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
+        if p is None:
+            law, whole = None, float64(m)
+            top, mean = top_and_mean(losses)
+            b = min(-mean * half, np.sqrt(float64(m)) - 1.0)
+        else:
+            law = p if shared else p[first : first + m]
+            top, _ = extent_of_law(losses, law)
+            whole, mean, at_top = moments_of_law(losses, law, top)
+            b = min(-mean * half, np.sqrt(whole / at_top) - 1.0)
         for _ in range(100):
-            first, second = 0.0, 0.0
-            for block in range(0, m, BLOCK):
-                part_first, part_second = 0.0, 0.0
-                for i in range(block, min(block + BLOCK, m)):
-                    y = 1.0 + (b + minus(losses[i], top) * half)
-                    y = y if y > 0.0 else 0.0
-                    part_first += y
-                    part_second += y * y
-                first += part_first
-                second += part_second
-            square = second / m
-            change = (np.sqrt(square) - square) * m / first
+            linear, square = _moments(losses, law, top, b, half)
+            square = square / whole
+            change = (np.sqrt(square) - square) * whole / linear
             b += change
             if not abs(change) > 4e-16 * (1.0 + b):
                 break
         # y at the largest loss is 1 + b, so s = phi'((1 + b)^2) = 2 b.
         shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
-        at_mu = -shift * half
-        mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
-        for block in range(0, m, BLOCK):
-            part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
-            for i in range(block, min(block + BLOCK, m)):
-                g = minus(losses[i], top)
-                d = b + g * half
-                d = d if d > -1.0 else -1.0
-                s = at_mu + g * half
-                s = s if s > -1.0 else -1.0
-                x = (1.0 + d) * (1.0 + d)
-                part_mass += d * (2.0 + d)  # x - 1
-                part_gain += x * g
-                part_cost += d * d * (d + 1.5)  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
-                part_conj += s * (3.0 + s * (3.0 + s))  # phi*(s) = 2/3 (y^3 - 1)
-            gain += part_gain
-            cost += part_cost
-            conj += part_conj
-            mass += part_mass
+        mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
+        if p is not None and abs(mass) > _ROUNDING * whole:  # see `anchor`
+            level = top - (1.0 + b) / half
+            top, Y, _ = anchor(losses, law, whole, level, half, True)
+            b = Y - 1.0
+            shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
+            mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
         for i in range(m):
             d = b + minus(losses[i], top) * half
             d = d if d > -1.0 else -1.0
-            density[i] = (1.0 + d) * (1.0 + d) * (1.0 / m)
-        primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / m
-        value[row] = top + primal
-        gap[row] = (shift + (2.0 / 3.0) * e * (conj / m)) - primal
+            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d)) * (1.0 / whole)
+        primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / whole
+        value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
+        gap[row] = (shift + (2.0 / 3.0) * e * (conj / whole)) - primal
 
 
 @compiled(SUMS)
-def _extent(a: Any) -> tuple[float, float]:
-    """(min, max)."""
-    low, high = -a[0], a[0]
-    for i in range(a.size):
-        low = larger(low, -a[i])
-        high = larger(high, a[i])
-    return -float64(low), float64(high)
+def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
+    """(sum p y, sum p y^2)."""
+    if losses.size <= BLOCK:
+        return _moments_part(losses, law, top, b, half)
+    first, second = 0.0, 0.0
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _moments_part(losses[start : start + BLOCK], masses, top, b, half)
+        first += part[0]
+        second += part[1]
+    return first, second
 
 
 @compiled(SUMS)
-def _count_above(a: Any, t: float) -> int:
-    count = 0
-    for i in range(a.size):
-        count += a[i] > t
-    return count
+def _moments_part(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
+    first, second = 0.0, 0.0
+    for i in range(losses.size):
+        y = 1.0 + (b + minus(losses[i], top) * half)
+        y = y if y > 0.0 else 0.0
+        w = weighted(law, i, y)
+        first += w
+        second += w * y
+    return first, second
 
 
 @compiled(SUMS)
-def _largest_up_to(a: Any, t: float) -> tuple[float, int]:
-    """The largest entry that does not exceed t, and how many entries reach it."""
-    best = -np.inf
-    for i in range(a.size):
-        best = larger(best, float64(a[i]) if a[i] <= t else -np.inf)
-    count = 0
-    for i in range(a.size):
-        count += a[i] >= best
-    return best, count
-
-
-@compiled()
-def select(a: Any, rank: int) -> tuple[float, int, int]:
-    """(q, above, reached): the `rank`-th largest entry from 1, how many exceed it, how many reach it.
-
-    A bracket (low, high] of the answer is narrowed by counting what exceeds a value inside it, which
-    is found by false position (Illinois), or, if that is slow, by halving the floating-point numbers in
-    between; the last steps go down from entry to entry.
-    """
-    low, high = _extent(a)
-    exceed_high = 0
-    short, over = rank - 0.5, a.size - rank + 0.5  # by how much the counts at high and low miss the rank
-    side = 0
-    for step in range(90):
-        if rank - exceed_high <= 2:
-            break
-        t = high - (high - low) * (short / (short + over)) if step < 20 else middle(low, high)
-        if not low < t < high:
-            break
-        count = _count_above(a, t)
-        if count < rank:
-            high, exceed_high, short = t, count, rank - 0.5 - count
-            over = 0.5 * over if side == 1 else over
-            side = 1
-        else:
-            low, over = t, count - rank + 0.5
-            short = 0.5 * short if side == -1 else short
-            side = -1
-    while True:
-        q, reached = _largest_up_to(a, high)
-        if not reached < rank or q == -np.inf:  # the latter only where there is a NaN
-            return q, exceed_high, reached
-        high, exceed_high = before(q), reached
+def _square_sums(
+    losses: Any, law: Any, top: float, b: float, shift: float, half: float
+) -> tuple[float, float, float, float]:
+    """(sum p (x - 1), sum p x g, 3/4 sum p phi(x), 3/2 sum p phi*(s)), with s that of the multiplier."""
+    if losses.size <= BLOCK:
+        return _square_part(losses, law, top, b, -shift * half, half)
+    mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, losses.size, BLOCK):
+        masses = None if law is None else law[start : start + BLOCK]
+        part = _square_part(losses[start : start + BLOCK], masses, top, b, -shift * half, half)
+        mass += part[0]
+        gain += part[1]
+        cost += part[2]
+        conj += part[3]
+    return mass, gain, cost, conj
 
 
 @compiled(SUMS)
-def indicator(
-    f: Any,
-    offsets: Any,
-    eta: Any,
-    p: Any,
-    shared: bool,
-    parameter: float,
-    slope1: float,
-    out: Any,
-    start: int,
-    stop: int,
-) -> None:
-    """Example 1 with atoms: gamma_i = 1/(alpha m) above the quantile q, the rest shared on f = q."""
-    value, mu, weights, gap = out
-    for row in range(start, stop):
-        first = offsets[row]
-        m = offsets[row + 1] - first
-        losses, density = f[first : first + m], weights[first : first + m]
-        full, rest = product(parameter, m)
-        rank = rank_of(parameter, m)
-        q, above, reached = select(losses, rank)
-        tied = reached - above
-        share = share_of(full, rest, above, tied) / full
-        full_weight = (1.0 - share * tied) / max(above, 1)
-        gain, excess = 0.0, 0.0
-        for block in range(0, m, BLOCK):
-            part_gain, part_excess = 0.0, 0.0
-            for i in range(block, min(block + BLOCK, m)):
-                g = minus(losses[i], q)
-                w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
-                part_gain += w * g
-                part_excess += g if g > 0.0 else 0.0
-            gain += part_gain
-            excess += part_excess
-        for i in range(m):
-            g = minus(losses[i], q)
-            density[i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
-        mu[row] = q
-        value[row] = q + gain
-        gap[row] = excess / full - gain
+def _square_part(
+    losses: Any, law: Any, top: float, b: float, at_mu: float, half: float
+) -> tuple[float, float, float, float]:
+    mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
+    for i in range(losses.size):
+        g = minus(losses[i], top)
+        d = b + g * half
+        d = d if d > -1.0 else -1.0
+        s = at_mu + g * half
+        s = s if s > -1.0 else -1.0
+        x = (1.0 + d) * (1.0 + d)
+        mass += weighted(law, i, d * (2.0 + d))  # x - 1
+        gain += weighted(law, i, x * g)
+        cost += weighted(law, i, d * d * (d + 1.5))  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
+        conj += weighted(law, i, s * (3.0 + s * (3.0 + s)))  # phi*(s) = 2/3 (y^3 - 1)
+    return mass, gain, cost, conj

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
-from phiball.backends.numba import kernels, powers, short_rows
+from phiball.backends.numba import kernels, kinked, powers, quantiles, short_rows
 from phiball.backends.numba.compilation import prepare
 from phiball.backends.numba.threads import over_rows
 
@@ -17,8 +17,10 @@ KERNELS: dict[str | None, Callable[..., None]] = {
     "entropic": kernels.entropic,
     "quadratic": kernels.quadratic,
     "three_halves": kernels.three_halves,
-    "indicator": kernels.indicator,
+    "indicator": quantiles.indicator,
     "power": powers.power,
+    "absolute": kinked.kinked,
+    "hinge": kinked.kinked,
 }
 SHORT: dict[str | None, Callable[..., None]] = {  # for rows of one length, at most 16, and the uniform law
     "quadratic": short_rows.quadratic_short,
@@ -29,17 +31,27 @@ SHORT: dict[str | None, Callable[..., None]] = {  # for rows of one length, at m
 def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     """(value, mu, weights, gap) as the reference gives them, or NotImplemented for other problems.
 
-    Takes NumPy arrays and torch tensors in main memory, the uniform law, and the divergences that
-    a kernel exists for; torch tensors share their memory and are not copied.
+    Takes NumPy arrays and torch tensors in main memory, and the divergences that a kernel exists for; torch
+    tensors share their memory and are not copied. Where something is amiss, as with a p that is no law, it
+    returns NotImplemented too: the reference knows what to say.
     """
     m = f.shape[-1]
-    kernel = _kernel_for(d, m)
+    kernel = _kernel_for(d, m if p is None else None)
     losses, etas = as_numpy_view(f), as_numpy_view(eta)
-    if kernel is None or p is not None or losses is None or etas is None or not losses.size:
+    if kernel is None or losses is None or etas is None or not losses.size:
         return NotImplemented
+    law, shared = None, True
+    if p is not None:
+        law = as_numpy_view(p)
+        if law is None or law.itemsize < losses.itemsize:
+            return NotImplemented
+        shared = law.size == m
+        if not shared and law.shape != losses.shape:
+            law = np.broadcast_to(law, losses.shape)
+        law = contiguous(law).reshape(-1)
     rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
     offsets = np.arange(0, rows.size + 1, m)
-    out = _run(kernel, rows, offsets, etas, d)
+    out = _run(kernel, rows, offsets, etas, law, shared, d)
     if out is NotImplemented:
         return NotImplemented
     value, mu, weights, gap = out
@@ -49,23 +61,29 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
 
 
 def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any) -> Any:
-    """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]]."""
+    """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], as of p."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
-    if kernel is None or p is not None or losses is None or ends is None or etas is None:
+    law = None if p is None else as_numpy_view(p)
+    if kernel is None or losses is None or ends is None or etas is None:
         return NotImplemented
-    out = _run(kernel, contiguous(losses), contiguous(ends.astype(np.int64, copy=False)), contiguous(etas), d)
+    if p is not None and (law is None or law.itemsize < losses.itemsize):
+        return NotImplemented
+    ends = contiguous(ends.astype(np.int64, copy=False))
+    law = None if law is None else contiguous(law)
+    out = _run(kernel, contiguous(losses), ends, contiguous(etas), law, False, d)
     return out if out is NotImplemented else tuple(to_library(x, f) for x in out)
 
 
-def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, d: Any) -> Any:
+def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, p: Any, shared: bool, d: Any) -> Any:
     """(value, mu, weights, gap) of flat rows, or NotImplemented if the kernel finds something amiss."""
     n = len(offsets) - 1
     value, mu, gap = np.empty((3, n), dtype=f.dtype)
     weights = np.empty_like(f)
     out = value, mu, weights, gap
-    work = partial(kernel, f, offsets, eta, None, True, float(d.parameter or 0.0), float(d.slope1), out)
-    prepare(kernel, f.dtype, partial(work, 0, 0))  # no rows: it compiles and does nothing
+    work = partial(kernel, f, offsets, eta, p, shared, _parameter(d), float(d.slope1), out)
+    kind = f.dtype if p is None else (f.dtype, p.dtype)
+    prepare(kernel, kind, partial(work, 0, 0))  # no rows: it compiles and does nothing
     over_rows(work, n, f.size)
     if not np.isfinite(value).all():  # a loss that is not finite, or an overflow of the losses over eta
         return NotImplemented
@@ -73,10 +91,15 @@ def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, d: Any) ->
 
 
 def _kernel_for(d: Any, m: int | None = None) -> Callable[..., None] | None:
-    """The kernel for rows of m entries, or of different lengths."""
+    """The kernel for rows of m entries under the uniform law, or for all others."""
     orders = {1.5: "three_halves", 2.0: "quadratic"}
     name = orders.get(d.parameter, "power") if d.family == "cressie_read" else d.family
     return SHORT[name] if m is not None and m <= 16 and name in SHORT else KERNELS.get(name)
+
+
+def _parameter(d: Any) -> float:
+    """What the kernels call `parameter`."""
+    return float(d.slope0 if d.family in ("absolute", "hinge") else d.parameter or 0.0)
 
 
 def as_numpy_view(x: Array) -> Any:

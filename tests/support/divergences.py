@@ -86,8 +86,8 @@ class Row:
 TABLE = [
     Row(ENTROPIC, usual=True, core=True, compiled=True),
     Row(QUADRATIC, usual=True, core=True, compiled=True),
-    Row(ABSOLUTE, smooth=False, usual=True, core=True),
-    Row(HINGE, smooth=False, usual=True, core=True),
+    Row(ABSOLUTE, smooth=False, usual=True, core=True, compiled=True),
+    Row(HINGE, smooth=False, usual=True, core=True, compiled=True),
     Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
     Row(indicator(0.3), smooth=False, core=True, compiled=True),
     Row(indicator(1.0), smooth=False, usual=True, compiled=True),
