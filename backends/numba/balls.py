@@ -14,7 +14,14 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.elementary import log1p_above, log1p_negative, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.elementary import (
+    log1p_above,
+    log1p_negative,
+    log1p_negative_single,
+    log_normal,
+    log_sinhc,
+    sin_pi,
+)
 from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.random import Rng
@@ -190,27 +197,35 @@ def _laplace(u: Any) -> None:
 @compiled(SUMS)
 def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
     n, d = u.shape[1:]
+    one, two = u.dtype.type(1.0), u.dtype.type(2.0)
     together = max(1, min(n, _WIDE // d))
-    size, decay, inverse, sign = np.empty((4, together * d))
+    size, decay = np.empty((2, d))
+    # What meets the numbers is in their precision.
+    rate, inverse, sign = np.empty((3, together * d), u.dtype)
     for i in range(len(u)):
         for j in range(d):
             a = radius * abs(np.float64(s[i, j]))
             size[j] = a if a > _TINY else _TINY
             sign[j] = -radius if s[i, j] < 0.0 else radius
         for j in range(d):
-            decay[j] = expm1_nonpositive(-2.0 * size[j])
+            rate[j] = decay[j] = expm1_nonpositive(-2.0 * size[j])
             inverse[j] = -1.0 / size[j]
         whole = 0.0
         for j in range(d):
             whole += log_sinhc(radius * abs(np.float64(s[i, j])), decay[j])
         for j in range(d, together * d):
-            decay[j], inverse[j], sign[j] = decay[j - d], inverse[j - d], sign[j - d]
+            rate[j], inverse[j], sign[j] = rate[j - d], inverse[j - d], sign[j - d]
         numbers = u[i].reshape(n * d)
         for start in range(0, n * d, together * d):
             part = numbers[start : start + together * d]
-            for j in range(part.size):
-                below = log1p_negative(part[j] * decay[j]) * inverse[j]
-                part[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
+            if u.itemsize == 4:
+                for j in range(part.size):
+                    below = log1p_negative_single(part[j] * rate[j]) * inverse[j]
+                    part[j] = sign[j] * (one - (below if below < two else two))
+            else:
+                for j in range(part.size):
+                    far = log1p_negative(part[j] * rate[j]) * inverse[j]
+                    part[j] = sign[j] * (1.0 - (far if far < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
             for j in range(d):

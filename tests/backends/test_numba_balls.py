@@ -143,3 +143,13 @@ def test_elementary_functions(name: str) -> None:
     with mp.workdps(60):
         for x in map(float, draw(np.random.default_rng(0))):
             assert abs(function(x) / exact(mp.mpf(x)) - 1) < 8 * 2.0**-53, x
+
+
+def test_the_logarithm_in_single_precision() -> None:
+    """To eight units in its last place: near 0, in the middle, and where 1 + w is nearly 0."""
+    g = np.random.default_rng(0)
+    near_1 = -1 + 2.0**-24 * g.integers(1, 2**20, 300)
+    w = np.concatenate([-(10 ** g.uniform(-37, -1e-3, 300)), g.uniform(-0.6, -0.1, 300), near_1])
+    for x in w.astype(np.float32):
+        exact = np.log1p(np.float64(x))
+        assert abs(float(elementary.log1p_negative_single(x)) / exact - 1) < 8 * 2.0**-24, x
