@@ -62,6 +62,13 @@ class Rng:
             u += low
         return u
 
+    def fill(self, out: Array) -> None:
+        """Overwrite `out`, contiguous numbers of NumPy or torch, with the next draws that `uniform` makes.
+
+        Several calls give the draws of one, so that numbers can be used while they are in a cache.
+        """
+        self._stream(out).fill(out)
+
     def normal(self, shape: Shape, *, like: Array) -> Array:
         """Independent draws from the standard normal law."""
         return self._stream(like).normal(shape, like)
@@ -174,6 +181,9 @@ class _NumpyStream:
     def uniform(self, shape: Shape, like: Array) -> Array:
         return self._to_library(self._generator.random(shape, dtype=self._float(like)), like)
 
+    def fill(self, out: Array) -> None:
+        self._generator.random(out=out, dtype=out.dtype)
+
     def normal(self, shape: Shape, like: Array) -> Array:
         return self._to_library(self._generator.standard_normal(shape, dtype=self._float(like)), like)
 
@@ -247,6 +257,9 @@ class _TorchStream:
 
     def uniform(self, shape: Shape, like: Array) -> Array:
         return self._torch.rand(shape, dtype=like.dtype, **self._where(like))
+
+    def fill(self, out: Array) -> None:
+        out.uniform_(generator=self._generator)
 
     def normal(self, shape: Shape, like: Array) -> Array:
         return self._torch.randn(shape, dtype=like.dtype, **self._where(like))

@@ -13,6 +13,7 @@ from phiball.backends import (
     device,
     ignore_float_warnings,
     is_array_api_obj,
+    kernel,
     library,
 )
 from phiball.refimpl.numerics import to_double, total
@@ -88,6 +89,7 @@ def valid_losses(losses: Array) -> None:
         )
 
 
+@kernel
 def all_finite(x: Array) -> bool:
     """Whether every entry of `x` is finite."""
     xp = array_namespace(x)

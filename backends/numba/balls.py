@@ -5,19 +5,29 @@ They take NumPy arrays and torch tensors in main memory. The points come back in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from math import copysign, inf
+from math import copysign, inf, prod
 from typing import Any
 
 import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.elementary import log1p_above, log1p_negative, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.elementary import (
+    log1p_above,
+    log1p_negative,
+    log1p_negative_single,
+    log_normal,
+    log_sinhc,
+    sin_pi,
+)
 from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
+from phiball.backends.random import Rng
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
+_CACHED = 1 << 15  # numbers that are drawn, and made into points, at a time
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 
@@ -33,14 +43,48 @@ def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> A
     return b
 
 
-def aimed_inf(u: Array, z: Array, s: Array, radius: float) -> Any:
-    """Tilted points of balls of norm inf, and log(nu/q)."""
-    views = _views(u, z)
-    if views is None:
+def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Any:
+    """Uniform points of balls of norm inf, which are placed while their numbers are in a cache."""
+    made = _fresh(z, n)
+    if made is None:
         return NotImplemented
-    log_w = np.empty(u.shape[:-1], views[0].dtype)
-    _run(_aim_inf, *views, _rows(s, (-1, u.shape[-1])), radius, log_w.reshape(-1, u.shape[-2]))
-    return u, to_library(log_w, u)
+    points, numbers, centres = made
+    for some in _pieces(numbers):
+        rng.fill(points[some])
+        _run(_place_inf, numbers[some], centres[some], radius)
+    return points.reshape(*z.shape[:-1], n, z.shape[-1])
+
+
+def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> Any:
+    """Tilted points of balls of norm inf, and log(nu/q), in the same way."""
+    made = _fresh(z, n)
+    if made is None:
+        return NotImplemented
+    points, numbers, centres = made
+    tilts, log_w = _rows(s, centres.shape), np.empty(numbers.shape[:2], numbers.dtype)
+    for some in _pieces(numbers):
+        rng.fill(points[some])
+        _run(_aim_inf, numbers[some], centres[some], tilts[some], radius, log_w[some])
+    shape = (*z.shape[:-1], n)
+    return points.reshape(*shape, z.shape[-1]), to_library(log_w, z).reshape(shape)
+
+
+def _fresh(z: Array, n: int) -> tuple[Any, Any, Any] | None:
+    """Memory for points (rows, n, d), also as an array of NumPy, and the centres (rows, d); or None."""
+    centres = as_numpy_view(z)
+    if centres is None:
+        return None
+    d = z.shape[-1]
+    numbers = np.empty((prod(z.shape[:-1]), n, d), centres.dtype)
+    return to_library(numbers, z), numbers, contiguous(centres).reshape(numbers.shape[0], d)
+
+
+def _pieces(numbers: Any) -> Iterator[slice]:
+    """All rows, a few at a time; one of them at least, for without rows a kernel is made ready."""
+    rows = len(numbers)
+    step = max(1, _CACHED // max(1, numbers[:1].size))
+    for start in range(0, max(1, rows), step):
+        yield slice(start, min(start + step, rows))
 
 
 def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
@@ -125,12 +169,21 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
 
 @compiled(SUMS)
 def _place_inf(b: Any, z: Any, radius: float) -> None:
-    rows, n, d = b.shape
+    n, d = b.shape[1:]
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
-    for i in range(rows):
-        for k in range(n):
+    together = 1  # points that are placed as one, to fill a few vectors
+    for k in range(2, min(n, _WIDE // d) + 1):
+        together = k if n % k == 0 else together
+    width, parts = together * d, n // together
+    numbers = b.reshape(len(b) * parts, width)
+    centre = np.empty(width, b.dtype)
+    for i in range(len(b)):
+        for k in range(together):
             for j in range(d):
-                b[i, k, j] = z[i, j] + (side * b[i, k, j] - half)
+                centre[k * d + j] = z[i, j]
+        for k in range(i * parts, (i + 1) * parts):
+            for j in range(width):
+                numbers[k, j] = centre[j] + (side * numbers[k, j] - half)
 
 
 @compiled(SUMS)
@@ -144,27 +197,35 @@ def _laplace(u: Any) -> None:
 @compiled(SUMS)
 def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
     n, d = u.shape[1:]
+    one, two = u.dtype.type(1.0), u.dtype.type(2.0)
     together = max(1, min(n, _WIDE // d))
-    size, decay, inverse, sign = np.empty((4, together * d))
+    size, decay = np.empty((2, d))
+    # What meets the numbers is in their precision.
+    rate, inverse, sign = np.empty((3, together * d), u.dtype)
     for i in range(len(u)):
         for j in range(d):
             a = radius * abs(np.float64(s[i, j]))
             size[j] = a if a > _TINY else _TINY
             sign[j] = -radius if s[i, j] < 0.0 else radius
         for j in range(d):
-            decay[j] = expm1_nonpositive(-2.0 * size[j])
+            rate[j] = decay[j] = expm1_nonpositive(-2.0 * size[j])
             inverse[j] = -1.0 / size[j]
         whole = 0.0
         for j in range(d):
             whole += log_sinhc(radius * abs(np.float64(s[i, j])), decay[j])
         for j in range(d, together * d):
-            decay[j], inverse[j], sign[j] = decay[j - d], inverse[j - d], sign[j - d]
+            rate[j], inverse[j], sign[j] = rate[j - d], inverse[j - d], sign[j - d]
         numbers = u[i].reshape(n * d)
         for start in range(0, n * d, together * d):
             part = numbers[start : start + together * d]
-            for j in range(part.size):
-                below = log1p_negative(part[j] * decay[j]) * inverse[j]
-                part[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
+            if u.itemsize == 4:
+                for j in range(part.size):
+                    below = log1p_negative_single(part[j] * rate[j]) * inverse[j]
+                    part[j] = sign[j] * (one - (below if below < two else two))
+            else:
+                for j in range(part.size):
+                    far = log1p_negative(part[j] * rate[j]) * inverse[j]
+                    part[j] = sign[j] * (1.0 - (far if far < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
             for j in range(d):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from numba import float64
+from math import frexp
+from typing import Any
+
+import numpy as np
+from numba import float32, float64, types
 
 from phiball.backends.numba.compilation import compiled
-from phiball.backends.numba.primitives import _bits, _float
+from phiball.backends.numba.primitives import _bits, _float, instruction
 
 # log 2 in two parts; the first has 21 digits, so that an exponent times it is exact.
 _HIGH, _LOW = 0.6931467056274414, 4.7493250390316726e-07
@@ -96,6 +100,43 @@ def log1p_negative(w: float) -> float:
     """
     y = 1.0 + w
     return log_normal(y) + (w - (y - 1.0))
+
+
+def _parts_in_python(y: float) -> tuple[Any, Any]:
+    m, k = frexp(y)
+    k, m = (k - 1, 2 * m) if m < 0.5**0.5 else (k, m)
+    return np.float32(k), np.float32(m)
+
+
+@instruction(_parts_in_python)
+def _parts(context: Any, y: Any) -> Any:
+    """(k, m) with y = 2^k m and sqrt(1/2) <= m < sqrt(2), in single precision: 32 bits, as wide vectors want."""
+    signature = types.UniTuple(float32, 2)(float32)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, single = context.get_value_type(types.int32), context.get_value_type(float32)
+        root = word(0x3F3504F3)  # sqrt(1/2)
+        bits = builder.add(builder.bitcast(args[0], word), word(0x004AFB0D))  # moves it to a power of two
+        k = builder.sub(builder.lshr(bits, word(23)), word(127))
+        m = builder.add(builder.and_(bits, word(0x7FFFFF)), root)
+        made = [builder.sitofp(k, single), builder.bitcast(m, single)]
+        return context.make_tuple(builder, signature.return_type, made)
+
+    return signature, build
+
+
+@compiled({"contract"})
+def log1p_negative_single(w: Any) -> Any:
+    """`log1p_negative` in single precision throughout, which takes half as long."""
+    one = np.float32(1.0)
+    y = one + w
+    k, m = _parts(y)
+    s = (m - one) / (m + one)
+    q = s * s
+    p = np.float32(1 / 7) + q * np.float32(1 / 9)
+    p = np.float32(1 / 3) + q * (np.float32(1 / 5) + q * p)
+    log = (s + s) + (np.float32(2.0) * (s * q * p) + k * np.float32(-2.12194440e-4))
+    return k * np.float32(0.693359375) + log + (w - (y - one))
 
 
 @compiled({"contract"})

@@ -31,7 +31,7 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
     xp = array_namespace(z)
     shape = (*z.shape[:-1], n, z.shape[-1])
     if norm == inf:
-        return aimed_inf(rng.uniform(shape, like=z), z, s, radius)
+        return tilted_inf(z, s, n, radius, rng)
     if norm == 2:
         t, whole = tilt_sizes(s, radius, *debye_series(shape[-1] / 2))
         below = _wood(xp.broadcast_to(t[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
@@ -84,12 +84,13 @@ def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -
 
 
 @kernel
-def aimed_inf(u: Array, z: Array, s: Array, radius: float) -> tuple[Array, Array]:
-    """The points and log(nu/q) of norm inf, from uniform numbers u (..., n, d), which may be overwritten.
+def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
+    """The points and log(nu/q) of norm inf.
 
-    Each coordinate has its law by the inverse distribution function.
+    Each coordinate has its law by the inverse distribution function, from one uniform number.
     """
     xp = array_namespace(z)
+    u = rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z)
     a = xp.expand_dims(radius * s, axis=-2)
     b = 1 - _below(xp.abs(a), u, xp=xp)
     b *= xp.where(a < 0, xp.full_like(a, -radius), xp.full_like(a, radius))

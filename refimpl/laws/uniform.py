@@ -16,7 +16,7 @@ def uniform(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
     """`n` independent points of the ball around each z (..., d); (..., n, d)."""
     shape = (*z.shape[:-1], n, z.shape[-1])
     if norm == inf:
-        return placed(rng.uniform(shape, like=z), None, z, norm, radius)
+        return uniform_inf(z, n, radius, rng)
     if norm == 1:
         g = rng.uniform(shape, like=z)
     elif norm == 2:
@@ -27,6 +27,12 @@ def uniform(z: Array, n: int, norm: float, radius: float, rng: Rng) -> Array:
         g **= 1 / norm
         g *= rng.uniform(shape, like=z, low=-1.0)
     return placed(g, rng.uniform(shape[:-1], like=z), z, norm, radius)
+
+
+@kernel
+def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Array:
+    """The points of `uniform` for norm inf, each coordinate from one uniform number."""
+    return placed(rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z), None, z, inf, radius)
 
 
 @kernel

@@ -86,7 +86,8 @@ class RegularizedLoss:
 
     The inner problems are solved on losses without a gradient, and their weights are taken as fixed. This is
     exact for first derivatives. Second derivatives are those of the losses under fixed weights: the Hessian
-    without the term of the weights that move with the losses. For the whole, call `worst_case` on the losses.
+    without the term of the weights that move with the losses. For the whole, call `worst_case` on the losses:
+    refimpl/TRAINING.md shows how.
 
     Losses in half precision are solved in float32, and gradients come in the dtype of the parameters. The
     value stays in float32: scaled by 65536, as gradient scalers begin, its gradient would overflow float16.

@@ -13,11 +13,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from phiball.backends import array_namespace, to_numpy, use
+from phiball.backends import array_namespace, rng, to_numpy, use
 from phiball.backends.numba import elementary
 from phiball.refimpl.laws import moments, tilting, uniform
+from phiball.refimpl.validation import all_finite
 
-SHAPES = [(1, 1, 1), (3, 5, 10), (2, 70, 3), (4, 1, 100), (2, 2, 3, 7), (0, 4, 3)]
+SHAPES = [(1, 1, 1), (3, 5, 10), (2, 70, 3), (4, 1, 100), (2, 2, 3, 7), (0, 4, 3), (700, 8, 6)]
 
 
 def numbers(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any]:
@@ -63,7 +64,8 @@ WORK: dict[str, Callable[[dict[str, Any]], Any]] = {
     "norm 1": placed(1.0),
     "norm 2": placed(2.0),
     "norm inf": placed(inf),
-    "tilted inf": lambda x: tilting.aimed_inf(x["uniform"], x["z"], x["s"], 0.7),
+    "drawn inf": lambda x: (uniform.uniform_inf(x["z"], x["u"].shape[-1], 0.7, rng(5)),),
+    "tilted inf": lambda x: tilting.tilted_inf(x["z"], x["s"], x["u"].shape[-1], 0.7, rng(5)),
     "tilted 2": aimed_2,
     "along the tilt": first_kept,
 }
@@ -92,6 +94,16 @@ def test_the_twins_agree(name: str) -> None:
             assert a.dtype == b.dtype
             assert a.shape == b.shape
             assert np.allclose(a, b, rtol=0, atol=slack)
+
+
+def test_finite_numbers_are_told_from_others() -> None:
+    """Wherever the one that is not stands, and where the sum of the finite ones overflows."""
+    for make, n, bad in product(makers(), (1, 7, 1003), (np.nan, np.inf, -np.inf)):
+        largest = np.full(n, np.finfo(to_numpy(make(np.ones(1))).dtype).max)
+        with use("numba"):
+            assert all_finite(make(largest))
+            for place in (0, n // 2, n - 1):
+                assert not all_finite(make(np.where(np.arange(n) == place, bad, largest)))
 
 
 @pytest.mark.parametrize("d", [1, 2, 10, 39, 40, 41, 784])
@@ -131,3 +143,13 @@ def test_elementary_functions(name: str) -> None:
     with mp.workdps(60):
         for x in map(float, draw(np.random.default_rng(0))):
             assert abs(function(x) / exact(mp.mpf(x)) - 1) < 8 * 2.0**-53, x
+
+
+def test_the_logarithm_in_single_precision() -> None:
+    """To eight units in its last place: near 0, in the middle, and where 1 + w is nearly 0."""
+    g = np.random.default_rng(0)
+    near_1 = -1 + 2.0**-24 * g.integers(1, 2**20, 300)
+    w = np.concatenate([-(10 ** g.uniform(-37, -1e-3, 300)), g.uniform(-0.6, -0.1, 300), near_1])
+    for x in w.astype(np.float32):
+        exact = np.log1p(np.float64(x))
+        assert abs(float(elementary.log1p_negative_single(x)) / exact - 1) < 8 * 2.0**-24, x

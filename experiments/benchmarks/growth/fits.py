@@ -128,6 +128,11 @@ def _draw_panel(panel: Any, curves: list[Measured], axis: Axis, quantity: str) -
     if high < 10 * low:  # at least a decade, so that noise does not look like growth
         middle = sqrt(low * high)
         panel.set_ylim(middle / sqrt(10), middle * sqrt(10))
+    low, high = panel.get_ylim()
+    if high < 100 * low:  # powers of ten alone would leave one label, or none
+        ticker = require("matplotlib.ticker", user="the plot of bench scaling", extra="bench")
+        panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.yaxis.set_major_formatter("{x:g}")
     if len(axis.time) < 9 and axis.time[0] == 1:  # few, such as threads
         panel.set_xticks(axis.time, [str(size) for size in axis.time])
     panel.minorticks_off()

@@ -137,6 +137,44 @@ def test_the_support_and_the_scale_of_entmax(alpha: float) -> None:
     assert large.grad.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2, 2.5])
+def test_gradients_of_entmax_on_every_axis(alpha: float) -> None:
+    """Of random scores, small and large; their sum along the axis does not move."""
+    z = torch.randn((2, 3, 4), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for axis, scale in ((0, 1.0), (1, 0.01), (2, 1.0), (2, 5.0)):
+
+        def along(z: Any, axis: int = axis) -> Any:
+            return entmax(z.movedim(axis, -1), alpha).movedim(-1, axis)
+
+        scores = (scale * z).requires_grad_()
+        assert torch.autograd.gradcheck(along, scores)
+        torch.testing.assert_close(along(scores).sum(axis), torch.ones_like(scores.sum(axis)))
+        (moved,) = torch.autograd.grad(along(scores).sum(), scores)
+        assert float(moved.abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2])
+def test_the_fenchel_young_losses_of_entmax(alpha: float) -> None:
+    """The value less the score of the class: not negative, zero with a margin, gradient weights less class."""
+    z = torch.randn((5, 4), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    m, y = z.shape[-1], torch.arange(5) % 4
+    of_a_class = (1 - m ** (1 - alpha)) / (alpha * (alpha - 1))  # the entropy term at a vertex
+
+    def loss(z: Any) -> Any:
+        d = QUADRATIC if alpha == 2 else cressie_read(alpha)
+        value = worst_case(z, m ** (1 - alpha), d).value
+        return value + of_a_class - z.gather(-1, y[:, None])[:, 0]
+
+    z.requires_grad_()
+    assert torch.autograd.gradcheck(loss, z)
+    assert torch.autograd.gradgradcheck(loss, z)
+    classes = torch.nn.functional.one_hot(y, m)
+    assert bool(torch.all(loss(z) > 0))
+    torch.testing.assert_close(torch.autograd.grad(loss(z).sum(), z)[0], entmax(z, alpha) - classes)
+    margin = 1 / (alpha - 1)
+    torch.testing.assert_close(loss(z * 0 + margin * classes), torch.zeros(5, dtype=torch.float64))
+
+
 # --- Second derivatives through a model --------------------------------------------------------------------
 
 
@@ -185,6 +223,21 @@ def test_torch_func() -> None:
         close(transform(value), transform(log_sum_exp), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.37)], ids=name_of)
+def test_torch_func_on_all_that_is_returned(d: Divergence) -> None:
+    """Value, mu and weights, row by row in plain backward mode and all at once in both modes of torch.func."""
+
+    def together(f: Any, eta: Any, p: Any) -> Any:
+        return torch.cat([x.reshape(-1) for x in fields(d)(f, eta, p)])
+
+    rows = tensor(F), tensor(ETA), tensor(P)
+    alone = [torch.autograd.functional.jacobian(together, row) for row in zip(*rows, strict=True)]
+    expected = tuple(torch.stack(jacobians) for jacobians in zip(*alone, strict=True))
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        found = torch.func.vmap(transform(together, argnums=(0, 1, 2)))(*rows)
+        torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize("d", [QUADRATIC, indicator(0.37)], ids=name_of)
 def test_compiled_into_one_graph_without_warnings(d: Divergence) -> None:
     def loss(f: Any, eta: Any, p: Any) -> Any:
@@ -205,7 +258,7 @@ def test_compiled_into_one_graph_without_warnings(d: Divergence) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile: no C++ compiler")
 def test_compiled_by_the_default_compiler_inside_a_model() -> None:
-    """One graph with the model, from the losses to their gradient, in both forms of the worst case."""
+    """One graph with the model, to all that is returned and its gradient, in both forms of the worst case."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's compiler deprecates parts of itself on import
         inductor = import_module("torch._inductor.config")
@@ -213,19 +266,23 @@ def test_compiled_by_the_default_compiler_inside_a_model() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     x, eta = torch.randn(6, 3, dtype=torch.float64), tensor(0.3, True)
-    inputs = [*model.parameters(), eta]
+    law = torch.full((6,), 1 / 6, dtype=torch.float64, requires_grad=True)
+    inputs = [*model.parameters(), eta, law]
 
-    def loss(x: Any, eta: Any) -> Any:
+    def loss(x: Any, eta: Any, p: Any) -> Any:
         f = (model(x)[:, 0] - 1) ** 2
-        return worst_case(f, eta, QUADRATIC).value + constrained_worst_case(f, 0.1, ENTROPIC).value
+        price, radius = worst_case(f, eta, QUADRATIC, p=p), constrained_worst_case(f, 0.1, ENTROPIC)
+        found = price.value, price.mu, price.weights @ x, radius.value, radius.eta, radius.weights @ x
+        return torch.cat([part.reshape(-1) for part in found])
 
     with warnings.catch_warnings(), inductor.patch(compile_threads=1):
         warnings.simplefilter("error")
-        result = torch.compile(loss, fullgraph=True)(x, eta)
-        gradients = torch.autograd.grad(result, inputs)
-    expected = loss(x, eta)
+        result = torch.compile(loss, fullgraph=True)(x, eta, law)
+        factors = torch.linspace(-1, 2, len(result), dtype=torch.float64)
+        gradients = torch.autograd.grad(result, inputs, factors)
+    expected = loss(x, eta, law)
     torch.testing.assert_close(result, expected)
-    torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs))
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, factors))
 
 
 # --- What costs nothing, and what is refused ---------------------------------------------------------------

@@ -18,6 +18,7 @@ from phiball.refimpl import (
     Ball,
     RegularizedLoss,
     indicator,
+    worst_case,
 )
 from tests.support.divergences import name_of
 from tests.support.laws import ESTIMATORS, EVENTS
@@ -334,14 +335,24 @@ def test_training_lowers_the_loss_and_repeats_itself() -> None:
     assert trained(1)[1] != values
 
 
-def test_second_derivatives_are_those_under_fixed_weights() -> None:
+@pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(4)], ids=str)
+def test_second_derivatives_are_those_under_fixed_weights(estimator: Any) -> None:
+    """Of the weighted losses; the whole has a term more, but for one point a data point."""
     theta, (x, _) = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), data((5,))
+    what = objective(estimator)
 
     def loss(a: Any, i: Any) -> Any:
         return theta**2 * torch.sum(a.double() ** 2, -1)
 
-    (slope,) = torch.autograd.grad(objective()(loss, x, rng=rng(3)), theta, create_graph=True)
-    (second,) = torch.autograd.grad(slope, theta)
-    signed = objective().points(loss, x, rng=rng(3))
-    expected = torch.sum(signed.weights * 2 * torch.sum(signed.points.double() ** 2, -1))
-    assert close([second], [expected])
+    def second(value: Any) -> Any:
+        (slope,) = torch.autograd.grad(value, theta, create_graph=True)
+        return torch.autograd.grad(slope, theta)[0]
+
+    found = second(what(loss, x, rng=rng(3)))
+    signed = what.points(loss, x, rng=rng(3))
+    squares = torch.sum(signed.points.double() ** 2, -1)
+    assert close([found], [torch.sum(signed.weights * 2 * squares)])
+    if isinstance(estimator, SG):
+        rows = loss(signed.points, signed.index).reshape(len(x), -1)
+        whole = second(worst_case(rows, ETA, ENTROPIC).value.mean())
+        assert close([found], [whole]) == (estimator.level == 0)
