@@ -25,7 +25,6 @@ from phiball.refimpl import (
     dual_value,
     indicator,
     worst_case,
-    worst_case_jvp,
     worst_case_ragged,
 )
 from phiball.verification.framework.claim import claim
@@ -92,61 +91,7 @@ def _(f: Array, radius: float, phi: Divergence, *, p: Array) -> Any:
     return constrained_worst_case(f, radius / 2, phi, p=p)
 
 
-STEP = 2.0**-20
-
-# --- Derivatives, rows of different lengths -------------------------------------------------------
-
-
-@claim(
-    "worst_case_jvp",
-    id="U12",
-    verdict=Verdict.HOLDS,
-    formula=r"\dot R = \gamma \cdot \dot f, \quad "
-    r"\dot\gamma_i = \frac{d}{dt}\,\gamma_i(f + t \dot f, \eta + t \dot\eta)",
-    assumptions="entropic and quadratic phi, all losses active; against differences of exact solutions",
-    examples=25,
-    f=LOSSES,
-    direction=st.lists(st.integers(-3, 3), min_size=5, max_size=5).filter(any),
-    eta=powers_of_ten(0.9, 1.5),
-    phi=st.sampled_from([ENTROPIC, QUADRATIC]),
-)
-def derivative_along_a_direction(
-    f: list[float], direction: list[int], eta: float, phi: Divergence, jvp: Solve = worst_case_jvp
-) -> Iterator[Evidence]:
-    """The derivatives of value, mu and weights are what small changes of losses, eta and law make of them."""
-    m, eta = len(f), round(eta / STEP) * STEP  # so that moved numbers are exact
-    moves = [float(v) for v in direction[:m]]
-    law = [(k + 1) / (m * (m + 1) / 2) for k in range(m)]
-    turn = [v / 30 for v in moves]
-    for df, deta, dp in ((moves, 0.0, None), ([0.0] * m, 1.0, None), ([0.0] * m, 0.0, turn)):
-        got = jvp(
-            array(f), eta, phi, array(df), deta=deta, dp=None if dp is None else array(dp), p=array(law)
-        )
-
-        def moved(h: float, df: Any = df, deta: float = deta, dp: Any = dp) -> Any:
-            p = [q + h * d for q, d in zip(law, dp or [0.0] * m, strict=True)]
-            losses = [v + h * d for v, d in zip(f, df, strict=True)]
-            return solve_exactly(losses, eta + h * deta, phi.family or "", p=p)
-
-        up, down = moved(STEP), moved(-STEP)
-        slope = definitions.difference(up.value, down.value) / (2 * STEP)
-        note = f"along {'f' if any(df) else 'eta' if deta else 'p'}"
-        # The third derivative over 6 times STEP^2, and what rounding of the law leaves of the difference.
-        yield Evidence(abs(float(got.value) - slope), 1e-8, f"{note}: the value")
-        for k, (a, b) in enumerate(zip(up.weights, down.weights, strict=True)):
-            exact = definitions.difference(a, b) / (2 * STEP)
-            yield Evidence(abs(numbers(got.weights)[k] - exact), 1e-8, f"{note}: a weight")
-
-
-@derivative_along_a_direction.mutant("does not move the weights")
-def _(*args: Any, **rest: Any) -> Any:
-    got = worst_case_jvp(*args, **rest)
-    return replace(got, weights=0 * got.weights)
-
-
-@derivative_along_a_direction.mutant("the other direction of eta")
-def _(f: Array, eta: float, phi: Divergence, df: Array, *, deta: float, dp: Any, p: Array) -> Any:
-    return worst_case_jvp(f, eta, phi, df, deta=-deta, dp=dp, p=p)
+# --- Rows of different lengths -----------------------------------------------------------------------
 
 
 @claim(
