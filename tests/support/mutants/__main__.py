@@ -158,8 +158,8 @@ def sampled(arguments: argparse.Namespace, known: dict[str, Any]) -> tuple[list[
 
 
 def _draw(items: list[Fault], n: int, seed: str) -> list[Fault]:
-    picked = random.Random(seed).sample(range(len(items)), min(n, len(items)))
-    return [items[index] for index in sorted(picked)]
+    """A sample in random order, so that what is judged first is a sample too."""
+    return random.Random(seed).sample(items, min(n, len(items)))
 
 
 def judge_all(
@@ -227,7 +227,12 @@ def main() -> int:
         copy.update(ROOT)
     preload()
     checks = Checks(arguments.judge, arguments.out, copies)
-    outcomes = list(judge_all(chosen, checks, copies, arguments))
+    outcomes: list[tuple[Fault, str, str]] = []
+    try:
+        for outcome in judge_all(chosen, checks, copies, arguments):
+            outcomes.append(outcome)
+    except KeyboardInterrupt:
+        print(f"stopped: {len(outcomes)} of {len(chosen)} are judged")
     survivors = sorted((f for f in outcomes if f[1] == "survived"), key=lambda f: (f[0].module, f[0].start))
     texts = [diff(f, by, reasons.get((f.module, *f.change), "")) for f, _, by in survivors]
     report = arguments.out / f"survivors-{arguments.judge}.txt"
