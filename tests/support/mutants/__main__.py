@@ -229,8 +229,7 @@ def main() -> int:
     checks = Checks(arguments.judge, arguments.out, copies)
     outcomes: list[tuple[Fault, str, str]] = []
     try:
-        for outcome in judge_all(chosen, checks, copies, arguments):
-            outcomes.append(outcome)
+        outcomes.extend(judge_all(chosen, checks, copies, arguments))
     except KeyboardInterrupt:
         print(f"stopped: {len(outcomes)} of {len(chosen)} are judged")
     survivors = sorted((f for f in outcomes if f[1] == "survived"), key=lambda f: (f[0].module, f[0].start))

@@ -217,6 +217,20 @@ def derivatives_in_every_mode(
             if find_spec("torch") is not None:
                 for phi in (named, _unnamed(named)):
                     yield from _by_torch(case, budget, RADIUS, phi, moves, within=True)
+    if find_spec("torch") is not None:
+        yield from _without_a_budget(budget)
+
+
+def _without_a_budget(budget: Solve) -> Iterator[Evidence]:
+    """At radius 0 the value is the mean, whose gradient is the law, and the losses less their mean."""
+    import torch
+
+    f, p = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (WEIGHED.f, WEIGHED.law))
+    for phi in (ENTROPIC, QUADRATIC, cressie_read(0.5), cressie_read(3.0)):
+        got = torch.autograd.grad(budget(f, 0.0, phi, p=p).value, (f, p))
+        own = (p.detach(), f.detach() - p.detach() @ f.detach())
+        for name, a, b in zip(("losses", "law"), got, own, strict=True):
+            yield Evidence(float((a - b).abs().max()), CLOSE, f"{phi.name}, radius 0: in the {name}")
 
 
 RADIUS = 0.55  # moves all of the lowest loss, or a part of it
@@ -275,6 +289,7 @@ def _by_torch(
             yield Evidence(float(abs(got - want)), 10 * CLOSE * size, f"{note}: {which}, backward")
     if phi.family is None:  # the other modes use the same formulas
         return
+    yield from _rows(case, solve, setting, phi, factors, torch.autograd.grad(mixed, x))
     fixed = [v.detach() for v in x]
     for (to, _), exact_of in zip(moves, true, strict=True):
         dx = tuple(numbers_of(to.f, to.setting, to.p))
@@ -286,6 +301,23 @@ def _by_torch(
     yield Evidence(float((bend - true[0][-1]).abs().max()), 10 * CLOSE * size, f"{note}: twice")
     batch = torch.func.vmap(value)(torch.stack([fixed[0], fixed[0] + 1]))
     yield Evidence(float((batch - y[-1].detach()).abs().max()), 1e-9, f"{note}: in a batch")
+
+
+def _rows(
+    case: Case, solve: Solve, setting: float, phi: Divergence, factors: list[Any], alone: Any
+) -> Iterator[Evidence]:
+    """The gradients of a row beside another are those of the row alone."""
+    import torch
+
+    f = torch.tensor([[2.0, 0.0, 1.0, -1.0], case.f], dtype=torch.float64, requires_grad=True)
+    s = torch.tensor([0.4, setting], dtype=torch.float64, requires_grad=True)
+    y = solve(f, s, phi, p=torch.tensor(case.law, dtype=torch.float64))
+    outputs = (y.value, y.mu, y.weights) if len(factors) == 3 else (y.value, y.eta, y.mu, y.weights)
+    mixed = sum((a * v).sum() for a, v in zip(factors, outputs, strict=True))
+    rows = torch.autograd.grad(mixed, (f, s))
+    for got, own in zip(rows, alone, strict=False):
+        off = float((got[1] - own).abs().max() / (1 + own.abs().max()))
+        yield Evidence(off, CLOSE, f"{phi.name}: a row beside another")
 
 
 @derivatives_in_every_mode.mutant("twice the price", replaces="price")

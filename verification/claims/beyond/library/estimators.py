@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, softmax, xlogy
 
 from phiball.backends import rng
-from phiball.refimpl import Ball
+from phiball.refimpl import QUADRATIC, Ball, LinearProblem, Reweighting, fit_linear_model, quantile_loss
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.oracles import levels
@@ -59,6 +60,7 @@ def estimators_minimise_what_they_say(
     yield Evidence(float(np.abs(found.coef_ - ridge).max()), 1e-7, "radius 0: the coefficients of ridge")
     yield from _regressors(made)
     yield from _classifiers(made)
+    yield from _parameters(made)
     yield from _scores(made)
 
 
@@ -138,6 +140,52 @@ def _classifiers(made: Any) -> Iterator[Evidence]:
     chosen = np.array([5, 7, 9])[scores.argmax(axis=1)]
     yield Evidence(float((machine.predict(X) != chosen).sum()), 0.0, "support vectors: classes")
     yield from _search(made)
+
+
+def _parameters(made: Any) -> Iterator[Evidence]:
+    """Every parameter reaches the fit: that of the library itself, with the same ones, is found again."""
+    outer = Reweighting(QUADRATIC, eta=2.0)
+    own = {"radius": 0.2, "eta": 0.4, "divergence": "quadratic", "norm": inf, "feature_scale": (1.0, 0.5)}
+    own |= {"reweighting": outer, "fit_intercept": False, "points": 32, "tol": 1e-3, "max_iter": 3}
+    labels = np.where(WORDS == "yes", 1.0, -1.0)
+    for model, loss, y, own_y, ridge in (
+        (made.RobustLinearRegression(alpha=2.0, **own), "squared", NUMBERS, NUMBERS, 2 / 8),
+        (made.RobustPoissonRegressor(alpha=2.0, **own), "poisson", COUNTS, COUNTS, 2.0),
+        (
+            made.RobustQuantileRegressor(alpha=2.0, quantile=0.8, **own),
+            quantile_loss(0.8),
+            NUMBERS,
+            NUMBERS,
+            2.0,
+        ),
+        (made.RobustLogisticRegression(C=0.5, **own), "logistic", labels, WORDS, 2 / 8),
+        (made.RobustSVC(C=0.5, **own), "hinge", labels, WORDS, 2 / 8),
+    ):
+        problem = LinearProblem(
+            loss,
+            Ball(inf, 0.2),
+            0.4,
+            QUADRATIC,
+            ridge=ridge,
+            scale=(1.0, 0.5),
+            intercept=False,
+            reweighting=outer,
+        )
+        how = {"tolerance": 1e-3, "points": 32, "max_iterations": 3}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.fit(X, own_y)
+            plain = fit_linear_model(problem, X, y, **how)
+        name = type(model).__name__
+        yield Evidence(
+            float(np.abs(np.ravel(model.coef_) - plain.coef).max()), 1e-14, f"{name}: the coefficients"
+        )
+        left = (
+            abs(model.objective_ - plain.value)
+            + abs(model.gap_ - plain.gap)
+            + abs(model.error_ - plain.error)
+        )
+        yield Evidence(left + abs(model.n_iter_ - plain.iterations), 1e-14, f"{name}: what it leaves")
 
 
 def _search(made: Any) -> Iterator[Evidence]:

@@ -115,6 +115,7 @@ RIDGE, RHO = 0.05, 0.4
 FITS: tuple[tuple[str, float, Any, bool, Reweighting | None], ...] = (
     ("logistic", 0.2, None, True, None),
     ("logistic", 0.0, None, True, None),
+    ("squared", 0.01, None, True, None),  # steep: takes many nodes
     ("squared", 0.5, (1.0, 0.3), True, None),
     ("squared", inf, None, False, None),
     ("poisson", 1.0, (0.0, 2.0), True, None),
@@ -189,6 +190,8 @@ def fits_reach_the_minimum(
         yield Evidence(abs(value(params)[0] - found.value), max(near, 1e-8), f"{note}: its value")
         yield Evidence(float(np.abs(params - best.x).max()), 1e-3 if near > 1e-9 else 1e-4, f"{note}: where")
         yield Evidence(max(-found.gap, found.gap - 1e-6), 1e-9, f"{note}: the gap")
+        if eta > 0 and (outer is None or outer.radius is None):
+            yield Evidence(found.iterations - 30, 0.0, f"{note}: Newton's method takes few steps")
     yield from _with_kinks(fit)
     yield from _on_sobol_points(fit, risk)
 
@@ -256,6 +259,10 @@ def _on_sobol_points(fit: Callable[..., Any], risk: Callable[..., Any]) -> Itera
     losses = np.logaddexp(0, -Y["logistic"][:, None] * ((X[:, None, :] + RHO * nodes) @ theta + 0.3))
     risks = [float(solve_exactly(row, 0.2, "quadratic", p=law).value) for row in losses]
     yield Evidence(abs(got.value - float(np.mean(risks))), 2e-4, "norm inf, quadratic phi")
+    problem = LinearProblem("logistic", Ball(inf, RHO), 0.2, ENTROPIC, ridge=RIDGE)
+    found = fit(problem, array(X), array(Y["logistic"]), points=64, tolerance=1e-9)
+    yield Evidence(found.iterations - 30, 0.0, "norm inf: Newton's method takes few steps")
+    yield Evidence(max(-found.gap, found.gap - 1e-9), 1e-9, "norm inf: the gap")
 
 
 @fits_reach_the_minimum.mutant("stops after two steps", replaces="fit")
