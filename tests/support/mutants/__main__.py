@@ -21,8 +21,8 @@ from tests.support.paths import ROOT
 
 KNOWN = Path(__file__).parent / "survivors.toml"
 BARS = {"tests": 90.0, "verify": 80.0}
-PARTS = 12  # the claims are traced in so many processes
-NOT_MATHEMATICS = ("refimpl/validation.py", "refimpl/printing.py", "backends/")
+# What `phiball verify` is not asked about: messages, and how processes, files and libraries are managed.
+NOT_MATHEMATICS = ("validation", "printing", "dispatch", "files", "interrupts", "processes", "selection")
 
 
 def modules() -> list[str]:
@@ -66,8 +66,9 @@ class Checks:
             names += [m for m in modules() if ">>> " in (ROOT / m).read_text()]
             self.common = [ROOT / "tests/conftest.py"]
         else:
-            names = [f"{k}/{PARTS}" for k in range(PARTS)]
-            self.common = [*(ROOT / "verification").rglob("*.py")]
+            claims = (ROOT / "verification" / "claims").rglob("*.py")
+            names = [str(p.relative_to(ROOT)) for p in claims if p.name != "__init__.py"]
+            self.common = [*(ROOT / "verification" / "framework").glob("*.py")]
         take = judges.trace_tests if judge == "tests" else judges.trace_claims
         stale = [name for name in sorted(names) if self._load(name) is None]
         jobs = (Job(name, lambda copy, name=name: take(copy, name), 1800.0) for name in stale)
@@ -140,7 +141,7 @@ def sampled(arguments: argparse.Namespace, known: dict[str, Any]) -> tuple[list[
     left_out: Counter[str] = Counter()
     chosen = []
     for module in arguments.module or modules():
-        if arguments.judge == "verify" and module.startswith(NOT_MATHEMATICS):
+        if arguments.judge == "verify" and Path(module).stem in NOT_MATHEMATICS:
             continue
         found = faults(module, (ROOT / module).read_bytes())
         if arguments.judge == "verify":
@@ -157,8 +158,8 @@ def sampled(arguments: argparse.Namespace, known: dict[str, Any]) -> tuple[list[
 
 
 def _draw(items: list[Fault], n: int, seed: str) -> list[Fault]:
-    picked = random.Random(seed).sample(range(len(items)), min(n, len(items)))
-    return [items[index] for index in sorted(picked)]
+    """A sample in random order, so that what is judged first is a sample too."""
+    return random.Random(seed).sample(items, min(n, len(items)))
 
 
 def judge_all(
@@ -226,7 +227,11 @@ def main() -> int:
         copy.update(ROOT)
     preload()
     checks = Checks(arguments.judge, arguments.out, copies)
-    outcomes = list(judge_all(chosen, checks, copies, arguments))
+    outcomes: list[tuple[Fault, str, str]] = []
+    try:
+        outcomes.extend(judge_all(chosen, checks, copies, arguments))
+    except KeyboardInterrupt:
+        print(f"stopped: {len(outcomes)} of {len(chosen)} are judged")
     survivors = sorted((f for f in outcomes if f[1] == "survived"), key=lambda f: (f[0].module, f[0].start))
     texts = [diff(f, by, reasons.get((f.module, *f.change), "")) for f, _, by in survivors]
     report = arguments.out / f"survivors-{arguments.judge}.txt"

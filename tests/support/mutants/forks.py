@@ -82,22 +82,27 @@ def run_jobs(jobs: Iterable[Job], copies: list[Copy]) -> Iterator[tuple[Job, Any
     running: dict[int, tuple[Job, Copy]] = {}
     asleep: dict[int, float] = {}
     free = list(copies)
-    while True:
-        while free and (job := next(waiting, None)) is not None:
-            copy = free.pop()
-            job.before(copy)
-            (copy.folder / "answer.json").unlink(missing_ok=True)
-            sys.stdout.flush()
-            running[_fork(job, copy)] = job, copy
-        if not running:
-            return
-        for pid in _ended(running, asleep):
-            job, copy = running.pop(pid)
-            asleep.pop(pid, None)
-            job.after(copy)
-            answer = copy.folder / "answer.json"
-            yield job, json.loads(answer.read_text()) if answer.is_file() else None
-            free.append(copy)
+    try:
+        while True:
+            while free and (job := next(waiting, None)) is not None:
+                copy = free.pop()
+                job.before(copy)
+                (copy.folder / "answer.json").unlink(missing_ok=True)
+                sys.stdout.flush()
+                running[_fork(job, copy)] = job, copy
+            if not running:
+                return
+            for pid in _ended(running, asleep):
+                job, copy = running.pop(pid)
+                asleep.pop(pid, None)
+                job.after(copy)
+                answer = copy.folder / "answer.json"
+                yield job, json.loads(answer.read_text()) if answer.is_file() else None
+                free.append(copy)
+    finally:  # when it is interrupted
+        for pid in running:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
 
 
 def _ended(running: dict[int, tuple[Job, Copy]], asleep: dict[int, float]) -> list[int]:

@@ -189,6 +189,10 @@ def sources_are_independent(make: Callable[[int], Rng] = rng, seed: int = 0) -> 
         for j in range(i):
             lean = float(((u[i] - 0.5) * (u[j] - 0.5)).mean())
             yield Evidence(abs(lean), NORMAL_QUANTILE / 12 / sqrt(n), f"streams {i} and {j} are independent")
+    again = make(seed).spawn(3)
+    for k in (2, 0, 1):  # in any order: a child does not depend on what others draw
+        off = np.abs(to_numpy(again[k].uniform((n,), like=like)) - u[k + 1]).max()
+        yield Evidence(float(off), 0.0, f"child {k} is its own")
     source = make(seed)
     for name, terms, mean, spread in (
         ("uniform", source.uniform((n,), like=like, low=-1.0, high=3.0), 1.0, 4 / sqrt(12)),

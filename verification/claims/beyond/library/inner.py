@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import product
 from math import inf, log, sqrt
 from typing import Any, TypeAlias
 
@@ -11,7 +13,7 @@ import mpmath as mp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active
+from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -25,7 +27,6 @@ from phiball.refimpl import (
     dual_value,
     indicator,
     worst_case,
-    worst_case_jvp,
     worst_case_ragged,
 )
 from phiball.verification.framework.claim import claim
@@ -92,61 +93,7 @@ def _(f: Array, radius: float, phi: Divergence, *, p: Array) -> Any:
     return constrained_worst_case(f, radius / 2, phi, p=p)
 
 
-STEP = 2.0**-20
-
-# --- Derivatives, rows of different lengths -------------------------------------------------------
-
-
-@claim(
-    "worst_case_jvp",
-    id="U12",
-    verdict=Verdict.HOLDS,
-    formula=r"\dot R = \gamma \cdot \dot f, \quad "
-    r"\dot\gamma_i = \frac{d}{dt}\,\gamma_i(f + t \dot f, \eta + t \dot\eta)",
-    assumptions="entropic and quadratic phi, all losses active; against differences of exact solutions",
-    examples=25,
-    f=LOSSES,
-    direction=st.lists(st.integers(-3, 3), min_size=5, max_size=5).filter(any),
-    eta=powers_of_ten(0.9, 1.5),
-    phi=st.sampled_from([ENTROPIC, QUADRATIC]),
-)
-def derivative_along_a_direction(
-    f: list[float], direction: list[int], eta: float, phi: Divergence, jvp: Solve = worst_case_jvp
-) -> Iterator[Evidence]:
-    """The derivatives of value, mu and weights are what small changes of losses, eta and law make of them."""
-    m, eta = len(f), round(eta / STEP) * STEP  # so that moved numbers are exact
-    moves = [float(v) for v in direction[:m]]
-    law = [(k + 1) / (m * (m + 1) / 2) for k in range(m)]
-    turn = [v / 30 for v in moves]
-    for df, deta, dp in ((moves, 0.0, None), ([0.0] * m, 1.0, None), ([0.0] * m, 0.0, turn)):
-        got = jvp(
-            array(f), eta, phi, array(df), deta=deta, dp=None if dp is None else array(dp), p=array(law)
-        )
-
-        def moved(h: float, df: Any = df, deta: float = deta, dp: Any = dp) -> Any:
-            p = [q + h * d for q, d in zip(law, dp or [0.0] * m, strict=True)]
-            losses = [v + h * d for v, d in zip(f, df, strict=True)]
-            return solve_exactly(losses, eta + h * deta, phi.family or "", p=p)
-
-        up, down = moved(STEP), moved(-STEP)
-        slope = definitions.difference(up.value, down.value) / (2 * STEP)
-        note = f"along {'f' if any(df) else 'eta' if deta else 'p'}"
-        # The third derivative over 6 times STEP^2, and what rounding of the law leaves of the difference.
-        yield Evidence(abs(float(got.value) - slope), 1e-8, f"{note}: the value")
-        for k, (a, b) in enumerate(zip(up.weights, down.weights, strict=True)):
-            exact = definitions.difference(a, b) / (2 * STEP)
-            yield Evidence(abs(numbers(got.weights)[k] - exact), 1e-8, f"{note}: a weight")
-
-
-@derivative_along_a_direction.mutant("does not move the weights")
-def _(*args: Any, **rest: Any) -> Any:
-    got = worst_case_jvp(*args, **rest)
-    return replace(got, weights=0 * got.weights)
-
-
-@derivative_along_a_direction.mutant("the other direction of eta")
-def _(f: Array, eta: float, phi: Divergence, df: Array, *, deta: float, dp: Any, p: Array) -> Any:
-    return worst_case_jvp(f, eta, phi, df, deta=-deta, dp=dp, p=p)
+# --- Rows of different lengths -----------------------------------------------------------------------
 
 
 @claim(
@@ -182,6 +129,13 @@ def rows_of_any_length(
             row, eta, phi.family or "", phi.parameter, p=law[offsets[k] : offsets[k + 1]].tolist()
         )
         yield Evidence(abs(numbers(weighed.value)[k] - float(best.value)), 1e-12, f"row {k}: with a law")
+    if phi in (ENTROPIC, QUADRATIC) and find_spec("torch") is not None:
+        import torch
+
+        losses = torch.tensor(flat, dtype=torch.float64, requires_grad=True)
+        solve(losses, offsets, torch.tensor(etas, dtype=torch.float64), phi).value.sum().backward()
+        off = float(np.abs(losses.grad.numpy() - weights).max())
+        yield Evidence(off, 1e-12, "the gradient of the values is the weights")
 
 
 @rows_of_any_length.mutant("one eta for all")
@@ -192,9 +146,8 @@ def _(f: Array, offsets: Any, eta: Array, phi: Divergence, **rest: Any) -> Any:
 @rows_of_any_length.mutant("the rows in reverse")
 def _(f: Array, offsets: Any, eta: Array, phi: Divergence, **rest: Any) -> Any:
     got = worst_case_ragged(f, offsets, eta, phi, **rest)
-    return replace(
-        got, value=active().namespace.flip(got.value), weights=active().namespace.flip(got.weights)
-    )
+    xp = array_namespace(f)
+    return replace(got, value=xp.flip(got.value), weights=xp.flip(got.weights))
 
 
 # --- Precision, limits and checks -----------------------------------------------------------------
@@ -243,10 +196,14 @@ def _(f: Array, eta: float, phi: Divergence, *, tol: float) -> Any:
     verdict=Verdict.HOLDS,
     formula=r"\lim_{k \to 1} \phi_k = x \log x - x + 1, \quad \lim_{k \to 0} \phi_k = x - 1 - \log x, \quad "
     r"\sum_{f_i > q} p_i < \alpha \le \sum_{f_i \ge q} p_i",
-    assumptions="orders near 0, 1 and 2; quantiles at a tie; large losses of small spread",
+    assumptions="orders near 0, 1 and 2; quantiles at a tie; large losses of small spread; radii that do not "
+    "bind, or are zero, beside others, and one at which a loss just has weight",
 )
 def edges_of_families(
-    power: Callable[[float], Divergence] = cressie_read, dual: Solve = dual_value, solve: Solve = worst_case
+    power: Callable[[float], Divergence] = cressie_read,
+    dual: Solve = dual_value,
+    solve: Solve = worst_case,
+    within: Solve = constrained_worst_case,
 ) -> Iterator[Evidence]:
     """At the edges of the families: the limits of powers, the quantile at a tie, digits of a dual value."""
     x = [0.05, 0.5, 1.0, 2.0, 7.0]
@@ -296,6 +253,60 @@ def edges_of_families(
         mu = 1.0 - eta  # the least mu at which the conjugate is finite
         closed = float(np.mean(np.maximum(f, 1.0 - width * eta)))
         yield Evidence(abs(float(dual(array(f), mu, eta, phi)) - closed), 1e-14, f"{phi.name} at max f - eta")
+    yield from _edges_of_budgets(within)
+
+
+def _edges_of_budgets(within: Solve) -> Iterator[Evidence]:
+    f, p, radii = [0.3, -1.0, 2.0, 0.5], [0.2, 0.4, 0.1, 0.3], [0.0, 1e-12, 0.02, 0.3, 1000.0]
+    for d in NAMED:
+        forms = (d, replace(d, family=None, parameter=None)) if d.family != "indicator" else (d,)
+        alone = [within(array(f), r, d, p=array(p)) for r in radii]
+        for form in forms:
+            got = within(array([f] * len(radii)), array(radii), form, p=array(p))
+            for k, r in enumerate(radii):
+                off = abs(numbers(got.value)[k] - float(alone[k].value))
+                yield Evidence(off, 1e-9, f"{form.name}, radius {r:g} beside others: the value")
+                off = np.abs(
+                    np.array(numbers(got.weights)).reshape(-1, 4)[k] - numbers(alone[k].weights)
+                ).max()
+                yield Evidence(float(off), 1e-6, f"{form.name}, radius {r:g} beside others: the weights")
+                reached = float(np.dot(np.array(numbers(got.weights)).reshape(-1, 4)[k], f))
+                gap = numbers(got.value)[k] - numbers(got.gap)[k] - reached
+                yield Evidence(abs(gap), 1e-9, f"{form.name}, radius {r:g} beside others: the gap")
+        # The largest loss alone, where the divergence allows it, and the mean of a budget of nothing.
+        most = 2.0 if d.family != "indicator" else float(alone[0].value)
+        yield Evidence(
+            abs(float(alone[-1].value) - most), 1e-9 if _bounded(d) else 0.3, f"{d.name}: the most"
+        )
+        if d.family != "indicator":
+            mean = float(np.dot(p, f))
+            yield Evidence(abs(float(alone[0].value) - mean), 1e-14, f"{d.name}: a budget of nothing")
+    for k, above in product((3.0, 5.0), (1e-15, 1e-13, 1e-9)):
+        yield from _just_with_weight(within, k, above)
+
+
+def _bounded(d: Divergence) -> bool:
+    """Whether phi(0) is finite, so that a budget can reach the largest loss."""
+    return d.family != "cressie_read" or (d.parameter or 0.0) > 0
+
+
+def _just_with_weight(within: Solve, k: float, above: float) -> Iterator[Evidence]:
+    """gamma_i ~ p_i (1 + g_i/beta)_+^(1/(k-1)) with beta a little above -g_i: the exact radius is met."""
+    with mp.workdps(50):
+        g, p = [mp.mpf(v) for v in (0.0, -1.0, -2.0, -3.0)], [mp.mpf(1) / 4] * 4
+        beta = 2 * (1 + mp.mpf(above))
+        x = [max(1 + v / beta, mp.mpf(0)) ** (1 / (mp.mpf(k) - 1)) for v in g]
+        mean = mp.fsum(q * v for q, v in zip(p, x, strict=True))
+        ratios = [v / mean for v in x]
+        radius = mp.fsum(q * definitions.phi(v, "cressie_read", k) for q, v in zip(p, ratios, strict=True))
+        weights = [float(q * v) for q, v in zip(p, ratios, strict=True)]
+    got = within(array([float(v) for v in g]), float(radius), cressie_read(k))
+    off = max(abs(a - b) for a, b in zip(numbers(got.weights), weights, strict=True))
+    note = f"order {k:g}, a loss {above:g} above none"
+    yield Evidence(off, 1e-6, f"{note}: the weights")
+    value = sum(w * float(v) for w, v in zip(weights, g, strict=True))
+    yield Evidence(abs(float(got.value) - value), 1e-13, f"{note}: the value")
+    yield Evidence(abs(float(got.gap)), 1e-13, f"{note}: the gap")
 
 
 @edges_of_families.mutant("a wrong limit at order 1", replaces="power")
@@ -312,6 +323,12 @@ def _(f: Array, mu: Any, eta: float, phi: Divergence) -> Array:
 def _(f: Array, eta: float, phi: Divergence, **law: Any) -> Any:
     got = worst_case(f, eta, phi, **law)
     return replace(got, mu=active().namespace.max(f, axis=-1)) if phi.family == "indicator" else got
+
+
+@edges_of_families.mutant("the budget of the first row for all", replaces="within")
+def _(f: Array, radius: Any, phi: Divergence, **law: Any) -> Any:
+    first = radius if isinstance(radius, float) else float(radius[0])
+    return constrained_worst_case(f, first, phi, **law)
 
 
 FAULTS: dict[str, Callable[[Divergence], Divergence]] = {

@@ -338,6 +338,32 @@ def sampled_risks_by_midpoints(
             abs(float(b.mean()) - float(gamma @ t)), allowed, f"{phi.name}: draws of the worst case"
         )
 
+    yield from _vectors(causal, law, t, seed)
+
+
+def _vectors(causal: Risk, law: Any, t: Any, seed: int) -> Iterator[Evidence]:
+    """The same for parameters that are vectors, of equal weights; a cost linear in them takes their mean."""
+    x, n, eta = np.array([[1.0], [0.0]]), len(t), 0.3
+    z = np.array([[[2.0, 1.0], [-1.0, 0.5], [0.0, 3.0]], [[1.0, 1.0], [2.0, -2.0], [4.0, 0.0]]])
+    pairs = Conditional.grouped(array(np.repeat(x, 3, axis=0)), array(z.reshape(6, 2)))
+    for name, data in (("stacked", Conditional.stacked(array(x), array(z))), ("grouped", pairs)):
+        for linear, chunk in ((False, None), (True, None), (False, 2)):
+            loss = conditional_loss(
+                lambda x: x[:, 0],
+                lambda w, z: w * z[:, 0] - 0.5 * z[:, 1],
+                data,
+                linear=linear,
+                chunk=chunk,
+            )
+            got = causal(loss, data, law, eta, ENTROPIC, samples=n, rng=rng(seed))
+            rows = [
+                [((at + b) * own[:, 0] - 0.5 * own[:, 1]).mean() for b in t]
+                for at, own in zip(x[:, 0], z, strict=True)
+            ]
+            exact = levels.solve(np.array(rows), eta, "entropic")[0]
+            total = abs(float(got.value) - exact.mean())
+            yield Evidence(total, 1e-11, f"{name}, linear = {linear}, chunk = {chunk}: the causal risk")
+
 
 @sampled_risks_by_midpoints.mutant("forgets the weights of the covariates", replaces="causal")
 def _(loss: Any, data: Conditional, *rest: Any, **how: Any) -> Any:

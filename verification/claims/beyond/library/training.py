@@ -218,6 +218,10 @@ def dependent_points_keep_their_law(
             if not way.antithetic:
                 allowed = NORMAL_QUANTILE * float(b[:, :, 0].mean(axis=1).std()) / sqrt(ROWS)
             yield Evidence(abs(lean), allowed, f"norm {norm:g}, {way}: no direction is preferred")
+            image = made.points(lambda x, i: x[:, 0, 0], z[:9, :, None], rng=rng(seed)).points
+            row = made.points(lambda x, i: x[:, 0], z[:9, :], rng=rng(seed)).points
+            apart = np.abs(to_numpy(image)[:, :, 0] - to_numpy(row)).max()
+            yield Evidence(float(apart), 0.0, f"norm {norm:g}, {way}: images are rows in another shape")
     made = objective(Ball(inf, rho), 1.0, ENTROPIC, SG(LEVEL), Uniform(qmc=True))
     line = to_numpy(made.points(lambda x, i: x[:, 0], z[:100, :1], rng=rng(seed)).points).reshape(100, n)
     cells = np.sort(np.floor((line / rho + 1) / 2 * n), axis=1)
