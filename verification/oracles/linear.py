@@ -32,7 +32,13 @@ def loss(name: str, z: Any, y: Any) -> Any:
 
 def _lowest(name: str, y: Any) -> Any:
     """Where the loss is least, or where its kink is."""
-    return {"logistic": y * mp.inf, "hinge": 1 / y}.get(name, mp.log(y) if name == "poisson" and y else y)
+    if name == "logistic":
+        return y * mp.inf
+    if name == "hinge":
+        return 1 / y
+    if name == "poisson":
+        return mp.log(y) if y else -mp.inf
+    return y
 
 
 def _bisect(low: Any, high: Any, right: Callable[[Any], bool]) -> Any:
@@ -84,7 +90,7 @@ class Example:
 def example_risk(
     name: str, m: float, r: float, y: float, d: int, eta: float, divergence: str, alpha: float = 0.3
 ) -> float:
-    """The robust risk of one example; `alpha` is that of the indicator."""
+    """The robust risk of one example; `alpha` is that of the indicator, or the order of the power."""
     with mp.workdps(DIGITS):
         f, price = Example(name, m, r, y, d), mp.mpf(eta)
         if divergence == "average":
@@ -95,6 +101,17 @@ def example_risk(
         if divergence == "quadratic":  # E (f - mu)_+ = eta, and the value mu + E (f - mu)_+^2/(2 eta) + eta/2
             mu = _level(lambda s: f.tail(lambda t: f(t) - s, s) > price, low - price, high)
             return float(mu + f.tail(lambda t: (f(t) - mu) ** 2, mu) / (2 * price) + price / 2)
+        if divergence == "power":  # phi = (x^k - k x + k - 1)/(k (k - 1)) with k = alpha > 1
+            k = mp.mpf(alpha)
+            floor = -price / (k - 1)  # minus what the level is below mu
+
+            def ratio(t: Any, mu: Any) -> Any:
+                return max(mp.mpf(0), 1 + (k - 1) * (f(t) - mu) / price) ** (1 / (k - 1))
+
+            mu = _level(lambda s: f.tail(lambda t: ratio(t, s), s + floor) > 1, low, high)
+            kept = f.tail(lambda t: mp.mpf(1), mu + floor)
+            conjugate = f.tail(lambda t: (ratio(t, mu) ** k - 1) / k, mu + floor) - (1 - kept) / k
+            return float(mu + price * conjugate)
         if divergence == "indicator":
             mu = _level(lambda s: f.tail(lambda t: mp.mpf(1), s) > alpha, low, high)
             return float(mu + f.tail(lambda t: f(t) - mu, mu) / alpha)
