@@ -51,6 +51,8 @@ class Margins:
     has a kink from below: the loss, the maximum (eta = 0) and the CVaR over examples.
     """
 
+    most_nodes = 512
+
     def __init__(
         self,
         problem: LinearProblem,
@@ -85,6 +87,15 @@ class Margins:
     def adaptive(self) -> bool:
         """Whether more nodes change the value."""
         return self.rules is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether another scramble changes the value."""
+        return self.sobol is not None and self.sobol.shape[0] > 1
+
+    def at_rest(self, params: Array) -> Margins:
+        """The objective itself: it is convex."""
+        return self
 
     @property
     def newton(self) -> bool:

@@ -168,7 +168,9 @@ class Tails:
                 mu[rows], low[rows], high[rows] = new, low_, high_
                 for cut, end in zip(cuts, ends, strict=True):
                     cut[rows] = end
-                rows[rows] = ~done
+                left = xp.zeros_like(rows)
+                left[rows] = ~done
+                rows = left
             if not bool(xp.any(rows)):
                 break
         return mu, cuts
