@@ -63,7 +63,9 @@ class Line:
             over, rate = f - level, self.r * side * slope
             low, high = xp.where(over > 0, low, tau), xp.where(over > 0, tau, high)
             new = tau - over / xp.where(rate > 0, rate, one)
-            new = xp.where(rate > 0, xp.minimum(xp.maximum(new, low), high), low)
+            # Where the loss is flat it is above the level throughout, or the middle comes nearer.
+            flat = xp.where(over > 0, low, (low + high) / 2)
+            new = xp.where(rate > 0, xp.minimum(xp.maximum(new, low), high), flat)
             moved = xp.abs(new - tau)
             if bool(xp.all(moved <= _MET)):
                 return new
