@@ -1,9 +1,11 @@
 """`phiball bench linear`: robust linear models beside scikit-learn, skwdro and dro, and how they grow.
 
 Times are those of a fit on one thread, as multiples of that of scikit-learn's `LogisticRegression` beside it,
-on the breast cancer data, standardised, with C = 1. Each solution is also valued under the objective of the
-others: ours is the entropic risk on a Euclidean ball; skwdro's and dro's are those of their own models, whose
-adversaries are limited by a transport cost and by a divergence over the examples.
+on the breast cancer data, standardised, with C = 1. Each solution is valued under three objectives: the
+entropic risk on a Euclidean ball with its ridge, which is ours; the worst mean loss where examples move by at
+most RADIUS in the root mean square, which skwdro smooths and samples; and that within a KL divergence over
+the examples, which is dro's. The last two are without a ridge; these data can be separated, so that dro's has
+no minimum, and the least of it is 0. Other systems are timed once, by the time of the processor.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -54,6 +58,7 @@ class Model:
     name: str
     ratio: float
     ours: float
+    moved: float
     reweighted: float
     iterations: str
 
@@ -96,19 +101,45 @@ PEERS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 
 
+def moved_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> float:
+    """Return the worst mean logistic loss where examples move by `radius` in the root mean square.
+
+    By duality it is the least over l of l radius^2 + mean_i max_s log(1 + exp(|theta| s - m_i)) - l s^2.
+    """
+    size, m = float(np.linalg.norm(coef)), y * (X @ coef + intercept)
+
+    def dual(log_price: float) -> float:
+        price = np.exp(log_price)
+        s = np.linspace(0.0, size / (2 * price), 400)  # the slope of the loss is |theta| at most
+        gains = np.logaddexp(0.0, size * s - m[:, None]) - price * s * s
+        best = s[np.argmax(gains, axis=1)]
+        for _ in range(3):  # Newton's method, from the best point of the grid
+            share = expit(size * best - m)
+            bend = 2 * price - size * size * share * (1 - share)
+            best = np.clip(best + np.where(bend > 0, size * share - 2 * price * best, 0.0) / bend, 0.0, s[-1])
+        polished = np.logaddexp(0.0, size * best - m) - price * best * best
+        return float(price * radius**2 + np.mean(np.maximum(polished, gains.max(axis=1))))
+
+    if size == 0 or radius == 0:
+        return float(np.mean(np.logaddexp(0.0, -m)))
+    centre = np.log(size / (2 * radius))
+    return float(minimize_scalar(dual, bounds=(centre - 12, centre + 4), method="bounded").fun)
+
+
 def models(seconds: float, peers: bool = True) -> list[Model]:
     """Return scikit-learn's, ours and, if asked, what is installed of the others, timed and valued."""
     X, y = cancer()
     n = len(y)
     reweighting = Reweighting(ENTROPIC, radius=KL)
     reweighted = LinearProblem("logistic", ridge=1 / n, reweighting=reweighting)
+    free = LinearProblem("logistic", reweighting=reweighting)
 
     def plain() -> Any:
         return LogisticRegression(C=1.0, tol=1e-6, max_iter=1000).fit(X, y)
 
     def row(name: str, ratio: float, coef: Any, intercept: float, iterations: str) -> Model:
-        ours, theirs = (linear_model_risk(p, coef, intercept, X, y).value for p in (problem(), reweighted))
-        return Model(name, ratio, ours, theirs, iterations)
+        ours, theirs = (linear_model_risk(p, coef, intercept, X, y).value for p in (problem(), free))
+        return Model(name, ratio, ours, moved_risk(coef, intercept, X, y, RADIUS), theirs, iterations)
 
     unit = plain()
     rows = [row("scikit-learn", 1.0, unit.coef_[0], float(unit.intercept_[0]), str(unit.n_iter_[0]))]
@@ -117,6 +148,7 @@ def models(seconds: float, peers: bool = True) -> list[Model]:
         "ours, quadratic": problem(QUADRATIC),
         "ours, CVaR 0.3": problem(indicator(0.3)),
         "ours, KL over the examples": reweighted,
+        "ours, the same without a ridge": free,
     }
     for name, task in ours.items():
         found = fit_linear_model(task, X, y)
@@ -126,17 +158,19 @@ def models(seconds: float, peers: bool = True) -> list[Model]:
             seconds,
             rounds=3,
         )
-        steps = f"{found.iterations}, gradient {found.gradient:.0e}, gap {found.gap:.0e}"
+        steps = f"{found.iterations}, {found.gradient:.0e}, {found.gap:.0e}"
         rows.append(row(name, times.middle, found.coef, float(found.intercept), steps))
     for name, (module, make) in PEERS.items() if peers else ():
         library = optional_module(module)
         if library is None:
             continue
-        start = perf_counter()
-        plain()
-        middle = perf_counter()
+        start = process_time()
+        for _ in range(20):
+            plain()
+        middle = process_time()
         coef, intercept = make(library, X, y)()  # once: it takes seconds
-        rows.append(row(name, (perf_counter() - middle) / (middle - start), coef, intercept, ""))
+        spent = 20 * (process_time() - middle) / (middle - start)
+        rows.append(row(name, spent, np.asarray(coef, dtype=np.float64), intercept, ""))
     return rows
 
 
@@ -185,9 +219,12 @@ def growth(sizes: tuple[int, ...]) -> list[Growth]:
 def tables(timed: list[Model], grown: list[Growth]) -> list[ReportTable]:
     """Return the two tables."""
     first = ReportTable(
-        f"Breast cancer, n = 569, d = 30, l2 radius {RADIUS}, eta {ETA}: time over scikit-learn's",
-        ("model", "time", "entropic risk on the ball", f"KL {KL} over the examples", "iterations"),
-        [(m.name, f"{m.ratio:.1f}", f"{m.ours:.6f}", f"{m.reweighted:.6f}", m.iterations) for m in timed],
+        f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time over scikit-learn's, and values",
+        ("model", "time", "entropic, ball", "moved", f"KL {KL}", "iterations, gradient, gap"),
+        [
+            (m.name, f"{m.ratio:.1f}", f"{m.ours:.5f}", f"{m.moved:.5f}", f"{m.reweighted:.5f}", m.iterations)
+            for m in timed
+        ],
         left=1,
     )
     second = ReportTable(
@@ -202,8 +239,11 @@ def tables(timed: list[Model], grown: list[Growth]) -> list[ReportTable]:
 def verdicts(timed: list[Model], grown: list[Growth]) -> list[str]:
     """Return a line per bar: whether it is met."""
     by_name = {m.name: m for m in timed}
-    ours = by_name["ours, entropic"].ratio
-    lines = [f"entropic: {ours:.1f} times scikit-learn, bar {BAR_SKLEARN:g}: {_met(ours <= BAR_SKLEARN)}"]
+    lines = [
+        f"{m.name}: {m.ratio:.1f} times scikit-learn, bar {BAR_SKLEARN:g}: {_met(m.ratio <= BAR_SKLEARN)}"
+        for m in timed
+        if m.name.startswith("ours")
+    ]
     for name, (module, _) in PEERS.items():
         if name in by_name:
             nearest = by_name["ours, KL over the examples" if name.startswith("dro") else "ours, entropic"]

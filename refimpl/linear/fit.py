@@ -9,7 +9,7 @@ from phiball.refimpl.linear.certificate import lower_bound
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.minimise import minimise
 from phiball.refimpl.linear.problem import LinearProblem
-from phiball.refimpl.linear.risk import FIRST_NODES, MOST_NODES, Data, finer_objective
+from phiball.refimpl.linear.risk import FIRST_NODES, Data, finer_objective
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -95,7 +95,7 @@ def fit_linear_model(
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
         params = data.pack(start.coef, start.intercept, problem)
-    steps, nodes = 0, FIRST_NODES if start is None else min(start.nodes, MOST_NODES)
+    steps, nodes = 0, FIRST_NODES if start is None else start.nodes
     rounding = 0.0
     for rounding in _roundings(problem):
         objective = data.objective(problem, nodes, rounding=rounding)
@@ -107,7 +107,7 @@ def fit_linear_model(
         finer, more = finer_objective(data, problem, objective, nodes, rounding=rounding)
         error = 0.0 if finer is None else abs(finer(params).value - point.value)
         good = error <= precision * (1 + abs(point.value))
-        if finer is None or good or not objective.adaptive or more > MOST_NODES:
+        if finer is None or good or not objective.adaptive or more > objective.most_nodes:
             break
         objective, nodes = finer, more
         params, point, taken, met = minimise(
@@ -115,7 +115,9 @@ def fit_linear_model(
         )
         steps += taken
     value = data.objective(problem, nodes)(params).value if rounding else point.value
-    gap = value - lower_bound(objective, params, point, problem)
+    still = objective.at_rest(params)
+    at_rest = point if still is objective else still(params)
+    gap = value - lower_bound(still, params, at_rest, problem)
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
     return LinearModel(coef, intercept, value, gap, largest, error, nodes, steps, met)

@@ -1,19 +1,15 @@
-"""The loss of examples along t, convex on [-1, 1]: where it crosses a level, and the level of a tail."""
+"""The loss of examples along t, convex on [-1, 1]: where it is least, and where it crosses a level."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, lgamma, pi, sqrt
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl.linear.losses import Jet, LinearLoss
-from phiball.refimpl.linear.nodes import pieces
 from phiball.refimpl.printing import one_line
 
-_HALVINGS = 45  # of an interval of length 2, to rounding of what a cut needs
-_STEPS = 30
-_MET = 1e-11  # of the mass: an error of the level enters the value by its square
+_STEPS = 60  # each at least halves an interval of length 2
+_MET = 1e-14
 
 
 @dataclass(frozen=True)
@@ -27,50 +23,52 @@ class Line:
     __repr__ = one_line
 
     def __call__(self, t: Array) -> Jet:
-        """The loss, and its derivatives in the prediction, at t (k,)."""
-        return self.loss.jet(self.m + self.r * t, self.y)
+        """The loss, and its derivatives in the prediction, at t, (k,) or (k, K)."""
+        if t.ndim == 1:
+            return self.loss.jet(self.m + self.r * t, self.y)
+        return self.loss.jet(self.m[:, None] + self.r * t, self.y[:, None])
 
-    def crossings(self, level: Array) -> list[Array]:
-        """The t on both sides of the minimum at which the loss is `level` (k,), or the ends."""
-        one = array_namespace(self.m).ones_like(self.m)
-        lowest = _bisect(-one, one, lambda t: self(t)[1] < 0)
-        return [
-            _bisect(-one, lowest, lambda t: self(t)[0] > level),
-            _bisect(lowest, one, lambda t: self(t)[0] <= level),
-        ]
+    def lowest(self) -> Array:
+        """The t (k,) at which the loss is least."""
+        xp = array_namespace(self.m)
+        high = xp.ones_like(self.m)
+        low, t = -high, xp.zeros_like(high)
+        for _ in range(_STEPS):
+            _, slope, bend = self(t)
+            low, high = xp.where(slope < 0, t, low), xp.where(slope < 0, high, t)
+            step = -slope / (self.r * xp.where(bend > 0, bend, xp.ones_like(bend)))
+            # At the zero itself the interval is closed, or it would be halved without need.
+            found = (bend > 0) & (xp.abs(step) <= _MET)
+            low, high = xp.where(found, t, low), xp.where(found, t, high)
+            if bool(xp.all(high - low <= _MET)):
+                break
+            new = t + step
+            inside = (bend > 0) & (new >= low) & (new <= high)
+            t = xp.where(inside, new, (low + high) / 2)
+        return t
 
-    def upper_level(self, alpha: float, d: int, nodes: int) -> Array:
-        """The level (k,) that the loss exceeds with probability `alpha`, by Newton's method."""
+    def crossing(self, level: Array, side: Array, bottom: Array, start: Array) -> Array:
+        """The tau (k,) in [bottom, 1] beyond which the loss at t = side tau is above `level`.
+
+        It rises there, so that Newton's method comes from above, because the loss is convex; bisection helps
+        where that is slow. 1 where the loss stays below the level, and `bottom` where it is above throughout.
+        `start` (k,) is a guess, or `bottom`.
+        """
         xp = array_namespace(self.m)
         one = xp.ones_like(self.m)
-        high = xp.maximum(self(-one)[0], self(one)[0])
-        low = self(_bisect(-one, one, lambda t: self(t)[1] < 0))[0]
-        top = exp(lgamma((d + 2) / 2) - lgamma((d + 1) / 2)) / sqrt(pi)  # the density of t at 0
-        level = (low + high) / 2
+        low, high = bottom, one
+        tau = xp.where(start > bottom, start, one)
         for _ in range(_STEPS):
-            cuts = self.crossings(level)
-            t, p = pieces(xp.stack(cuts, axis=1), nodes, d)
-            outside = (t < cuts[0][:, None]) | (t > cuts[1][:, None])
-            surplus = xp.sum(xp.where(outside, p, xp.zeros_like(p)), axis=1) - alpha
-            if bool(xp.all(xp.abs(surplus) <= _MET)):
-                break
-            low, high = xp.where(surplus > 0, level, low), xp.where(surplus > 0, high, level)
-            rate = xp.zeros_like(level)
-            for cut in cuts:
-                steep = self.r * xp.abs(self(cut)[1])
-                density = top * (1 - cut * cut) ** ((d - 1) / 2)
-                inside = (xp.abs(cut) < 1 - 1e-12) & (steep > 0)
-                rate = rate + xp.where(inside, density / xp.where(inside, steep, one), xp.zeros_like(rate))
-            new = level + surplus / xp.where(rate > 0, rate, one)
-            keep = (rate > 0) & (new > low) & (new < high)
-            level = xp.where(keep, new, (low + high) / 2)
-        return level
-
-
-def _bisect(low: Array, high: Array, right: Callable[[Array], Array]) -> Array:
-    xp = array_namespace(low)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        go = right(middle)
-        low, high = xp.where(go, middle, low), xp.where(go, high, middle)
-    return (low + high) / 2
+            f, slope, _ = self(side * tau)
+            over, rate = f - level, self.r * side * slope
+            low, high = xp.where(over > 0, low, tau), xp.where(over > 0, tau, high)
+            new = tau - over / xp.where(rate > 0, rate, one)
+            # Where the loss is flat it is above the level throughout, or the middle comes nearer.
+            flat = xp.where(over > 0, low, (low + high) / 2)
+            new = xp.where(rate > 0, xp.minimum(xp.maximum(new, low), high), flat)
+            moved = xp.abs(new - tau)
+            if bool(xp.all(moved <= _MET)):
+                return new
+            slow = (moved > 1e-2) & (new > tau - (tau - low) / 4) & (over > 0)
+            tau = xp.where(slow, (low + new) / 2, new)
+        return tau

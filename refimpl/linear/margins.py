@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, rng
@@ -16,6 +17,7 @@ from phiball.refimpl.linear.examples import Examples, examples
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.rules import Rules
+from phiball.refimpl.linear.tails import Tails, has_tails
 from phiball.refimpl.printing import one_line
 
 _CHUNK = 1 << 16  # losses that are held at a time: they stay in the cache
@@ -49,6 +51,8 @@ class Margins:
     has a kink from below: the loss, the maximum (eta = 0) and the CVaR over examples.
     """
 
+    most_nodes = 512
+
     def __init__(
         self,
         problem: LinearProblem,
@@ -73,9 +77,11 @@ class Margins:
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None
+        make = Tails if has_tails(problem.divergence) and problem.eta < inf else Rules
         self.rules = (
-            Rules(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
+            make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
         )
+        self.levels: dict[int, Array] = {}  # of the last model, by the first example of a chunk
 
     @property
     def adaptive(self) -> bool:
@@ -83,11 +89,20 @@ class Margins:
         return self.rules is not None
 
     @property
+    def sampled(self) -> bool:
+        """Whether another scramble changes the value."""
+        return self.sobol is not None and self.sobol.shape[0] > 1
+
+    def at_rest(self, params: Array) -> Margins:
+        """The objective itself: it is convex."""
+        return self
+
+    @property
     def newton(self) -> bool:
         """Whether `inverse` is that of the second derivative itself."""
-        kinked = self.problem.divergence.family in ("indicator", "absolute", "hinge")
         outer = self.problem.reweighting
-        return not (self.adaptive and kinked) and (outer is None or outer.eta is not None)
+        known = not isinstance(self.rules, Tails) or self.rules.newton
+        return known and (outer is None or outer.eta is not None)
 
     def reach(self, theta: Array) -> tuple[float, Array]:
         """(r, its gradient): theta.b runs over [-r, r]."""
@@ -108,6 +123,7 @@ class Margins:
         elif self.rules is None:  # a convex loss is largest at an end
             t, p = xp.asarray([-1.0, 1.0], **made), xp.asarray([0.5, 0.5], **made)
         else:
+            assert isinstance(self.rules, Rules)
             t, p = self.rules(m, r, y)
         z = m[:, None] + (t if offsets is not None else r * t)
         risks = examples(self.loss, z, y, p, problem.eta, problem.divergence, rounding=self.rounding)
@@ -131,8 +147,12 @@ class Margins:
         r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
         sums: dict[str, list[Array]] = {}
         for part in self._chunks(offsets):
-            t, risks = self._risks(part, m, r, offsets)
-            for name, x in self._sums(t, risks).items():
+            if isinstance(self.rules, Tails) and r > 0:
+                found, level = self.rules(m[part], r, self.y[part], self.levels.get(part.start))
+                self.levels[part.start] = level
+            else:
+                found = self._sums(*self._risks(part, m, r, offsets))
+            for name, x in found.items():
                 sums.setdefault(name, []).append(x)
         row = {name: xp.concat(x) for name, x in sums.items()}
         w, total, motion = self.w, xp.sum(self.w * row["value"]), None

@@ -1,27 +1,30 @@
 """The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
 
-For b uniform on a Euclidean ball the law of W b depends on W W^T alone, and is that of a point of the ball of
-R^k, k the rank of W, with density proportional to (1 - |v|^2)^((d-k)/2): for C classes the problem has C - 1
-dimensions, not one. So b runs through a fixed set of scrambled Sobol points here, for every norm: that is
-deterministic and convex too, and its error is estimated from a second scramble.
+On a Euclidean ball the law of W b has C - 1 dimensions for C classes (see subspace.py), and the points lie in
+them. F(W) is the largest of the risks F_Q(W) whose points are the same in the span of Q, and equal to that of
+its own rows: so the certificate takes the convex F_Q of the solution, whose points stand still. In other
+norms, and where features are few, b runs through a fixed set of scrambled Sobol points.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.margins import Point, sobol_points
 from phiball.refimpl.linear.problem import LinearProblem
+from phiball.refimpl.linear.subspace import Spread, rule
 
 _CHUNK = 1 << 18  # predictions that are held at a time
 
 
 class Classes:
-    """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many Sobol points."""
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many nodes or Sobol points."""
 
-    adaptive = newton = False
+    newton = False
+    most_nodes = 64  # their number is squared
 
     def __init__(
         self,
@@ -46,11 +49,20 @@ class Classes:
         numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
         self.hot = xp.astype(y[:, None] == numbers, X.dtype)
         radii = problem.radii(X)
-        self.sobol = sobol_points(problem, radii, points, seed)
+        self.radii = radii
+        moving = int(xp.sum(xp.astype(radii > 0, xp.int64)))
+        self.reduced = problem.ball.norm == 2 and moving >= self.classes
+        self.sobol: Array | None = None
+        self.p: Array | None = None
+        if self.reduced:
+            self.v, self.p = rule(self.classes, moving, nodes, points, seed, X)
+            moment = radii**2 / (moving + 2) * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        else:
+            self.sobol = sobol_points(problem, radii, points, seed)
+            moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
         # Böhning's bound of the second derivative, half of that of least squares, as a fixed matrix.
         one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
         Z = xp.concat([X, one], axis=1) if problem.intercept else X
-        moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
         H = Z.T @ (w[:, None] * Z) / 2
         eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
         d = X.shape[1]
@@ -59,6 +71,27 @@ class Classes:
         extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
         H = H + extra
         self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether more nodes change the value."""
+        return self.p is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether another scramble changes the value."""
+        points = self.sobol if self.sobol is not None else self.v
+        return self.p is None and points.shape[0] > 1
+
+    def at_rest(self, params: Array) -> Classes:
+        """The convex objective whose points stay where they are at `params`: F does not fall below it."""
+        if not self.reduced:
+            return self
+        still = copy(self)
+        W, _ = self.split(params)
+        still.reduced = False
+        still.sobol = self.v @ Spread(W * self.radii).directions() * self.radii
+        return still
 
     def split(self, params: Array) -> tuple[Array, Array | None]:
         """(W (C, d), c (C,) or None) of the vector of parameters."""
@@ -85,10 +118,10 @@ class Classes:
         hot = self.hot[part, :][:, None, :]
         f = xp.log(total[..., 0]) + top[..., 0] - xp.sum(logits * hot, axis=2)
         if eta == inf or f.shape[1] == 1:
-            gamma = xp.full_like(f, 1 / f.shape[1])
-            value = xp.mean(f, axis=1)
+            gamma = xp.full_like(f, 1 / f.shape[1]) if self.p is None else xp.broadcast_to(self.p, f.shape)
+            value = xp.sum(gamma * f, axis=1)
         else:
-            solution = worst_case(f, eta, phi)
+            solution = worst_case(f, eta, phi, p=self.p, check=False)
             value, gamma = solution.value, solution.weights
         return value, gamma[..., None] * (e / total - hot)
 
@@ -98,7 +131,8 @@ class Classes:
         W, c = self.split(params)
         m = X @ W.T
         m = m if c is None else m + c
-        offsets = self.sobol @ W.T
+        spread = Spread(W * self.radii) if self.reduced else None
+        offsets = self.v @ spread.matrix if spread is not None else self.sobol @ W.T
         n = X.shape[0]
         rows = max(1, _CHUNK // (offsets.shape[0] * self.classes))
         parts = [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
@@ -117,7 +151,10 @@ class Classes:
             shift = shift + xp.tensordot(w[part], pull, axes=1)
         values = xp.concat(seen)
         total = xp.sum(w * values) if total is None else total
-        G = G + shift.T @ self.sobol + problem.ridge * W
+        if spread is not None:
+            G = G + spread.gradient(shift.T @ self.v) * self.radii + problem.ridge * W
+        else:
+            G = G + shift.T @ self.sobol + problem.ridge * W
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
         ridge = problem.ridge / 2 * float(xp.sum(W * W))

@@ -41,25 +41,26 @@ class Reweighting:
             valid_number("radius", self.radius, least=0.0)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
-        """(value, weights, motion): the worst mean of the losses (n,) from the law p, from below.
+        """(value, weights, motion): the worst mean of the losses (n,) from the law p (n,), from below.
 
         `motion` says how the weights move: diag(motion) - motion motion^T/sum is their derivative. It is None
         where they do not. `rounding` adds this much of (x - 1)^2/2 to the divergence of a CVaR.
         """
         eta, phi = self.eta, self.divergence
+        xp = array_namespace(losses)
+        law = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
-            within = constrained_worst_case(losses, self.radius or 0.0, phi, p=p)
+            within = constrained_worst_case(losses, self.radius or 0.0, phi, p=law)
             eta, mu, weights = float(within.eta), within.mu, within.weights
             value = within.value - within.gap
         else:
             if rounding > 0 and phi.family == "indicator":
                 eta, phi = rounding, _rounded_indicator(phi)
-            priced = worst_case(losses, eta, phi, p=p)
+            priced = worst_case(losses, eta, phi, p=law)
             mu, weights, value = priced.mu, priced.weights, priced.value
         if not 0 < eta < inf:
             return value, weights, None
         motion = p * phi.d2conj((losses - mu) / eta) / eta
-        xp = array_namespace(losses)
         return value, weights, motion if bool(xp.sum(motion) > 0) else None
 
 

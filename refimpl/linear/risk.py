@@ -15,7 +15,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import valid_data
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
-FIRST_NODES, MOST_NODES = 16, 512
+FIRST_NODES = 16
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def linear_model_risk(
     nodes = FIRST_NODES
     objective = data.objective(problem, nodes)
     point, error = objective(params), 0.0
-    while nodes < MOST_NODES:
+    while nodes < objective.most_nodes:
         finer, nodes = finer_objective(data, problem, objective, nodes)
         if finer is None:
             break
@@ -157,5 +157,6 @@ def finer_objective(
     """The objective on twice the nodes, or on Sobol points of another scramble, or None if F is exact."""
     if objective.adaptive:
         return data.objective(problem, 2 * nodes, rounding=rounding), 2 * nodes
-    sampled = objective.sobol is not None and objective.sobol.shape[0] > 1
-    return (data.objective(problem, nodes, seed=1, rounding=rounding), nodes) if sampled else (None, nodes)
+    if not objective.sampled:
+        return None, nodes
+    return data.objective(problem, nodes, seed=1, rounding=rounding), nodes

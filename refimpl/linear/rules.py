@@ -10,7 +10,7 @@ from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.line import Line
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.nodes import gauss, pieces, quantile
+from phiball.refimpl.linear.nodes import gauss, pieces
 
 _REFINEMENTS = 2  # of a threshold: its error enters the value by its square
 
@@ -27,27 +27,9 @@ class Rules:
     ) -> None:
         self.loss, self.phi, self.eta, self.moving, self.nodes = loss, divergence, eta, moving, nodes
         self.ends = divergence.recession < inf
-        self.tail: float | None = None
-        if loss.monotone and divergence.family == "indicator" and eta < inf:
-            # The CVaR of a monotone loss: the worst t are those beyond this one, whatever the model is.
-            assert divergence.parameter is not None
-            self.tail = quantile(divergence.parameter, moving, like)
-        self.shared = self._shared(like)
-
-    def _shared(self, like: Array) -> tuple[Array, Array] | None:
-        if self.loss.kinks is not None:
-            return None
-        if self.tail is not None:
-            xp = array_namespace(like)
-            cuts = xp.asarray([[-self.tail, self.tail]], dtype=like.dtype, device=device(like))
-            t, p = pieces(cuts, self._per_piece(), self.moving, ends=self.ends)
-            return t[0, :], p[0, :]
-        if self.eta == inf or self.phi.slope0 == -inf:
-            return gauss(self.nodes, self.moving, like, ends=self.ends)
-        return None
-
-    def _per_piece(self) -> int:
-        return max(4, self.nodes // 2)
+        self.level = eta < inf and divergence.slope0 > -inf
+        smooth = loss.kinks is None and not self.level
+        self.shared = gauss(nodes, moving, like, ends=self.ends) if smooth else None
 
     def width(self) -> int:
         """About how many nodes an example has."""
@@ -57,35 +39,23 @@ class Rules:
         """(t, p) for examples with predictions m (k,) and labels y (k,): (K,), or (k, K) if it is cut."""
         if self.shared is not None:
             return self.shared
-        xp = array_namespace(m)
-        cuts = [] if self.tail is None else [xp.full_like(m, -self.tail), xp.full_like(m, self.tail)]
-        if self.loss.kinks is not None:
-            cuts += [(kink - m) / r for kink in self.loss.kinks(y)]
-        if self.tail is None and self.eta < inf and self.phi.slope0 > -inf:
-            return self._cut_at_threshold(m, r, y, cuts)
-        return self._pieces(m, cuts)
+        cuts = [] if self.loss.kinks is None else [(kink - m) / r for kink in self.loss.kinks(y)]
+        return self._cut_at_level(m, r, y, cuts) if self.level else self._pieces(m, cuts)
 
     def _pieces(self, m: Array, cuts: list[Array]) -> tuple[Array, Array]:
         xp = array_namespace(m)
         made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
         cut = xp.stack(cuts, axis=1) if cuts else xp.zeros((m.shape[0], 1), **made)
-        return pieces(cut, self._per_piece(), self.moving, ends=self.ends)
+        return pieces(cut, max(4, self.nodes // 2), self.moving, ends=self.ends)
 
-    def _cut_at_threshold(self, m: Array, r: float, y: Array, cuts: list[Array]) -> tuple[Array, Array]:
+    def _cut_at_level(self, m: Array, r: float, y: Array, cuts: list[Array]) -> tuple[Array, Array]:
         """The rule is cut as well where the loss has no weight any more, f = mu + eta slope0."""
-        xp, eta, phi = array_namespace(m), self.eta, self.phi
-        line = Line(self.loss, m, r, y)
-        if phi.family in ("absolute", "hinge"):  # a given amount below the maximum
-            one = xp.ones_like(m)
-            level = xp.maximum(line(one)[0], line(-one)[0]) - eta * (1 - phi.slope0)
-            return self._pieces(m, [*cuts, *line.crossings(level)])
-        if phi.family == "indicator":
-            assert phi.parameter is not None
-            level = line.upper_level(phi.parameter, self.moving, self._per_piece())
-            return self._pieces(m, [*cuts, *line.crossings(level)])
+        line, one = Line(self.loss, m, r, y), array_namespace(m).ones_like(m)
+        lowest = line.lowest()
         t, p = self._pieces(m, cuts)
         for _ in range(_REFINEMENTS):
-            f = self.loss.jet(m[:, None] + r * t, y[:, None])[0]
-            level = worst_case(f, eta, phi, p=p, check=False).mu + eta * phi.slope0
-            t, p = self._pieces(m, [*cuts, *line.crossings(level)])
+            f = line(t)[0]
+            level = worst_case(f, self.eta, self.phi, p=p, check=False).mu + self.eta * self.phi.slope0
+            right, left = (line.crossing(level, side, b, b) for side, b in ((one, lowest), (-one, -lowest)))
+            t, p = self._pieces(m, [*cuts, right, -left])
         return t, p

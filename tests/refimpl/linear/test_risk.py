@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -26,8 +27,11 @@ from phiball.refimpl import (
     quantile_loss,
     smoothed_hinge_loss,
 )
+from phiball.refimpl.linear.line import Line
+from phiball.refimpl.linear.losses import LOSSES
 from phiball.refimpl.linear.nodes import gauss, pieces
-from phiball.verification.oracles.linear import example_risk
+from phiball.refimpl.linear.risk import Data
+from phiball.verification.oracles.linear import class_risk, example_risk
 from tests.support.arrays import Arrays
 
 FAMILIES = {
@@ -57,6 +61,7 @@ def one_example(loss: str, m: float, r: float, y: float, d: int, eta: float, phi
         ("hinge", 0.8, 0.7, 1.0, 4, 0.1, "entropic"),
         ("hinge", 0.8, 0.7, 1.0, 2, 0.1, "quadratic"),
         ("hinge", 1.1, 0.5, 1.0, 3, 1.0, "indicator"),
+        ("hinge", 0.9, 0.6, 1.0, 4, 0.1, "hinge"),
         ("squared", 0.3, 0.9, 0.5, 3, 0.2, "hinge"),
         ("squared", 0.3, 0.9, 0.5, 10, 1.0, "indicator"),
         ("squared", 0.3, 0.9, 1.0, 2, 0.05, "quadratic"),
@@ -74,6 +79,68 @@ def test_the_value_is_that_of_the_oracle(
     exact = example_risk(loss, m, r, y, d, min(eta, 1.0), divergence)
     assert abs(risk.value - exact) <= 1e-10 * (1 + abs(exact))
     assert risk.error <= 1e-9 * (1 + abs(exact))
+
+
+def test_levels_are_crossed_where_they_are() -> None:
+    """The loss is the level at a crossing, whatever its shape: flat parts, tails of exponentials, kinks."""
+    source = np.random.default_rng(0)
+    m, y = 3 * source.normal(size=400), source.choice([-1.0, 1.0], size=400)
+    for name, loss in LOSSES.items():
+        label = np.abs(y) * 2 if name == "poisson" else y
+        for r in (0.01, 1.0, 30.0 if name != "poisson" else 3.0):
+            line, one = Line(loss, m, r, label), np.ones(400)
+            low = line.lowest()
+            bottom, ends = line(low)[0], (line(-one)[0], line(one)[0])
+            np.testing.assert_array_less(bottom, np.minimum(*ends) + 1e-9 * (1 + np.abs(bottom)))
+            for side, top in zip((-one, one), ends, strict=True):
+                level = bottom + source.uniform(size=400) * (top - bottom)
+                for start in (side * low, one / 2):
+                    cut = line.crossing(level, side, side * low, start)
+                    np.testing.assert_allclose(line(side * cut)[0], level, atol=1e-9 * (1 + top.max()))
+
+
+def test_powers_and_own_divergences() -> None:
+    """Weights that start like a root or a square at their level, and a divergence without a family."""
+    for loss, m, r, y, d, eta, k in (
+        ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
+        ("squared", 0.3, 0.9, 0.5, 20, 0.05, 1.5),
+        ("hinge", 0.8, 0.7, 1.0, 400, 0.01, 1.2),
+    ):
+        exact = example_risk(loss, m, r, y, d, eta, "power", k)
+        risk = one_example(loss, m, r, y, d, eta, cressie_read(k))
+        assert abs(risk.value - exact) <= 1e-9 * (1 + abs(exact))
+    named = cressie_read(2)
+    own = Divergence("own", named.phi, named.conj, named.dconj, named.d2conj)
+    values = [one_example("squared", 0.3, 0.9, 0.5, 4, 0.1, phi).value for phi in (QUADRATIC, named, own)]
+    np.testing.assert_allclose(values, values[0], rtol=1e-10)
+
+
+def test_classes_against_a_rule_for_the_ball() -> None:
+    """Two and three classes to ten digits, with a scale per feature; four, in as few features, by points."""
+    for classes in (2, 3, 4):
+        source = np.random.default_rng(classes)
+        W, x, y = source.normal(size=(classes, 3)), source.normal(size=(1, 3)), np.asarray([classes - 1.0])
+        scale = np.asarray([1.0, 2.0, 0.5])
+        problem = LinearProblem("multinomial", Ball(2, 0.4), 0.3, scale=scale)
+        risk = linear_model_risk(problem, W, np.zeros(classes), x, y)
+        exact = class_risk(W * scale, x[0] / scale, classes - 1, 0.4, 0.3)
+        bound = 1e-9 if classes < 4 else 4 * risk.error
+        assert abs(risk.value - exact) <= bound <= 0.05
+
+
+def test_more_classes_lie_in_a_subspace() -> None:
+    """Five classes of forty features: few points suffice, where fixed points of all features would not."""
+    source = np.random.default_rng(0)
+    W, X, y = source.normal(size=(5, 40)) / 4, source.normal(size=(30, 40)), source.integers(0, 5, 30) * 1.0
+    y[:5] = np.arange(5)
+    problem = LinearProblem("multinomial", Ball(2, 3.0), inf)
+    b = source.normal(size=(4000, 40))
+    b *= 3 * source.uniform(size=(4000, 1)) ** (1 / 40) / np.linalg.norm(b, axis=1, keepdims=True)
+    z = (X @ W.T)[:, None, :] + (b @ W.T)[None, :, :]
+    f = np.log(np.exp(z).sum(axis=2)) - np.take_along_axis(z, y[:, None, None].astype(int), axis=2)[..., 0]
+    risk = linear_model_risk(problem, W, np.zeros(5), X, y, points=64)
+    assert abs(risk.value - f.mean()) < 4 * risk.error + 4 * f.mean(axis=0).std() / 4000**0.5
+    assert risk.error < 0.01 * f.mean()
 
 
 def test_more_nodes_are_taken_until_the_value_is_right() -> None:
@@ -148,6 +215,29 @@ def test_the_gradient_is_that_of_the_value(name: str) -> None:
         far, near = (risk(theta + s * direction / 4).value for s in (1, -1))
         assert here.value <= (far + near) / 2 + 1e-10
         assert far >= here.value + gradient @ direction / 4 - 1e-9
+
+
+def test_the_second_derivative_is_that_of_the_value() -> None:
+    """What the solver takes for the inverse of the second derivative undoes differences of gradients."""
+    cases = {name: PROBLEMS[name] for name in ("logistic", "hellinger", "price", "linf")}
+    for loss in ("logistic", "squared", "poisson", "smoothed hinge", "huber"):
+        for name, phi in FAMILIES.items():
+            cases[f"{loss}, {name}"] = LinearProblem(loss, Ball(2, 0.6), 0.1, phi)
+    cases["power"] = LinearProblem("squared", Ball(2, 0.6), 0.1, cressie_read(3), intercept=False)
+    for name, problem in cases.items():
+        X, y, theta = data(problem.loss)
+        theta = theta if problem.intercept else theta[:4]
+        objective = Data(replace(problem, ridge=0.3), X, y, None, 64).objective(
+            replace(problem, ridge=0.3), 64
+        )
+        v, h = np.random.default_rng(0).normal(size=theta.size), 1e-5
+        change = (objective(theta + h * v).gradient - objective(theta - h * v).gradient) / (2 * h)
+        if objective.newton:
+            np.testing.assert_allclose(
+                objective(theta).inverse(change), v, rtol=2e-4, atol=2e-4, err_msg=name
+            )
+        else:
+            assert "squared" in name or "huber" in name or "poisson" in name
 
 
 def test_the_risk_is_that_of_a_sample() -> None:

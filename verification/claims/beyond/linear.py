@@ -22,7 +22,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.oracles.linear import example_risk
+from phiball.verification.oracles.linear import class_risk, example_risk
 
 Risk: TypeAlias = Callable[..., Any]
 PHIS = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "indicator": indicator(0.3)}
@@ -47,27 +47,38 @@ def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
     id="V1",
     verdict=Verdict.HOLDS,
     formula=(r"\theta \cdot b = \rho |\theta| t, \quad t \sim c (1 - t^2)^{(d-1)/2} \text{ on } [-1, 1]"),
-    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, four losses",
+    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, four losses; C classes",
 )
 def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk of a linear model is an integral over one variable, which nodes compute to ten digits."""
+    """The risk of a linear model is an integral over one variable, which nodes compute to ten digits.
+
+    With C classes it has C - 1 variables.
+    """
     for loss, m, r, y, d, eta, phi in CASES:
         theta = np.full(d, r / sqrt(d))
         problem = LinearProblem(loss, Ball(2, 1.0), eta, PHIS[phi])
         value = risk(problem, theta, m, np.zeros((1, d)), np.asarray([y])).value
         exact = example_risk(loss, m, r, y, d, eta, phi)
         yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), f"{loss} loss, {phi} phi, d = {d}")
+    W = np.asarray([[0.5, -0.2, 1.0], [-0.3, 0.8, 0.1], [0.2, 0.1, -0.7]])
+    x, problem = np.asarray([[0.3, -0.5, 0.2]]), LinearProblem("multinomial", Ball(2, 0.8), 0.2)
+    value = risk(problem, W, np.zeros(3), x, np.asarray([2.0])).value
+    exact = class_risk(W, x[0], 2, 0.8, 0.2)
+    yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), "three classes, two variables")
 
 
 @the_risk_has_one_dimension.mutant("takes t uniform")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+    if coef.ndim == 2:
+        return linear_model_risk(problem, coef, intercept, X, y)
     size = float(np.linalg.norm(coef))
     return linear_model_risk(problem, np.asarray([size]), intercept, X[:, :1], y)
 
 
 @the_risk_has_one_dimension.mutant("forgets that the ball has one dimension more")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
-    wide, more = np.concatenate([coef, [0.0]]), np.zeros((len(X), 1))
+    more = np.zeros((len(X), 1))
+    wide = np.concatenate([coef, np.zeros_like(coef[..., :1])], axis=-1)
     return linear_model_risk(problem, wide, intercept, np.concatenate([X, more], axis=1), y)
 
 

@@ -1,0 +1,121 @@
+"""The law of W b for b uniform on a Euclidean ball, and C classes: C - 1 dimensions are enough.
+
+The softmax sees W b up to a multiple of (1, ..., 1), so that W may be centred: P W, of rank k = C - 1 at
+most. For b uniform on the unit ball of R^d, P W b has the law of S v, where S = (P W W^T P)^(1/2) and v lies
+in the span of P: a point of the ball of R^k with density proportional to (1 - |v|^2)^((d-k)/2). For k = 1
+that is the law of t. Points in this subspace cannot be evaded, as fixed points of R^d can: a W that is
+orthogonal to them looks robust, and is not.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+from phiball.backends import Array, array_namespace, device, rng
+from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.linear.nodes import gauss
+
+_NULL = 1e-12  # of the largest singular value: what counts as none
+
+
+def rule(classes: int, d: int, nodes: int, points: int, seed: int, like: Array) -> tuple[Array, Array | None]:
+    """(v (J, C), p (J,)): points of the law of v for d moving features, d >= C; p None for equal weights.
+
+    For three classes at most it is a product of Gauss rules with so many `nodes`; else there are `points`
+    scrambled Sobol points and their opposites.
+
+    >>> import numpy as np
+    >>> v, p = rule(3, 7, 16, 0, 0, np.zeros(1))
+    >>> print(np.round(np.linalg.eigvalsh(v.T @ (p[:, None] * v)).clip(0), 12))  # 1/(d + 2) in the plane
+    [0.         0.11111111 0.11111111]
+    """
+    xp, k = array_namespace(like), classes - 1
+    made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
+    rows = [
+        [(-1.0 if j == i + 1 else 1.0 / (i + 1) if j <= i else 0.0) for j in range(classes)] for i in range(k)
+    ]
+    rows = [[x / sqrt(1 + 1 / (i + 1)) for x in row] for i, row in enumerate(rows)]  # orthonormal, of sum 0
+    basis = xp.asarray(rows, **made)
+    if k == 1:
+        t, p = gauss(nodes, d, like)
+        return t[:, None] @ basis, p
+    if k == 2:
+        radius, p = _radii(nodes // 2, d, like)
+        angle = (xp.arange(nodes, **made) + 0.5) * (2 * pi / nodes)
+        circle = xp.stack([xp.cos(angle), xp.sin(angle)], axis=1)
+        v = xp.reshape(radius[:, None, None] * circle, (-1, 2))
+        return v @ basis, xp.reshape(xp.broadcast_to(p[:, None] / nodes, (p.shape[0], nodes)), (-1,))
+    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), points, rng(seed), antithetic=True, qmc=True)
+    size = xp.linalg.vector_norm(v, axis=1, keepdims=True)
+    return v / size * _radius_at(size**k, k, d) @ basis, None
+
+
+def _radii(nodes: int, d: int, like: Array) -> tuple[Array, Array]:
+    """(s, p): the Gauss rule for the radius in the plane: s^2 has a density like (1 - x)^(d/2-1)."""
+    xp = array_namespace(like)
+    made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
+    # The Jacobi matrix of the orthonormal polynomials of (1 - z)^a on [-1, 1], z = 2 s^2 - 1.
+    a = d / 2 - 1
+    own = [-a / (a + 2), *(-a * a / ((2 * j + a) * (2 * j + a + 2)) for j in range(1, nodes))]
+    off = [2 * j * (j + a) / ((2 * j + a) * sqrt((2 * j + a) ** 2 - 1)) for j in range(1, nodes)]
+    rows = [[0.0] * nodes for _ in range(nodes)]
+    for j in range(nodes):
+        rows[j][j] = own[j]
+        if j:
+            rows[j][j - 1] = rows[j - 1][j] = off[j - 1]
+    z = xp.linalg.eigvalsh(xp.asarray(rows, **made))
+    before, now = xp.zeros_like(z), xp.ones_like(z)
+    total = xp.ones_like(z)
+    for j in range(1, nodes):  # Christoffel's numbers, as in `gauss`
+        back = off[j - 2] if j > 1 else 0.0
+        before, now = now, ((z - own[j - 1]) * now - back * before) / off[j - 1]
+        total = total + now * now
+    p = 1 / total
+    return xp.sqrt(xp.clip((1 + z) / 2, 0.0, 1.0)), p / xp.sum(p)
+
+
+def _radius_at(share: Array, k: int, d: int) -> Array:
+    """The radius (J, 1) that a share (J, 1) of the law in k of d dimensions lies below."""
+    xp = array_namespace(share)
+    x, w = gauss(64, 1, share)
+
+    def below(s: Array) -> Array:
+        u = xp.asin(s) * (1 + x) / 2
+        return xp.sum(w * xp.asin(s) * xp.sin(u) ** (k - 1) * xp.cos(u) ** (d - k + 1), axis=1, keepdims=True)
+
+    low, high = xp.zeros_like(share), xp.ones_like(share)
+    total = below(high)
+    for _ in range(50):
+        middle = (low + high) / 2
+        more = below(middle) < share * total
+        low, high = xp.where(more, middle, low), xp.where(more, high, middle)
+    return (low + high) / 2
+
+
+class Spread:
+    """S = (P A A^T P)^(1/2) for A (C, d): how P A b spreads, its derivative, and the points b behind it."""
+
+    def __init__(self, A: Array) -> None:
+        xp = array_namespace(A)
+        self.centred = A - xp.mean(A, axis=0, keepdims=True)
+        values, self.vectors = xp.linalg.eigh(self.centred @ self.centred.T)
+        self.values = xp.sqrt(xp.clip(values, 0.0, None))
+        self.matrix = (self.vectors * self.values) @ self.vectors.T
+
+    def gradient(self, G: Array) -> Array:
+        """The gradient in A of <G, S>: with S Y + Y S = (G + G^T)/2 it is 2 Y P A, centred."""
+        xp, Q, s = array_namespace(G), self.vectors, self.values
+        sums = s[:, None] + s
+        known = sums > _NULL * xp.max(s)
+        inner = Q.T @ ((G + G.T) / 2) @ Q
+        Y = xp.where(known, inner / xp.where(known, sums, xp.ones_like(sums)), xp.zeros_like(inner))
+        found = 2 * (Q @ Y @ Q.T) @ self.centred
+        return found - xp.mean(found, axis=0, keepdims=True)
+
+    def directions(self) -> Array:
+        """S^(-1) P A (C, d): the point v is the mean of the b that move predictions by S v."""
+        xp, s = array_namespace(self.values), self.values
+        known = s > _NULL * xp.max(s)
+        inverse = xp.where(known, 1 / xp.where(known, s, xp.ones_like(s)), xp.zeros_like(s))
+        return (self.vectors * inverse) @ self.vectors.T @ self.centred
