@@ -23,6 +23,12 @@ def divide(numerator: float, denominator: float) -> float:
     return numerator / denominator
 
 
+def where(seconds: float, place: str) -> str:
+    """The place that this task was given, after a while."""
+    time.sleep(seconds)
+    return place
+
+
 def leave_pid_and_sleep(folder: Path) -> None:
     """Write a file named by the process, and stay for long."""
     (folder / str(os.getpid())).touch()

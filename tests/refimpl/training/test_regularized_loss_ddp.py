@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phiball.backends import rng
-from tests.support import ddp_worker as worker
+from tests.support.parallel import ddp_worker as worker
 from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
