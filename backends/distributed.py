@@ -27,7 +27,7 @@ def synchronised_once() -> Iterator[Callable[[], None]]:
     if not in_process_group():
         yield lambda: None
         return
-    wrapped: type = import_module("torch.nn.parallel").DistributedDataParallel
+    wrapped: Any = import_module("torch.nn.parallel").DistributedDataParallel
     held: list[Any] = []
     released = False
 

@@ -23,10 +23,11 @@ def divide(numerator: float, denominator: float) -> float:
     return numerator / denominator
 
 
-def where(seconds: float, place: str) -> str:
-    """The place that this task was given, after a while."""
+def where(seconds: float, place: str) -> tuple[str, float, float]:
+    """The place that this task was given, and from when to when it was there."""
+    began = time.monotonic()
     time.sleep(seconds)
-    return place
+    return place, began, time.monotonic()
 
 
 def leave_pid_and_sleep(folder: Path) -> None:

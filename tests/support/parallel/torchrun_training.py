@@ -1,6 +1,6 @@
-"""One rank of a training under torchrun; the second dies in its third step, the first time, if told to.
+"""One rank of a training under torchrun; the second dies in its third step, if told to.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 1 THIS FOLDER [die]
+    python -m torch.distributed.run --standalone --nproc-per-node 2 THIS FOLDER [die]
 
 It writes FOLDER/rank{r}.json: the curve and the weights of each training.
 """
@@ -27,10 +27,9 @@ def main(folder: Path, die: bool) -> None:
     """Two trainings: without anything drawn, and with points that each rank draws for itself."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    first_time = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
     def on_step(done: int, total: int, loss: float) -> None:
-        if die and first_time and done == 3 and dist.get_rank() == 1:
+        if die and done == 3 and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     found = {}
