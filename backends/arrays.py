@@ -124,6 +124,8 @@ def to_numpy(x: Array) -> Any:
         return x.detach().cpu().numpy()
     if library(x) == "cupy":
         return x.get()
+    if library(x) == "array_api_strict":
+        x = x.to_device(type(x.device)("CPU_DEVICE"))
     return np.asarray(x)
 
 

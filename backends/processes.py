@@ -53,18 +53,25 @@ def worker_initializer(parent: int) -> None:
 
 
 def run_in_processes(
-    function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], *, jobs: int, threads: int = 1
+    function: Callable[..., T],
+    tasks: Sequence[tuple[Any, ...]],
+    *,
+    jobs: int,
+    threads: int = 1,
+    places: Sequence[Any] = (),
 ) -> Generator[tuple[list[int], dict[int, T | Lost]], None, None]:
     """Call `function(*task)` for every task, on `jobs` new processes of `threads` threads each.
 
     The function must be importable by name. An error that it raises is raised here. When a process dies,
-    all tasks that were running are repeated one at a time, so that only the one to blame is `Lost`.
+    all tasks that were running are repeated one at a time, so that only the one to blame is `Lost`. With
+    `places`, such as devices, a task gets one as its last argument: that which the fewest running tasks have.
 
     Yields (indices of the tasks that are running, outcomes by index of those that have just ended): once at
     the start, and whenever a task ends. Closing the generator kills the processes.
     """
     waiting, suspects = deque(range(len(tasks))), deque[int]()
     running: dict[Future[T], int] = {}
+    taken: dict[int, Any] = {}  # the places of tasks
     ended: dict[int, T | Lost] = {}
     pool = _pool(jobs, threads)
     try:
@@ -73,7 +80,10 @@ def run_in_processes(
             with ignore_interrupts():  # processes inherit this; their initializer comes a second later
                 while queue and len(running) < limit:
                     try:
-                        future = pool.submit(function, *tasks[queue[0]])
+                        used = [taken[index] for index in running.values()] if places else []
+                        place = sorted(places, key=used.count)[:1]
+                        future = pool.submit(function, *tasks[queue[0]], *place)
+                        taken[queue[0]] = next(iter(place), None)
                         running[future] = queue.popleft()
                     except BrokenProcessPool:
                         if running:  # one of them is to blame; that is seen below

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from math import prod
 from typing import Any
 
@@ -111,6 +112,18 @@ class Rng:
         """Make `n` new sources, independent of this one and of each other."""
         return [Rng(child) for child in self._seed.spawn(n)]
 
+    def keyed(self, name: str) -> Rng:
+        """The source that belongs to `name`, whatever has been drawn or spawned before.
+
+        The same seed and name give the same source; sources of different names are independent.
+
+        >>> rng(7).keyed("task 1").integers(100, (3,), like=np.empty(0)).tolist()
+        [27, 35, 60]
+        """
+        words = np.frombuffer(sha256(name.encode()).digest(), dtype="<u4")
+        key = (*self._seed.spawn_key, *(int(word) for word in words))
+        return Rng(np.random.SeedSequence(self._seed.entropy, spawn_key=key))
+
     def state(self) -> dict[str, Any]:
         """Everything that `restore` needs to go on from here, in plain values that pickle."""
         seed = self._seed
@@ -173,7 +186,7 @@ class _NumpyStream:
 
     def _to_library(self, draw: Any, like: Array, dtype: Any = None) -> Array:
         xp = array_namespace(like)
-        return xp.asarray(draw, dtype=like.dtype if dtype is None else dtype)
+        return xp.asarray(draw, dtype=like.dtype if dtype is None else dtype, device=device(like))
 
     def _float(self, like: Array) -> Any:
         return np.float32 if "float32" in str(like.dtype) else np.float64

@@ -117,9 +117,19 @@ def scaling(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer sizes and curves, for an instant each: under a minute.")
     ] = False,
+    simulate: Annotated[
+        bool,
+        typer.Option("--simulate", help="Only a simulated run on 1 to 1,000 workers, and a plan on paper."),
+    ] = False,
+    times: Annotated[
+        Path | None, typer.Option(help="For --simulate: the folder of a run, for its tasks' times.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The folder of the results and of the plot.")] = None,
 ) -> None:
     """Show how time and memory grow: fitted exponents beside theory, ours and those of other systems."""
+    if simulate:
+        _run("phiball.experiments.benchmarks.growth.makespan", times=times, out=out)
+        return
     _run("phiball.experiments.benchmarks.scaling", axis=axis, quick=quick, out=out)
 
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from dataclasses import Field, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,7 +19,12 @@ from phiball.backends import threads
 from phiball.experiments.cli.errors import fail
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import missing_package_message
+from phiball.experiments.framework.shards import Shard, ShardDoneError, task_list
 from phiball.experiments.framework.study import SCALES, Study
+from phiball.experiments.framework.tables import ReportTable
+
+if TYPE_CHECKING:
+    from phiball.backends.engines import Engine
 
 STUDIES = {
     "worst-case": "phiball.experiments.studies.worst_case.study",
@@ -39,6 +44,11 @@ class RunOptions(StudyConfig):
     out: str = option("", "The folder of the results; by default results/NAME/SCALE.")
     seed: int = option(0, "The seed of everything that is drawn.", least=0)
     jobs: int = option(0, "Tasks that are computed at a time; 0 is one per core.", least=0)
+    engine: str = option(
+        "processes", "Where tasks run: on this machine, or a cluster.", ("processes", "dask", "ray")
+    )
+    address: str = option("", "Of the cluster: tcp://HOST:8786 (Dask); HOST:6379, or auto (Ray).")
+    shard: str = option("", "Compute one part of the tasks, k/n: the k-th of n, in a folder of its own.")
     resume: str = option(
         "same",
         "What to go on with: a run of the same versions and backend, any run of the same settings, or none, "
@@ -86,16 +96,24 @@ def run_study(name: str, arguments: list[str]) -> None:
         study = load_study(name)
     except ImportError as error:
         fail(_explain(error))
-    texts = vars(_parser(study).parse_args(_join_negative(arguments)))
+    texts: dict[str, Any] = vars(_parser(study).parse_args(_join_negative(arguments)))
     try:
         options: RunOptions = _changed(RunOptions(), texts)
         config = _changed(study.scales[options.scale], texts)
+        engine, shard = _where(options)
     except (ValueError, TypeError) as error:
         name, *rest = str(error).split(" ")
         fail(" ".join([_flag(name) if name in texts else name, *rest]), 2)
     try:
         out = Path(options.out or Path("results", study.name, options.scale))
-        _run(study, config, out, options)
+        if shard is not None and not options.out:
+            out = out / "shards" / f"{shard.k}-of-{shard.n}"
+        if texts["list_tasks"]:
+            _show([task_list(study, config, out, shard)], [], _console())
+            return
+        _run(study, config, out, options, engine, shard, list(map(Path, texts["merge"])))
+    except ShardDoneError as done:
+        Console().print(str(done), highlight=False, soft_wrap=True)
     except (ValueError, ImportError, OSError) as error:
         fail(_explain(error))
     except KeyboardInterrupt:
@@ -128,6 +146,12 @@ def _parser(study: Study[Any]) -> ArgumentParser:
     )
     for item in fields(RunOptions):
         _add(parser, item, _shown(item.default))
+    parser.add_argument(
+        "--merge", nargs="+", default=[], metavar="FOLDER", help="Join the folders of all shards, and report."
+    )
+    parser.add_argument(
+        "--list-tasks", action="store_true", help="Show the tasks and about what they cost; compute nothing."
+    )
     for item in fields(study.scales["paper"]):
         shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
         differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
@@ -191,13 +215,33 @@ def _parse(item: Field[Any], text: str) -> Any:
 # --- The run ----------------------------------------------------------------------------------------
 
 
-def _run(study: Study[Any], config: Any, out: Path, options: RunOptions) -> None:
+def _where(options: RunOptions) -> tuple[Engine, Shard | None]:
+    """Return where tasks run, and which of them."""
+    from phiball.backends.engines import Engine
+
+    jobs = options.jobs or (threads() if options.engine == "processes" else 0)
+    engine = Engine(options.engine, options.address, jobs)
+    return engine, Shard.parse(options.shard) if options.shard else None
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
+
+
+def _run(
+    study: Study[Any],
+    config: Any,
+    out: Path,
+    options: RunOptions,
+    engine: Engine,
+    shard: Shard | None,
+    merge: list[Path],
+) -> None:
     from phiball.experiments.framework.progress import ProgressDisplay
     from phiball.experiments.framework.runner import run
 
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=WIDE)
+    console = _console()
     study.prepare(config)  # before the display, because a download shows a bar of its own
     display = ProgressDisplay(study.name, console)
     with display.shown():
@@ -206,15 +250,21 @@ def _run(study: Study[Any], config: Any, out: Path, options: RunOptions) -> None
             config,
             out,
             seed=options.seed,
-            jobs=options.jobs or threads(),
+            engine=engine,
+            shard=shard,
+            merge=merge,
             resume=options.resume,
             on_start=display.start,
         )
-    for report_table in study.tables(table):
+    _show(study.tables(table), study.findings(table), console)
+    console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
+
+
+def _show(tables: list[ReportTable], paragraphs: list[str], console: Console) -> None:
+    for report_table in tables:
         page: Any = report_table.table()
         if console.measure(page, options=console.options.update(max_width=10 * WIDE)).maximum > console.width:
             page = f"{report_table.title}: a table too wide for this terminal, in report.md"
         console.print(page, highlight=False, markup=False)
-    for paragraph in study.findings(table):
+    for paragraph in paragraphs:
         console.print(paragraph, highlight=False, markup=False)
-    console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)

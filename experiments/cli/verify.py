@@ -39,6 +39,8 @@ def verify(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
     jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes (one per core).")] = None,
+    engine: Annotated[str, typer.Option(help="Where claims run: processes, dask or ray.")] = "processes",
+    address: Annotated[str, typer.Option(help="Of the Dask or Ray cluster.")] = "",
     record: Annotated[
         bool, typer.Option("--record", help="Note this run in the record of runs that the page shows.")
     ] = False,
@@ -48,6 +50,7 @@ def verify(
 ) -> None:
     """Check the paper's statements: search each for violations, and reach a verdict."""
     with one_line_errors(ImportError):
+        from phiball.backends.engines import Engine
         from phiball.backends.processes import cores
         from phiball.verification.framework import folder, runner
         from phiball.verification.report import errata as errata_file
@@ -65,6 +68,7 @@ def verify(
             raise ValueError("record is given for a part of the claims; expected a run of all of them")
         paper = THIS if claims is None else folder.load_paper(claims)
         chosen = runner.find(claim, section, folder=claims)
+        cluster = None if engine == "processes" and not address else Engine(engine, address, jobs or 0)
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
@@ -87,9 +91,12 @@ def verify(
                 seed=seed,
                 mutants=mutants,
                 jobs=jobs or cores(),
+                engine=cluster,
                 on_result=table.add,
                 on_progress=table.progress,
             )
+    except (ImportError, ConnectionError) as error:
+        fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; no report is written", 130)
     about = files.circumstances(

@@ -6,6 +6,8 @@ The folder of a run holds
 - rows/: a file per finished task, with the same and its row, each written in one step;
 - tasks/: a folder per long task, with its checkpoint and its progress;
 - in the end table.csv, report.md and the figures.
+
+Rows are written by this process, wherever they are computed. Tasks on a cluster need not see the folder.
 """
 
 from __future__ import annotations
@@ -13,27 +15,31 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from phiball.backends import Rng, rng, use
+from phiball.backends import Rng, rng
+from phiball.backends.engines import Engine
 from phiball.backends.files import read_json, write_whole
-from phiball.backends.processes import Lost, run_in_processes
+from phiball.backends.processes import Lost
+from phiball.experiments.framework.compute import compute_row, differences, origin, read_files, write_files
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
 from phiball.experiments.framework.progress import RunStatus, TaskStatus
 from phiball.experiments.framework.provenance import provenance
 from phiball.experiments.framework.requirements import require
+from phiball.experiments.framework.shards import Shard, ShardDoneError, join
 from phiball.experiments.framework.study import Study
-from phiball.experiments.framework.tasks import Row, Table, Task, TaskDir
+from phiball.experiments.framework.tasks import Row, Table, Task, TaskDir, as_json, task_source
 from phiball.refimpl.validation import valid_count
 
 PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
+HERE = Engine()
+KINDS = {"study": str, "config": dict, "seed": int, "versions": dict, "backend": str, "machine": str}
 RESUME = ("same", "any", "none")
 NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
 
@@ -45,12 +51,19 @@ def run(
     *,
     seed: int = 0,
     jobs: int = 1,
+    engine: Engine | None = None,
+    shard: Shard | None = None,
+    merge: Sequence[Path] = (),
     resume: str = "same",
     on_start: Callable[[RunStatus], None] = lambda status: None,
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures.
 
-    - `jobs`: the number of tasks that are computed at a time.
+    - `jobs`: the number of tasks that are computed at a time, in processes on this machine.
+    - `engine`: where tasks are computed, in place of `jobs`.
+    - `shard`: compute only the tasks of this part, and raise ShardDoneError if those of others are missing.
+    - `merge`: folders of the same run, whose rows are taken over. Without `shard` nothing is computed, and
+      ValueError raised if a task is in none of them.
     - `resume`: what to go on with. "same" is a run of the same settings, versions, revision and backend;
       "any" has the same settings; "none" drops what is there and begins anew.
     - `on_start`: called with the tasks of a stage before they are computed.
@@ -60,10 +73,13 @@ def run(
         require(name, user="a study", extra="experiments")
     if resume not in RESUME:
         raise ValueError(f"resume is {resume!r}; expected one of {', '.join(RESUME)}")
-    folder = RunFolder(out, seed, jobs, on_start)
+    only_join = bool(merge) and shard is None
+    folder = RunFolder(out, seed, engine or Engine(jobs=jobs), on_start, shard, only_join)
     folder.make()
     with _locked(out):
         folder.open(study, config, resume)
+        for other in merge:
+            folder.join(other, resume)
         table = study.compute(config, rng(seed), folder.map_tasks)
         figures = write_figures(study, table, out)
         return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
@@ -75,8 +91,10 @@ class RunFolder:
 
     path: Path
     seed: int = 0
-    jobs: int = 1
+    engine: Engine = HERE
     on_start: Callable[[RunStatus], None] = lambda status: None
+    shard: Shard | None = None
+    only_join: bool = False
 
     def make(self) -> None:
         """Make the folder; raise ValueError if there is one that holds something else."""
@@ -89,7 +107,7 @@ class RunFolder:
 
     def open(self, study: Study[Any], config: Any, resume: str = "same") -> None:
         """Begin a run in the folder, or go on with the one that it holds; ValueError if that is another."""
-        asked = {"study": study.name, "config": _as_json(result_settings(config)), "seed": self.seed}
+        asked = {"study": study.name, "config": as_json(result_settings(config)), "seed": self.seed}
         file, now = self.path / "run.json", provenance()
         if resume == "none":
             for folder in ("rows", "tasks"):
@@ -97,82 +115,113 @@ class RunFolder:
         if resume == "none" or not file.exists():
             write_whole(file, json.dumps({**asked, **now}, indent=1) + "\n")
         else:
-            self._check(file, asked, now, resume)
+            self._check(asked, [now], resume, f"{self.path} holds")
         (self.path / "rows").mkdir(exist_ok=True)
 
-    def _check(self, file: Path, asked: dict[str, Any], now: dict[str, Any], resume: str) -> None:
-        """Compare the run that is kept with the one that is asked for, and with what computes it now."""
-        kinds = {"study": str, "config": dict, "seed": int, "versions": dict, "backend": str, "machine": str}
-        kept = _read(file, kinds)
-        different = _differences(_settings(kept), _settings(asked))
+    def join(self, other: Path, resume: str = "same") -> None:
+        """Take over the rows of another folder; ValueError if it holds another run."""
+        if other.resolve() == self.path.resolve():
+            raise ValueError(f"merge has {other}, the folder of the run itself (--out); expected others")
+        if not (other / "run.json").is_file():
+            raise ValueError(f"merge has {other}, which holds no run; expected folders of runs")
+        kept = _read(other / "run.json", KINDS)
+        self._check(
+            kept, [kept, *kept.get("continued_with", [])], resume, f"{other} does not belong here: it holds"
+        )
+        join(other, self.path)
+
+    def _check(self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, who: str) -> None:
+        """Compare the run that is kept with one that is asked for, and with what that is computed by."""
+        file = self.path / "run.json"
+        kept = _read(file, KINDS)
+        different = differences(_settings(kept), _settings(asked))
         if different:
             raise ValueError(
-                f"{self.path} holds another run: {different}; expected the same configuration, or "
-                "another folder (--out)"
+                f"{who} another run: {different}; expected the same configuration, or another folder (--out)"
             )
         later = kept.get("continued_with", [])
         try:
-            origins = [_origin(record) for record in [kept, *later]]
+            origins = [origin(record) for record in [kept, *later]]
         except (TypeError, KeyError):
             raise ValueError(f"{file} is damaged (in continued_with); {NEW_FOLDER}") from None
-        if _origin(now) in origins:
+        new = [record for record in come if origin(record) not in origins]
+        if not new:
             return
         if resume == "same":
             raise ValueError(
-                f"{self.path} holds results of other origin: {_differences(origins[-1], _origin(now))}; "
+                f"{who} results of other origin: {differences(origins[-1], origin(new[0]))}; "
                 "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
             )
-        write_whole(file, json.dumps({**kept, "continued_with": [*later, now]}, indent=1) + "\n")
+        write_whole(file, json.dumps({**kept, "continued_with": [*later, *new]}, indent=1) + "\n")
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
         """Return the rows of all tasks: those in the folder are read, the others computed and written."""
-        sources = rng.spawn(len(tasks))
         files = [self.path / "rows" / f"{k:04d}-{_slug(task)}.json" for k, task in enumerate(tasks)]
         for task, file in zip(tasks, files, strict=True):
-            if file.exists() and _read_row(file)["task"] != _as_json(task):
+            if file.exists() and _read_row(file)["task"] != as_json(task):
                 raise ValueError(f"{file} is of another task; expected {task}")
         folders = [TaskDir(self.path / "tasks" / file.stem) for file in files]
-        statuses = (
-            TaskStatus(study.label(task), file, folder, float(study.work(config, task)))
-            for task, file, folder in zip(tasks, files, folders, strict=True)
-        )
-        self.on_start(RunStatus(tuple(statuses), str(tasks[0].get("stage", "")) if tasks else ""))
-        record = {"seed": self.seed, **provenance()}
-        missing = [k for k, file in enumerate(files) if not file.exists()]
-        calls = [(study, config, tasks[k], sources[k], files[k], folders[k], record) for k in missing]
-        self._compute(calls, study.threads(config))
+        works = [float(study.work(config, task)) for task in tasks]
+        mine = list(range(len(tasks))) if self.shard is None else self.shard.choose(works)
+        statuses = (TaskStatus(study.label(tasks[k]), files[k], folders[k], works[k]) for k in mine)
+        stage = str(tasks[0].get("stage", "")) if tasks else ""
+        self.on_start(RunStatus(tuple(statuses), stage))
+        if not self.only_join:
+            missing = [k for k in mine if not files[k].exists()]
+            sources = {k: task_source(rng, tasks[k]) for k in missing}
+            self._compute(study, config, [(tasks[k], sources[k], files[k], folders[k]) for k in missing])
+        self._check_complete(tasks, files, mine, stage)
         return [{**task, **_read_row(file)["row"]} for task, file in zip(tasks, files, strict=True)]
 
-    def _compute(self, calls: list[tuple[Any, ...]], threads: int) -> None:
-        """Compute the rows of some tasks; each is written by the process that computes it."""
-        if self.jobs == 1 or len(calls) < 2:
-            for call in calls:
-                _compute_and_write(*call)
+    def _compute(self, study: Study[Any], config: Any, todo: list[tuple[Task, Rng, Path, TaskDir]]) -> None:
+        """Compute some rows, each of which is written as soon as it is there."""
+        record = {"seed": self.seed, **provenance()}
+        shared, devices = self.engine.shares_files, study.devices(config)
+
+        def write(k: int, outcome: tuple[dict[str, Any], dict[str, bytes]]) -> None:
+            _, _, file, folder = todo[k]
+            content, left = outcome
+            write_files(folder, left)
+            write_whole(file, json.dumps(content, allow_nan=True) + "\n")
+
+        calls = [
+            (study, config, task, source, folder if shared else read_files(folder), record)
+            for task, source, _, folder in todo
+        ]
+        if shared and (self.engine.jobs <= 1 or len(calls) < 2):
+            for k, call in enumerate(calls):
+                write(k, compute_row(*call, *devices[:1]))
             return
         lost: dict[int, Lost] = {}
-        for _, ended in run_in_processes(_compute_and_write, calls, jobs=self.jobs, threads=threads):
-            lost |= {k: outcome for k, outcome in ended.items() if isinstance(outcome, Lost)}
+        threads = study.threads(config)
+        with closing(self.engine.run(compute_row, calls, threads=threads, places=devices)) as outcomes:
+            for _, ended in outcomes:
+                for k, outcome in ended.items():
+                    if isinstance(outcome, Lost):
+                        lost[k] = outcome
+                    else:
+                        write(k, outcome)
         for k, outcome in lost.items():
             raise ChildProcessError(
                 f"{len(lost)} of {len(calls)} tasks failed: the first, {calls[k][2]}, as {outcome.reason}; "
                 "the others are kept, and the same command computes the rest"
             )
 
-
-def _compute_and_write(
-    study: Study[Any],
-    config: Any,
-    task: Task,
-    rng: Rng,
-    file: Path,
-    task_dir: TaskDir,
-    record: dict[str, Any],
-) -> None:
-    began = perf_counter()
-    with use(record["backend"]), import_module("threadpoolctl").threadpool_limits(study.threads(config)):
-        row = study.compute_task(config, task, rng, task_dir)
-    content = {"task": _as_json(task), "row": _as_json(row), "seconds": perf_counter() - began, **record}
-    write_whole(file, json.dumps(content, allow_nan=True) + "\n")
+    def _check_complete(self, tasks: list[Task], files: list[Path], mine: list[int], stage: str) -> None:
+        """Raise unless every task has its row, as where others compute some of them."""
+        absent = [k for k, file in enumerate(files) if not file.exists()]
+        if not absent:
+            return
+        what = f"{len(absent)} of {len(tasks)} tasks" + (f" of the stage {stage}" if stage else "")
+        if self.shard is not None:
+            raise ShardDoneError(
+                f"shard {self.shard.k} of {self.shard.n} has computed its {len(mine)} of {len(tasks)} tasks"
+                f"{f' of the stage {stage}' if stage else ''} in {self.path}; "
+                "--merge joins the folders of all shards"
+            )
+        raise ValueError(
+            f"{what} are in none of the folders: the first is {tasks[absent[0]]}; expected all shards"
+        )
 
 
 def _read(file: Path, kinds: dict[str, type], remedy: str = NEW_FOLDER) -> dict[str, Any]:
@@ -194,11 +243,6 @@ def _read_row(file: Path) -> dict[str, Any]:
     return content
 
 
-def _as_json(value: Any) -> Any:
-    """Return `value` as JSON gives it back: tuples are lists, NumPy's numbers are Python's."""
-    return json.loads(json.dumps(value, default=lambda array: array.tolist()))
-
-
 def _slug(task: Task) -> str:
     words = "-".join(f"{name}-{value}" for name, value in task.items())
     return re.sub(r"[^A-Za-z0-9.+-]+", "_", words)[:80]
@@ -206,19 +250,6 @@ def _slug(task: Task) -> str:
 
 def _settings(record: dict[str, Any]) -> dict[str, Any]:
     return {**record["config"], "study": record["study"], "seed": record["seed"]}
-
-
-def _origin(record: dict[str, Any]) -> dict[str, Any]:
-    return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
-
-
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Say in which entries a run that was kept differs from the one that is asked for."""
-    return "; ".join(
-        f"{name} is {before.get(name)!r}, not {after.get(name)!r}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from phiball.backends import Rng
 from phiball.experiments.framework.tables import ReportTable
-from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir, task_source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,6 +64,14 @@ class Study(Protocol[ConfigT]):
         """Return about how long a task takes, in any unit."""
         return 1.0
 
+    def devices(self, config: ConfigT) -> tuple[str, ...]:
+        """Return the devices that tasks are spread over; none where there is no choice."""
+        return ()
+
+    def on_device(self, config: ConfigT, device: str) -> ConfigT:
+        """Return the parameters of a task on one of these devices."""
+        return config
+
     def label(self, task: Task) -> str:
         """Return the name of a task for the progress display."""
         return " ".join(map(str, task.values()))
@@ -74,8 +82,4 @@ MapTasks: TypeAlias = Callable[[Study[Any], Any, list[Task], Rng], list[Row]]
 
 def run_serially(study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
     """Return the rows of all tasks, computed one after the other and written nowhere."""
-    sources = rng.spawn(len(tasks))
-    return [
-        {**task, **study.compute_task(config, task, source)}
-        for task, source in zip(tasks, sources, strict=True)
-    ]
+    return [{**task, **study.compute_task(config, task, task_source(rng, task))} for task in tasks]

@@ -8,12 +8,28 @@ from pathlib import Path
 from time import time
 from typing import Any, TypeAlias
 
+from phiball.backends import Rng
 from phiball.backends.files import read_json, write_whole
 
 Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
 Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
 
 PAUSE = 0.5  # seconds between two reports of progress
+PROGRESS = "progress.json"  # the file of the last report
+
+
+def as_json(value: Any) -> Any:
+    """Return `value` as JSON gives it back: tuples are lists, NumPy's numbers are Python's."""
+    return json.loads(json.dumps(value, default=lambda array: array.tolist()))
+
+
+def task_source(rng: Rng, task: Task) -> Rng:
+    """Return the source of random numbers of a task: it hangs on the seed and on what names the task.
+
+    So a task draws the same numbers whatever tasks there are beside it, and wherever and in whatever order
+    they are computed.
+    """
+    return rng.keyed(json.dumps(as_json(task), sort_keys=True))
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,7 @@ class TaskDir:
 
     def report_progress(self, share: float, text: str) -> None:
         """Report that this share of the task is done; a report too soon after the last one is dropped."""
-        file = self.file("progress.json")
+        file = self.file(PROGRESS)
         if file is None or (file.exists() and time() - file.stat().st_mtime < PAUSE):
             return
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +61,7 @@ class TaskDir:
     def read_progress(self) -> tuple[float, str] | None:
         """Return the share and the text of the last report, or None."""
         try:
-            report = read_json(self.file("progress.json") or Path())
+            report = read_json(self.file(PROGRESS) or Path())
             return float(report["share"]), str(report["text"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

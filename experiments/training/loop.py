@@ -2,6 +2,9 @@
 
 A checkpoint holds everything that the next step depends on: weights, optimizer, random numbers, the position
 in the order of the data. It also records which training it belongs to (`about`); any other is refused.
+
+Under torchrun, in torch's process group, each process takes its part of every batch. The first one writes the
+checkpoint, with the random numbers of all, and all resume from it together.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
 from phiball.experiments.training.methods import Loss, Objective
+from phiball.experiments.training.ranks import Ranks
 
 SAVE_EVERY = 20.0  # seconds between checkpoints
 
@@ -66,10 +70,13 @@ def train(
     - `on_step(done, total, loss)` is called after every step.
     """
     torch = import_module("torch")
+    ranks = Ranks.here()
+    together = {"ranks": ranks.count} if ranks.count > 1 else {}
     # As JSON has it, without NumPy's numbers: `read` would not load them again.
     about = json.loads(
         json.dumps(
-            {**(about or {}), "plan": asdict(plan), "images": list(x.shape)}, default=lambda v: v.tolist()
+            {**(about or {}), **together, "plan": asdict(plan), "images": list(x.shape)},
+            default=lambda v: v.tolist(),
         )
     )
     steps = ceil(len(x) / plan.batch)
@@ -81,6 +88,7 @@ def train(
         def shuffle(epoch: int) -> Array:
             return torch.from_numpy(orders[epoch].permutation(len(x), like=np.empty(0))).to(x.device)
 
+    source = ranks.source(source)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
     curve: list[float] = []  # of the epochs that are over
     seen: list[float] = []  # losses of the steps of this epoch
@@ -91,7 +99,8 @@ def train(
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
             optimizer.load_state_dict(kept["optimizer"])
-            source = Rng.restore(kept["rng"])
+            source = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
+    called = ranks.wrap(model)
     saved = monotonic()
     for step in range(first, total):
         epoch, place = divmod(step, steps)
@@ -99,21 +108,28 @@ def train(
             shuffled = shuffle(epoch)
         batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
         optimizer.zero_grad()
-        loss = objective(losses(model, y[batch]), x[batch], source)
+        part, factor = ranks.part(batch)
+        loss = objective(losses(called, y[part]), x[part], source)
+        loss = loss * factor if together else loss
         loss.backward()
         optimizer.step()
-        seen.append(float(loss.detach()))
+        seen.append(ranks.mean(loss.detach()))
         if not isfinite(seen[-1]):
             raise ValueError(f"the training loss is {seen[-1]} at step {step + 1}; a smaller rate may help")
         if place == steps - 1:
             curve.append(float(np.mean(seen)))
             seen = []
         on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
-        if checkpoint is not None and (step + 1 == total or monotonic() - saved >= save_every):
+        if checkpoint is None:
+            continue
+        if step + 1 == total or ranks.first_says(monotonic() - saved >= save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
             if step + 1 < total:  # the last one is the network alone
-                state |= {"optimizer": optimizer.state_dict(), "rng": source.state()}
-            write(checkpoint, {**state, "model": model.state_dict()})
+                drawn = ranks.gather(source.state())
+                state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
+            if ranks.rank == 0:
+                write(checkpoint, {**state, "model": model.state_dict()})
+            ranks.first_says(True)  # nobody goes on before it is written
             saved = monotonic()
     return curve
 

@@ -12,7 +12,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import highest
+from phiball.refimpl.risk.adversarial_risk import highest
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
     each_eta,

@@ -1,4 +1,4 @@
-"""The robust risk of a data set, and the unregularised adversarial risk beside it.
+"""The robust risk of a data set.
 
     E_z [ sup over gamma << nu_z of  E_gamma[f] - eta E_nu_z[phi(dgamma/dnu_z)] ],   nu_z uniform on B_rho(z)
 
@@ -7,16 +7,17 @@ This is Eq. (dual:WDRO:phi:reg) of the paper's Section 2 by Theorem 1, with each
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
+from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings, is_array_api_obj
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.norms import length
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
+from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream, plain
 from phiball.refimpl.sampling.estimators import normalised
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import (
@@ -24,14 +25,13 @@ from phiball.refimpl.sampling.streaming import (
     each_eta,
     evaluated,
     in_rows,
-    indices,
+    joined,
     tiled,
-    tiles,
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.types import Gradient, Law, Loss, Proposal
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
+from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal, Proposal
+from phiball.refimpl.validation import valid_count
 
 _HEAVY = 0.05  # of a worst case on one sampled point: the normal law of the error needs many that share it
 
@@ -51,6 +51,7 @@ class Estimate:
       more than a twentieth of their worst cases. This happens for a small eta, for a phi that moves mass to
       the maximum, and for few samples. `value` is then low by an unknown amount. With self-normalised
       weights it is always True, and `value` may be too high as well.
+    - `per_point`: what `merge` needs of each data point.
     """
 
     value: Array
@@ -59,12 +60,37 @@ class Estimate:
     stderr: Array
     population_stderr: Array
     lower_bound: bool
+    per_point: tuple[Array, Array, Array, bool] | None = field(default=None, compare=False)
     __repr__ = one_line
+
+    @staticmethod
+    def merge(parts: Sequence[Estimate]) -> Estimate:
+        """The estimate of all data points, from those of parts of them: exactly as from all at once.
+
+        Arguments:
+        - `parts`: estimates of `robust_risk`, in the order of the data points. Each needs a source of random
+          numbers of its own, such as rng.keyed("part 1").
+
+        >>> import numpy as np
+        >>> from phiball import ENTROPIC, Ball, robust_risk, rng
+        >>> how = {"ball": Ball(2, 1.0), "eta": 1.0, "divergence": ENTROPIC, "samples": 50}
+        >>> z, loss = np.zeros((6, 2)), lambda x, i: x[:, 0]
+        >>> parts = [robust_risk(loss, z, rng=rng(0).keyed(name), **how) for name in ("part 1", "part 2")]
+        >>> whole = Estimate.merge(parts)
+        >>> whole.values.shape, bool(whole.stderr < parts[0].stderr)
+        ((12,), True)
+        """
+        rows = [(part.values, *part.per_point) for part in parts if part.per_point is not None]
+        if not rows or len(rows) < len(parts):
+            raise ValueError(f"parts is {parts!r}; expected estimates that robust_risk has returned")
+        *columns, self_normalised = zip(*rows, strict=True)
+        values, missing, errors, heaviest = (joined(list(column)) for column in columns)
+        return _estimate(values, missing, errors, heaviest, any(self_normalised))
 
 
 def robust_risk(
     loss: Loss,
-    z: Array,
+    z: Array | Data,
     ball: Law,
     eta: float | Array,
     divergence: Divergence,
@@ -82,9 +108,11 @@ def robust_risk(
     Arguments:
     - `loss`: a function loss(x, i) of points x (k,) + event that come from the data points i (k,), which
       returns losses (k,).
-    - `z` (N,) + event: the data points.
+    - `z` (N,) + event: the data points. Or an iterator of batches of them, for data that memory does not
+      hold: arrays, or pairs (z, y) with labels y (n,), for which the loss is loss(x, y), with the label of
+      each x. Batches are read once, and the estimate is that of the data held at once; it has no gradient.
     - `ball`: a `Ball`, or another law with its `sample`; a `Gaussian` gives the dual of Sinkhorn DRO.
-    - `eta`: a positive number, or an array (N,).
+    - `eta`: a positive number, or an array (N,), but not for batches.
     - `divergence`: phi, for example `ENTROPIC`.
     - `samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
     - `rng`: from `phiball.backends.rng`.
@@ -115,8 +143,9 @@ def robust_risk(
     >>> bool(abs(risk.value + risk.bias - exact) < 4 * risk.stderr), risk.lower_bound
     (True, False)
     """
-    z = valid_data(z)
-    xp = array_namespace(z)
+    stream = is_stream(z)
+    if not stream:
+        valid_data(z)
     valid_sampling(ball, rng)
     valid_divergence(divergence)
     n = valid_count("samples", samples, 2)
@@ -129,28 +158,53 @@ def robust_risk(
         raise ValueError(
             f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
         )
-    prepared = how.prepare(ball, z, each_eta(eta, z), input_gradients(loss, input_gradient), rng, chunk)
-    every_eta: Array = prepared.eta
+    if stream and is_array_api_obj(eta):
+        raise ValueError(f"eta has shape {tuple(eta.shape)}; expected a number for data in batches")
+    if stream and getattr(how, "retilt", 0):
+        raise ValueError(f"proposal is {how!r}; expected retilt=0 for data in batches")
+    slope = input_gradients(loss, input_gradient)
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
     parts: list[tuple[Array, ...]] = []
-    done = 0
+    etas: list[Array] = []  # of the data points that are drawn, and not yet solved
 
-    def draw(index: Array, m: int) -> tuple[Array, Array]:
-        x, log_w = prepared.draw(index, m, rng)
-        return x, xp.zeros(x.shape[:2], dtype=x.dtype, device=x.device) if log_w is None else log_w
+    def drawn() -> Iterator[tuple[Array, ...]]:
+        for block in blocks(z, n, chunk, evaluate=not isinstance(how, Uniform)):
+            prepared = how.prepare(ball, block.z, each_eta(eta, block.z), _at(slope, block), rng, chunk)
+            etas.append(prepared.eta)
+            yield from tiled(block.z, block.i, n, partial(_draw, prepared, rng))
 
-    points = tiled(z, indices(z), n, draw)
-    pieces = evaluated(loss, points, chunk)
+    pieces = evaluated(plain(loss) if stream else loss, drawn(), chunk)
     for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
-        e = xp.astype(every_eta[done : done + f.shape[0]], f.dtype, copy=False)
-        done += f.shape[0]
+        xp = array_namespace(f)
+        waiting = joined(etas)
+        e = xp.astype(waiting[: f.shape[0]], f.dtype, copy=False)
+        etas[:] = [waiting[f.shape[0] :]]
         log_w = xp.astype(log_w, f.dtype, copy=False)
         if how.self_normalised:
             parts.append(_row_statistics(f, e, c, log_w))
         else:
             parts.append(_row_statistics(f + e[:, None] * log_w, e, c, None))
-    values, missing, errors, heaviest = (xp.concat(list(column)) for column in zip(*parts, strict=True))
-    N = z.shape[0]
+    values, missing, errors, heaviest = (joined(list(column)) for column in zip(*parts, strict=True))
+    return _estimate(values, missing, errors, heaviest, how.self_normalised)
+
+
+def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[Array, Array]:
+    x, log_w = prepared.draw(index, m, rng)
+    xp = array_namespace(x)
+    return x, xp.zeros(x.shape[:2], dtype=x.dtype, device=x.device) if log_w is None else log_w
+
+
+def _at(gradient: Gradient, block: Points) -> Gradient:
+    """gradient(x, i), for places i of the block: their indices in the data, or their labels."""
+    return lambda x, i: gradient(x, array_namespace(x).take(block.i, i, axis=0))
+
+
+def _estimate(
+    values: Array, missing: Array, errors: Array, heaviest: Array, self_normalised: bool
+) -> Estimate:
+    """The estimate from what is known of each data point."""
+    xp = array_namespace(values)
+    N = values.shape[0]
     fixed = detach(values)
     over_z = _standard_error(fixed) if N > 1 else xp.full_like(fixed[0], xp.inf)
     return Estimate(
@@ -159,7 +213,8 @@ def robust_risk(
         bias=xp.mean(missing),
         stderr=length(errors, 2) / N,
         population_stderr=over_z,
-        lower_bound=how.self_normalised or bool(xp.mean(heaviest) > _HEAVY),
+        lower_bound=self_normalised or bool(xp.mean(heaviest) > _HEAVY),
+        per_point=(missing, errors, heaviest, self_normalised),
     )
 
 
@@ -209,114 +264,3 @@ def _standard_error(v: Array) -> Array:
     n = v.shape[-1]
     off = v / 2 - total(v / n, keepdims=True) / 2
     return length(off, 2) * (2 / (n * (n - 1)) ** 0.5)
-
-
-@dataclass(frozen=True)
-class AdversarialRisk:
-    """The largest losses found around each data point: a lower bound on the adversarial risk.
-
-    - `value` (): the mean of `values`.
-    - `values` (N,): the larger of `sampled` and `attacked`.
-    - `points` (N,) + event: where that loss is attained.
-    - `sampled` (N,): the largest loss among the sampled points.
-    - `attacked` (N,): the loss at the attack's point; minus infinity without an attack.
-    """
-
-    value: Array
-    values: Array
-    points: Array
-    sampled: Array
-    attacked: Array
-    __repr__ = one_line
-
-
-def adversarial_risk(
-    loss: Loss,
-    z: Array,
-    ball: Ball,
-    *,
-    samples: int,
-    rng: Rng,
-    attack: Callable[[Array], Array] | None = None,
-    chunk: int = CHUNK,
-) -> AdversarialRisk:
-    r"""Bound the unregularised risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$ from below, by search.
-
-    Arguments:
-    - `samples`: the number of random points tried in each ball, at least 1.
-    - `attack`: a function attack(z) that returns points of the shape of z inside the balls, which are tried
-      too; None for none.
-    - The others are those of `robust_risk`. The points of one data point are held in memory at a time.
-
-    Returns the larger loss for each data point, the points where it is attained, and their mean. It is a
-    lower bound: neither sampling nor a local search proves that there is no larger loss. `values` carry the
-    torch gradient of the losses.
-
-    Reference: Eq. (formula:adv) of Section 1.
-
-    >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import Ball, adversarial_risk
-    >>> z, ball = np.zeros((2, 3)), Ball(float("inf"), 0.5)
-    >>> risk = adversarial_risk(
-    ...     lambda x, i: x[:, 0], z, ball, samples=10, rng=rng(0), attack=lambda z: z + 0.5
-    ... )
-    >>> float(risk.value), bool(np.all(risk.sampled < 0.5))
-    (0.5, True)
-    """
-    z = valid_data(z)
-    xp = array_namespace(z)
-    if not isinstance(ball, Ball):
-        raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
-    valid_sampling(ball, rng)
-    n = valid_count("samples", samples, 1)
-    valid_count("chunk", chunk, 1)
-    i = indices(z)
-    tops: list[tuple[Array, Array]] = []
-    pieces = evaluated(loss, tiles(z, i, ball, n, rng), chunk)
-    for x, f in in_rows(((x, f) for x, _, f in pieces), n):
-        tops.append(highest(x, f))
-    points, sampled = (xp.concat(list(column)) for column in zip(*tops, strict=True))
-    attacked = xp.full_like(detach(sampled), -xp.inf)
-    values = sampled
-    if attack is not None:
-        candidates = _attacked(attack, z, ball)
-        attacked = xp.concat([f for _, _, f in evaluated(loss, [(candidates, i)], chunk)])
-        better = attacked > sampled
-        values = xp.where(better, attacked, sampled)
-        points = xp.where(xp.reshape(better, (-1,) + (1,) * (z.ndim - 1)), candidates, points)
-    if not xp.all(xp.isfinite(values)) or xp.any(xp.isnan(attacked)):
-        raise ValueError("loss(x, i) contains NaN or infinity; expected finite numbers")
-    return AdversarialRisk(xp.mean(values), values, points, sampled, attacked)
-
-
-def highest(x: Array, f: Array) -> tuple[Array, Array]:
-    """The first point with the largest loss in each row, and that loss: x (g, n) + event, f (g, n)."""
-    xp = array_namespace(f)
-    g, n = f.shape
-    top = xp.argmax(detach(f), axis=-1, keepdims=True)
-    place = xp.arange(g, dtype=top.dtype, device=device(f)) * n + top[:, 0]
-    points = xp.take(xp.reshape(x, (g * n, *x.shape[2:])), place, axis=0)
-    return points, xp.take_along_axis(f, top, axis=-1)[:, 0]
-
-
-def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball) -> Array:
-    xp = array_namespace(z)
-    if not callable(attack):
-        raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
-    x = attack(z)
-    valid_array("attack(z)", x)
-    check_same_array_type("attack(z)", x, z, other="z")
-    if tuple(x.shape) != tuple(z.shape):
-        raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
-    x = xp.astype(detach(x), z.dtype, copy=False)
-    if not xp.all(xp.isfinite(x)):
-        raise ValueError("attack(z) contains NaN or infinity; expected finite numbers")
-    if not xp.all(ball.contains(x, z, event_ndim=z.ndim - 1)):
-        worst = float(xp.max(ball.length(x - z, event_ndim=z.ndim - 1)))
-        raise ValueError(f"attack(z) moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
-    if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
-        raise ValueError(
-            f"attack(z) leaves the box clip = {ball.clip} of the ball; expected points inside it"
-        )
-    return x

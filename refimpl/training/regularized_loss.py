@@ -23,6 +23,7 @@ from phiball.backends import (
     weighted_sum,
     without_gradient,
 )
+from phiball.backends.distributed import in_process_group, synchronised_once
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, draw, in_chunks, mean_value, solve, together
@@ -233,7 +234,8 @@ class RegularizedLoss:
         Returns the value, without gradient. Data points are taken whole, as many as fit in a chunk, and each
         chunk takes one forward and one backward pass, so that dropout and batch statistics see one pass. A
         data point with more than `chunk` perturbed points of its own is evaluated twice: without a graph to
-        solve its inner problem, and with one, piece by piece.
+        solve its inner problem, and with one, piece by piece. Under torch's DistributedDataParallel the
+        gradients are averaged once, after the last chunk, whatever the number of chunks of each process.
         """
         chunk = valid_count("chunk", chunk)
         if not is_array_api_obj(scale):
@@ -247,18 +249,29 @@ class RegularizedLoss:
             )
         total = xp.zeros((), dtype=x.dtype, device=x.device)
         slope = input_gradients(loss, input_gradient)
-        for draws in in_chunks(self._draws(x, rng, slope, chunk), chunk):
-            if len(draws) <= chunk:
-                losses = _losses(loss, draws.points, draws.index)
-                value, weights = self._solve(detach(losses), draws, n)
-                backward(weighted_sum(weights, losses) * scale)
-            else:
-                value = self._backward_twice(loss, draws, n, chunk, scale, xp=xp)
-            total = total + xp.astype(value, x.dtype, copy=False)
+        with synchronised_once() as release:
+            for draws, last in _until_last(in_chunks(self._draws(x, rng, slope, chunk), chunk)):
+                before_last_pass = release if last else _nothing
+                if len(draws) <= chunk:
+                    before_last_pass()
+                    losses = _losses(loss, draws.points, draws.index)
+                    value, weights = self._solve(detach(losses), draws, n)
+                    backward(weighted_sum(weights, losses) * scale)
+                else:
+                    value = self._backward_twice(loss, draws, n, chunk, scale, before_last_pass, xp=xp)
+                total = total + xp.astype(value, x.dtype, copy=False)
         return total
 
     def _backward_twice(
-        self, loss: Loss, draws: PerturbedPoints, n: int, chunk: int, scale: float | Array, *, xp: Any
+        self,
+        loss: Loss,
+        draws: PerturbedPoints,
+        n: int,
+        chunk: int,
+        scale: float | Array,
+        before_last_pass: Callable[[], None],
+        *,
+        xp: Any,
     ) -> Array:
         points, index = draws.points, draws.index
         cuts = list(slices(len(draws), chunk))
@@ -266,6 +279,8 @@ class RegularizedLoss:
             losses = xp.concat([_losses(loss, points[cut, ...], index[cut]) for cut in cuts])
         value, weights = self._solve(losses, draws, n)
         for cut in cuts:
+            if cut is cuts[-1]:
+                before_last_pass()
             backward(weighted_sum(weights[cut], _losses(loss, points[cut, ...], index[cut])) * scale)
         return value
 
@@ -282,6 +297,22 @@ class RegularizedLoss:
 def _losses(loss: Loss, points: Array, index: Array) -> Array:
     """loss(points, index), in single precision where it came in half: that cannot hold the weights."""
     return evaluate(loss, points, index, half=True)
+
+
+def _nothing() -> None:
+    return
+
+
+def _until_last(chunks: Iterator[PerturbedPoints]) -> Iterator[tuple[PerturbedPoints, bool]]:
+    """The chunks, each with whether it is the last, which is said only beside other processes."""
+    if not in_process_group():
+        yield from ((draws, False) for draws in chunks)
+        return
+    held = next(chunks)
+    for following in chunks:
+        yield held, False
+        held = following
+    yield held, True
 
 
 def _batch(x: Array, rng: Rng) -> int:

@@ -61,7 +61,7 @@ def test_loss_is_the_conditional_average(arrays: Arrays) -> None:
 def test_linear_is_for_costs_that_are(doubles: Arrays) -> None:
     """Told wrongly, the mean of z gives another value: the flag is the caller's word."""
     data, _, _ = ragged(doubles)
-    x, i = data.x, doubles.xp.arange(data.x.shape[0], dtype=doubles.xp.int64)
+    x, i = data.x, doubles.xp.arange(data.x.shape[0], dtype=doubles.xp.int64, **doubles.at)
     values = [
         conditional_loss(lambda x: x[:, 0], lambda w, z: z[:, 0] ** 2 + 0 * w, data, linear=linear)(x, i)
         for linear in (False, True)

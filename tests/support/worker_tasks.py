@@ -23,6 +23,13 @@ def divide(numerator: float, denominator: float) -> float:
     return numerator / denominator
 
 
+def where(seconds: float, place: str) -> tuple[str, float, float]:
+    """The place that this task was given, and from when to when it was there."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return place, began, time.monotonic()
+
+
 def leave_pid_and_sleep(folder: Path) -> None:
     """Write a file named by the process, and stay for long."""
     (folder / str(os.getpid())).touch()

@@ -11,7 +11,8 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 from phiball.backends import active, use
-from phiball.backends.processes import Lost, run_in_processes
+from phiball.backends.engines import Engine
+from phiball.backends.processes import Lost
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.folder import load_claims
 from phiball.verification.framework.paper import BEYOND
@@ -119,6 +120,7 @@ def run(
     mutants: bool = False,
     backend: str | None = None,
     jobs: int | None = None,
+    engine: Engine | None = None,
     on_result: Callable[[Result], None] | None = None,
     on_progress: Callable[[int, list[Claim]], None] | None = None,
 ) -> list[Result]:
@@ -131,6 +133,7 @@ def run(
     - `backend`: the name of a backend; the active one by default.
     - `jobs`: the number of new processes to run on, of one thread each. The results do not depend on it. By
       default, and for a single claim, everything runs in this process.
+    - `engine`: where claims run, in place of `jobs`: an `Engine` of `phiball.backends.engines`.
     - `on_result` receives each result, in order; `on_progress` the number of claims that are done and those
       that are running.
 
@@ -142,10 +145,9 @@ def run(
     claims = find(select, section, folder=folder)
     settings = (backend or active().name, DEEP if deep else 1.0, seed, mutants)
     tasks = [(folder, claim.statement.__module__, claim.name, *settings) for claim in claims]
-    if jobs is not None and len(claims) > 1:
-        outcomes = run_in_processes(_run_claim, tasks, jobs=jobs)
-    else:
-        outcomes = _run_here(claims, *settings)
+    if engine is None and jobs is not None and len(claims) > 1:
+        engine = Engine(jobs=jobs)
+    outcomes = _run_here(claims, *settings) if engine is None else engine.run(_run_claim, tasks)
     done: dict[int, Result] = {}
     results: list[Result] = []
     with closing(outcomes):

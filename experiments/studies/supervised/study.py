@@ -16,7 +16,7 @@ size of a batch, the norm of the ball and the meaning of the step (see `methods`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -86,7 +86,9 @@ class Config(StudyConfig):
         (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3), "Sizes of PGM, in mean norms of the images."
     )
     threads: int = option(1, "Threads of one network's training; --jobs of them are trained at a time.")
-    device: str = option("cpu", "Where networks are trained: cpu, or cuda on a machine with a GPU.")
+    device: str = option(
+        "cpu", "Where networks are trained: cpu, cuda or, spread over several, cuda:0,cuda:1."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,8 +206,9 @@ def trained_network(file: str | Path) -> Any:
 
 def _about(config: Config) -> dict[str, Any]:
     """Return the settings that methods depend on, beyond their names."""
-    names = ("rho", "step", "steps", "eta", "level", "allocation", "alpha", "threads", "device")
-    return {name: getattr(config, name) for name in names}
+    names = ("rho", "step", "steps", "eta", "level", "allocation", "alpha", "threads")
+    # A task may go on on another device of the same kind.
+    return {**{name: getattr(config, name) for name in names}, "device": config.device.partition(":")[0]}
 
 
 def _sources(seed: int) -> tuple[int, Rng, Rng]:
@@ -291,7 +294,8 @@ class SupervisedStudy(Study[Config]):
         torch = require("torch", user="the study supervised", extra="experiments")
         require("scipy", user="the study supervised", extra="experiments")  # for the verdicts, in the end
         try:
-            torch.zeros(1, device=config.device).item()  # torch knows some devices that hold no numbers
+            for device in config.device.split(","):
+                torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0][:80]
             raise ValueError(
@@ -308,6 +312,14 @@ class SupervisedStudy(Study[Config]):
 
     def threads(self, config: Config) -> int:
         return config.threads
+
+    def devices(self, config: Config) -> tuple[str, ...]:
+        """Return the devices of config.device, where there are several."""
+        several = tuple(config.device.split(","))
+        return several if len(several) > 1 else ()
+
+    def on_device(self, config: Config, device: str) -> Config:
+        return replace(config, device=device)
 
     def work(self, config: Config, task: Task) -> float:
         """Return about how long a task takes, in passes of one image through the network and back."""

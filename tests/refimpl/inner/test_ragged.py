@@ -30,7 +30,7 @@ def _problem() -> tuple[Any, Any, Any]:
 @on_each(core=True)
 def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
     f, eta, law = (doubles.asarray(x) for x in _problem())
-    offsets = doubles.xp.asarray(OFFSETS)
+    offsets = doubles.asarray(OFFSETS, doubles.xp.int64)
     for p in (None, law):
         together = worst_case_ragged(f, offsets, eta, d, p=p)
         for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:])):

@@ -42,7 +42,7 @@ class Script(Rng):
         n = int(np.prod(shape))
         taken, self.numbers = self.numbers[:n], self.numbers[n:]
         xp = array_namespace(like)
-        return xp.reshape(xp.asarray(taken, dtype=like.dtype), shape)
+        return xp.reshape(xp.asarray(taken, dtype=like.dtype, device=like.device), shape)
 
 
 def draws(weight: list[float], n: int) -> Iterator[tuple[list[float], float]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phiball.backends import rng
-from tests.support import ddp_worker as worker
+from tests.support.parallel import ddp_worker as worker
 from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -46,10 +46,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             os.killpg(started.pid, signal.SIGKILL)
             pytest.fail(f"the two processes did not end within {LIMIT} s")
     assert started.returncode == 0, output
-    return [
-        {**torch.load(folder / f"rank{rank}.pt"), "unequal": torch.load(folder / f"unequal{rank}.pt")}
-        for rank in (0, 1)
-    ]
+    return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 
 def one_process(objective: Any) -> list[list[Any]]:
@@ -90,8 +87,9 @@ def chunks(objective: Any) -> list[list[int]]:
         ("plain stratified", worker.STRATIFIED),
         ("plain fixed", worker.FIXED),
         ("chunks fixed", worker.FIXED),
-        ("once random", worker.RANDOM),
-        ("once fixed", worker.FIXED),
+        ("chunks random", worker.RANDOM),
+        ("chunks stratified", worker.STRATIFIED),
+        ("pieces random", worker.RANDOM),
     ],
 )
 def test_the_gradients_of_one_process(name: str, objective: Any, ranks: list[dict[str, Any]]) -> None:
@@ -111,23 +109,21 @@ def test_the_ranks_draw_their_own_perturbations() -> None:
     assert torch.equal(drawn[1], drawn[3])
 
 
-def test_unequal_numbers_of_chunks_need_the_recipe(ranks: list[dict[str, Any]]) -> None:
-    """DDP averages at every backward pass: a rank with fewer chunks meets the other's with its next step's.
-
-    The gradients are then wrong without a word, and in the end one rank waits for nobody. So `backward` goes
-    under model.no_sync(), and the gradients are averaged once: "once random" above.
-    """
-    first, second = chunks(worker.RANDOM)
-    assert sum(first) != sum(second)
-    expected = one_process(worker.RANDOM)
-    for rank in ranks:
-        seen = rank["unequal"]
-        right = not isinstance(seen, str) and all(close(a, b) for a, b in zip(seen, expected, strict=True))
-        assert not right
+def test_accumulation_averages_the_sum_once(ranks: list[dict[str, Any]]) -> None:
+    """The worker asserts that there was one average a step; here, that both ranks have it."""
+    first, second = (rank["accumulated fixed"] for rank in ranks)
+    assert all(close(a, b) for a, b in zip(first, second, strict=True))
+    model, total = worker.network(), []
+    for rank, source in enumerate(rng(worker.SEED).spawn(2)):
+        x, y = worker.batch(0, rank)
+        for half in (slice(0, 4), slice(4, 8)):
+            worker.FIXED(worker.loss_of(model, y[half]), x[half], rng=source).backward()
+            total.append(gradients(model))
+    assert close(first[0], [sum(parts) / 4 for parts in zip(*total, strict=True)])
 
 
-def test_a_fixed_level_has_equal_numbers_of_chunks_and_stratified_levels_do_not() -> None:
-    first, second = chunks(worker.FIXED)
-    assert first == second
-    first, second = chunks(worker.STRATIFIED)
-    assert len({*first, *second}) > 1  # from batch to batch, and so from rank to rank
+def test_the_ranks_have_different_numbers_of_chunks() -> None:
+    """Or the tests of chunks would show nothing: DDP alone averages at every backward pass."""
+    for objective in (worker.RANDOM, worker.STRATIFIED):
+        first, second = chunks(objective)
+        assert first != second

@@ -1,0 +1,215 @@
+"""Data in batches: one pass in bounded memory, and the numbers of the data held at once, bit by bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball import (
+    ENTROPIC,
+    QUADRATIC,
+    Ball,
+    Tilted,
+    Uniform,
+    adversarial_risk,
+    rng,
+    robust_risk,
+)
+from phiball.refimpl.risk.adversarial_risk import AdversarialRisk
+from phiball.refimpl.risk.robust_risk import Estimate
+from tests.support.arrays import Arrays
+
+N, D = 300, 4
+BALL = Ball(2, 0.5)
+SLOPES = np.random.default_rng(1).standard_normal((D, 3))
+Z = np.random.default_rng(0).standard_normal((N, D))
+Y = np.arange(N) % 3
+
+
+def cut(z: Any, *sizes: int) -> Iterator[Any]:
+    """Batches of these sizes, again and again."""
+    start = k = 0
+    while start < z.shape[0]:
+        end = min(start + sizes[k % len(sizes)], z.shape[0])
+        yield z[start:end, ...]
+        start, k = end, k + 1
+
+
+def logits(x: Any) -> Any:
+    return np.tanh(x @ SLOPES)
+
+
+def by_label(x: Any, y: Any) -> Any:
+    return 1 - np.take_along_axis(logits(x), y[:, None], axis=1)[:, 0]
+
+
+def by_index(x: Any, i: Any) -> Any:
+    return by_label(x, Y[i])
+
+
+def slope(x: Any, y: Any) -> Any:
+    return -(1 - np.take_along_axis(logits(x), y[:, None], axis=1) ** 2) * SLOPES.T[y]
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether two estimates have the same numbers, but for the points, which a stream does not keep."""
+    for item in fields(expected):
+        if item.name not in ("points", "per_point"):
+            np.testing.assert_array_equal(getattr(found, item.name), getattr(expected, item.name), item.name)
+    return True
+
+
+@pytest.mark.parametrize(("samples", "chunk"), [(7, 50), (40, 64), (1500, 8192), (2000, 300)])
+def test_robust_risk(samples: int, chunk: int) -> None:
+    """Rows that share a tile, and rows that need several; chunks that begin in the middle of a block."""
+    z, y = Z[:60], Y[:60]
+    for d, proposal in ((ENTROPIC, None), (QUADRATIC, Uniform(antithetic=True)), (ENTROPIC, Tilted())):
+        how = {"samples": samples, "chunk": chunk, "proposal": proposal}
+
+        def tilt(gradient: Any, proposal: Any = proposal) -> dict[str, Any]:
+            return {"input_gradient": gradient} if isinstance(proposal, Tilted) else {}
+
+        whole = robust_risk(by_index, z, BALL, 0.3, d, rng=rng(5), **how, **tilt(lambda x, i: slope(x, Y[i])))
+        for sizes in ((60,), (1,), (7, 20)):
+            indexed = robust_risk(
+                by_index, cut(z, *sizes), BALL, 0.3, d, rng=rng(5), **how, **tilt(lambda x, i: slope(x, Y[i]))
+            )
+            pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
+            labelled = robust_risk(by_label, pairs, BALL, 0.3, d, rng=rng(5), **how, **tilt(slope))
+            assert same(indexed, whole)
+            assert same(labelled, whole)
+
+
+def test_adversarial_risk() -> None:
+    def attack(z: Any, y: Any) -> Any:
+        step = slope(z, y)
+        return z + 0.5 * step / np.linalg.norm(step, axis=-1, keepdims=True) * (1 - 1e-12)
+
+    for samples, chunk in ((3, 64), (1100, 500)):
+        how = {"samples": samples, "chunk": chunk}
+        z, y = Z[:90], Y[:90]
+        whole = adversarial_risk(by_index, z, BALL, rng=rng(2), attack=lambda z: attack(z, Y[:90]), **how)
+        for sizes in ((90,), (1, 31)):
+            pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
+            found = adversarial_risk(by_label, pairs, BALL, rng=rng(2), attack=attack, **how)
+            assert found.points is None
+            assert same(found, whole)
+        assert same(
+            adversarial_risk(by_index, cut(z, 11), BALL, rng=rng(2), **how),
+            adversarial_risk(by_index, z, BALL, rng=rng(2), **how),
+        )
+
+
+def test_on_every_library(doubles: Arrays) -> None:
+    z = doubles.asarray(Z[:40])
+    for risk in (
+        lambda z: robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.3, ENTROPIC, samples=9, rng=rng(1)),
+        lambda z: adversarial_risk(lambda x, i: x[:, 0] ** 2, z, BALL, samples=9, rng=rng(1)),
+    ):
+        found, whole = risk(cut(z, 3, 8)), risk(z)
+        np.testing.assert_array_equal(doubles.numpy(found.values), doubles.numpy(whole.values))
+        assert float(found.value) == float(whole.value)
+
+
+@pytest.mark.slow
+def test_a_loader_a_dask_array_and_a_file(tmp_path: Any) -> None:
+    whole = robust_risk(by_index, Z, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1))
+    np.save(tmp_path / "z.npy", Z)
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    assert same(robust_risk(by_index, cut(mapped, 32), BALL, 0.3, ENTROPIC, samples=20, rng=rng(1)), whole)
+    dask = pytest.importorskip("dask.array", reason="dask: not installed")
+    blocks = dask.from_array(Z, chunks=(64, 2))
+    assert same(robust_risk(by_index, blocks, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1)), whole)
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    weight = torch.asarray(SLOPES).requires_grad_()
+
+    def loss(x: Any, y: Any) -> Any:
+        return torch.nn.functional.cross_entropy(torch.tanh(x @ weight), y, reduction="none")
+
+    z, y = torch.asarray(Z), torch.asarray(Y)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(z, y), batch_size=32)
+    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), chunk=512)
+    held = robust_risk(lambda x, i: loss(x, y[i]), z, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), chunk=512)
+    assert held.value.requires_grad
+    assert not found.values.requires_grad
+    assert torch.equal(found.values, held.values)
+
+
+def test_memory_does_not_grow_with_the_data() -> None:
+    """No more batches are taken than fill a block before the loss is called on them."""
+    taken = 0
+
+    def endless() -> Iterator[Any]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield Z[:10]
+
+    class StopError(Exception):
+        pass
+
+    def loss(x: Any, i: Any) -> Any:
+        if int(np.max(i)) > 2000:
+            raise StopError
+        assert x.shape[0] <= 100
+        return x[:, 0]
+
+    with pytest.raises(StopError):
+        robust_risk(loss, endless(), BALL, 0.3, ENTROPIC, samples=5, rng=rng(0), chunk=100)
+    assert 200 <= taken <= 200 + 2 * 204 // 10  # a block has 204 data points, in tiles of 1024 // 5
+
+
+def test_parts_merge_exactly() -> None:
+    """As the estimate from all rows: here the rows of one estimate, cut in three."""
+    how: dict[str, Any] = {"ball": BALL, "samples": 30}
+    for chunk in (30, 8192):  # one row at a time, and many
+
+        def risk(z: Any, source: Any, chunk: int = chunk) -> Estimate:
+            return robust_risk(
+                lambda x, i: x[:, 0] ** 2, z, eta=0.2, divergence=ENTROPIC, rng=source, chunk=chunk, **how
+            )
+
+        source = rng(3)
+        parts = [risk(part, source) for part in cut(Z[:102], 34)]  # tiles have 34 rows: the same draws
+        whole = risk(Z[:102], rng(3))
+        assert same(Estimate.merge(parts), whole)
+        assert same(Estimate.merge([Estimate.merge(parts[:2]), parts[2]]), whole)
+    source = rng(3)
+    found = [adversarial_risk(by_index, part, rng=source, **how) for part in cut(Z[:68], 34)]
+    merged = AdversarialRisk.merge(found)
+    assert float(merged.value) == float(np.mean(np.concatenate([part.values for part in found])))
+    assert merged.points is not None
+    assert merged.points.shape == (68, D)
+
+
+def test_bad_batches_are_refused() -> None:
+    def risk(z: Any, **more: Any) -> Any:
+        how = {"eta": 0.3, "samples": 3, "rng": rng(0), **more}
+        return robust_risk(lambda x, i: x[:, 0], z, BALL, divergence=ENTROPIC, **how)
+
+    for batches, error, words in [
+        ([], ValueError, "z has no batches"),
+        (["abc"], TypeError, "a batch of z is 'abc'"),
+        ([Z[:2], Z[:0]], ValueError, r"a batch of z has shape \(0, 4\)"),
+        ([(Z[:2], Y[:2]), Z[:2]], ValueError, "some batches of z have labels and others have none"),
+        ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch of z have shape \(3,\); expected \(2,\)"),
+        ([(Z[:2], [0, 1])], ValueError, "the labels of a batch of z have shape list"),
+        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of z has 3 parts"),
+        ([np.full((1, 4), np.nan)], ValueError, "a batch of z contains NaN"),
+    ]:
+        with pytest.raises(error, match=words):
+            risk(iter(batches))
+    with pytest.raises(ValueError, match=r"eta has shape \(300,\); expected a number"):
+        risk(cut(Z, 10), eta=np.full(N, 0.3))
+    with pytest.raises(ValueError, match="retilt=0 for data in batches"):
+        risk(cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope)
+    with pytest.raises(TypeError, match="z is"):
+        risk([[0.0, 1.0]])
+    with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):
+        Estimate.merge([])
+    with pytest.raises(ValueError, match="parts is empty"):
+        AdversarialRisk.merge([])

@@ -1,0 +1,1 @@
+"""What the tests of clusters and of training on several processes run."""

@@ -1,0 +1,98 @@
+"""Local clusters for tests: a Dask scheduler with two worker processes, and a Ray with two."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+LIMIT = 120.0  # seconds for a cluster to come up
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "PHIBALL_BACKEND": "numpy",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # or a busy machine gives its workers no time
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The engine that runs on it, its address, and what a task's worker is: "self", or its "parent"."""
+
+    engine: str
+    address: str
+    worker: str
+
+
+def wait_until(condition: Callable[[], bool], complaint: str) -> None:
+    """Wait for a condition, or fail."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, complaint
+        time.sleep(0.05)
+
+
+def start(folder: Path, name: str, *command: str) -> subprocess.Popen[bytes]:
+    """A process of a group of its own, whose output goes to a file."""
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=ENVIRONMENT, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process with its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextmanager
+def dask_cluster(folder: Path) -> Iterator[Cluster]:
+    """A scheduler and two worker processes of one thread."""
+    file = folder / "scheduler.json"
+    dask = (sys.executable, "-m", "dask")
+    where = ("--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file))
+    scheduler = start(folder, "scheduler", *dask, "scheduler", "--port", "0", *where)
+    workers = []
+    try:
+        wait_until(file.exists, "the Dask scheduler did not start")
+        worker = (*dask, "worker", "--nthreads", "1", "--no-nanny", *where)
+        workers.extend(start(folder, f"worker{k}", *worker) for k in (1, 2))
+        logs = [folder / f"worker{k}.log" for k in (1, 2)]
+        wait_until(
+            lambda: all("Registered to" in log.read_text() for log in logs), "the workers did not start"
+        )
+        address = json.loads(file.read_text())["address"]
+        yield Cluster("dask", address, "parent")
+    finally:
+        for process in (*workers, scheduler):
+            end(process)
+
+
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[Cluster]:
+    """A Ray of two cores, in the foreground so that it ends with its process group."""
+    port = str(20000 + os.getpid() % 20000)
+    ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2")
+    here = ("--node-ip-address", "127.0.0.1", "--port", port)
+    head = start(folder, "ray", *ray, *here, "--include-dashboard=false", "--disable-usage-stats")
+    try:
+        wait_until(lambda: "Ray runtime started" in (folder / "ray.log").read_text(), "Ray did not start")
+        yield Cluster("ray", f"127.0.0.1:{port}", "self")
+    finally:
+        os.killpg(head.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            head.wait(20)
+        end(head)

@@ -1,0 +1,45 @@
+"""One rank of a training under torchrun; the second dies in its third step, if told to.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 2 THIS FOLDER [die]
+
+It writes FOLDER/rank{r}.json: the curve and the weights of each training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from phiball.experiments.training.loop import Plan
+from tests.support.stopped_training import Training, weights
+
+PLAN = Plan(epochs=2, batch=7, rate=0.01)  # of 22 images: the last batch of an epoch has one
+
+
+def main(folder: Path, die: bool) -> None:
+    """Two trainings: without anything drawn, and with points that each rank draws for itself."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+
+    def on_step(done: int, total: int, loss: float) -> None:
+        if die and done == 3 and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    found = {}
+    for name in ("plain", "RT-MLMC random"):
+        training = Training(name, folder / f"{name}.pt", PLAN).go(on_step)
+        found[name] = [training.curve, weights(training.model)]
+    (folder / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:] == ["die"])
