@@ -31,6 +31,7 @@ from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, rng
 from phiball.backends.selection import BACKENDS, Backend, active, use
+from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
     "BACKENDS",
@@ -56,6 +57,7 @@ __all__ = [
     "threads",
     "to_numpy",
     "tracks_derivatives",
+    "undisturbed",
     "use",
     "weighted_sum",
     "without_gradient",

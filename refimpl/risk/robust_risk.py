@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
+from phiball.refimpl.inner.half import single
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.laws.norms import length
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import normalised
+from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
@@ -96,8 +98,8 @@ def robust_risk(
     - `input_gradient`: for `Tilted()`, a function gradient(x, i) of the gradients of the losses in x; None
       derives it from torch losses.
 
-    Returns an estimate with `value`, `bias`, `stderr` and more. With torch losses that require a gradient,
-    `value` and `values` carry it, by Danskin's theorem.
+    Returns an estimate with `value`, `bias`, `stderr` and more, which carries no graph: to train a model, see
+    `RegularizedLoss`.
 
     The inner problem on the sample is solved exactly, by `worst_case`. For a smooth phi* its value has the
     influence function eta phi*((f - mu)/eta) at the optimal mu, whose spread gives `stderr`. The value on n
@@ -115,6 +117,7 @@ def robust_risk(
     >>> bool(abs(risk.value + risk.bias - exact) < 4 * risk.stderr), risk.lower_bound
     (True, False)
     """
+    z, loss, input_gradient = in_single(z, loss, input_gradient)
     z = valid_data(z)
     xp = array_namespace(z)
     valid_sampling(ball, rng)
@@ -249,8 +252,8 @@ def adversarial_risk(
     - The others are those of `robust_risk`. The points of one data point are held in memory at a time.
 
     Returns the larger loss for each data point, the points where it is attained, and their mean. It is a
-    lower bound: neither sampling nor a local search proves that there is no larger loss. `values` carry the
-    torch gradient of the losses.
+    lower bound: neither sampling nor a local search proves that there is no larger loss. Nothing carries a
+    graph.
 
     Reference: Eq. (formula:adv) of Section 1.
 
@@ -264,6 +267,8 @@ def adversarial_risk(
     >>> float(risk.value), bool(np.all(risk.sampled < 0.5))
     (0.5, True)
     """
+    data = z
+    z, loss = in_single(z, loss)
     z = valid_data(z)
     xp = array_namespace(z)
     if not isinstance(ball, Ball):
@@ -280,14 +285,14 @@ def adversarial_risk(
     attacked = xp.full_like(detach(sampled), -xp.inf)
     values = sampled
     if attack is not None:
-        candidates = _attacked(attack, z, ball)
+        candidates = _attacked(attack, z, ball, like=data)
         attacked = xp.concat([f for _, _, f in evaluated(loss, [(candidates, i)], chunk)])
         better = attacked > sampled
         values = xp.where(better, attacked, sampled)
         points = xp.where(xp.reshape(better, (-1,) + (1,) * (z.ndim - 1)), candidates, points)
     if not xp.all(xp.isfinite(values)) or xp.any(xp.isnan(attacked)):
         raise ValueError("loss(x, i) contains NaN or infinity; expected finite numbers")
-    return AdversarialRisk(xp.mean(values), values, points, sampled, attacked)
+    return AdversarialRisk(xp.mean(values), values, rounded(points, data), sampled, attacked)
 
 
 def highest(x: Array, f: Array) -> tuple[Array, Array]:
@@ -300,12 +305,14 @@ def highest(x: Array, f: Array) -> tuple[Array, Array]:
     return points, xp.take_along_axis(f, top, axis=-1)[:, 0]
 
 
-def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball) -> Array:
+def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball, *, like: Array) -> Array:
+    """The points of the attack on z, which it gets in the precision of `like`."""
     xp = array_namespace(z)
     if not callable(attack):
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
+    z = rounded(z, like)
     x = attack(z)
-    valid_array("attack(z)", x)
+    valid_array("attack(z)", single(x))
     check_same_array_type("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):
         raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
@@ -313,10 +320,10 @@ def _attacked(attack: Callable[[Array], Array], z: Array, ball: Ball) -> Array:
     if not xp.all(xp.isfinite(x)):
         raise ValueError("attack(z) contains NaN or infinity; expected finite numbers")
     if not xp.all(ball.contains(x, z, event_ndim=z.ndim - 1)):
-        worst = float(xp.max(ball.length(x - z, event_ndim=z.ndim - 1)))
+        worst = float(xp.max(ball.length(single(x) - single(z), event_ndim=z.ndim - 1)))
         raise ValueError(f"attack(z) moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
     if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
         raise ValueError(
             f"attack(z) leaves the box clip = {ball.clip} of the ball; expected points inside it"
         )
-    return x
+    return single(x)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, prod
+from typing import Any
 
 from phiball.backends import (
     Array,
     Rng,
     array_namespace,
     detach,
+    device,
     differentiates,
     ignore_float_warnings,
     input_gradient,
@@ -76,7 +78,8 @@ class Uniform:
             sample = law.draw  # x has been checked
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
-            return sample(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
+            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            return draws(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
 
         return PreparedProposal(x, eta, draw, every, independent=not how)
 
@@ -161,7 +164,8 @@ class Tilted:
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
             z, aimed = _rows(x, index, every), _rows(s, index, every)
-            points, log_w = sample(z, aimed, n, rng, event_ndim=x.ndim - 1)
+            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            points, log_w = draws(z, aimed, n, rng, event_ndim=x.ndim - 1)
             return points, log_w
 
         for _ in range(self.retilt):
@@ -174,7 +178,11 @@ class Tilted:
         """rho |g|_* / (kappa d), or eta where that is 0."""
         xp = array_namespace(g)
         size = law.radius * law.dual_norm(g, event_ndim=g.ndim - 1)
-        own = size / (kappa * prod(g.shape[1:]))
+        d: Any = prod(g.shape[1:])
+        if law.scale is not None:  # coordinates that do not move are no dimensions; without any, size is 0
+            d = xp.asarray(law.scale.moving(tuple(g.shape), g.ndim - 1), dtype=g.dtype, device=device(g))
+            d = xp.where(d > 0, d, xp.ones_like(d))
+        own = size / (kappa * d)
         return xp.where(own > 0, own, eta * xp.ones_like(own))
 
 
@@ -227,6 +235,13 @@ def _tilt(law: Law, g: Array, eta: float | Array) -> Array:
     if isinstance(law, Ball):
         law.check_reach(s, top, event_ndim=s.ndim - 1)
     return s
+
+
+def _rows_of(law: Law, sample: Callable[..., Any], index: Array, event_ndim: int) -> Callable[..., Any]:
+    """The method `sample` of a law for these data points, which may have a ball of their own size each."""
+    if not isinstance(law, Ball) or law.scale is None:
+        return sample
+    return getattr(law.rows(index, event_ndim=event_ndim), sample.__name__)  # type: ignore[no-any-return]
 
 
 def _rows(x: Array, index: Array, every: Array) -> Array:
