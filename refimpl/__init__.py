@@ -70,6 +70,7 @@ from phiball.refimpl.training.plans import (
     second_moment,
 )
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
+from phiball.refimpl.training.robust_loss import RobustLoss
 from phiball.refimpl.training.sgd import (
     gradient_mapping,
     mirror_descent,
@@ -99,6 +100,7 @@ __all__ = [
     "Neighbourhood",
     "RegularizedLoss",
     "Reweighting",
+    "RobustLoss",
     "SampledNeighbours",
     "TelescopedNeighbours",
     "Tilted",

@@ -105,6 +105,8 @@ class Tilted:
     - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before. Each takes
       one evaluation per data point; the weights stay exact. It helps where the loss rises up to the border of
       the ball, and harms where it has its maximum inside, which the second tilt overshoots.
+    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the law around it.
+      The tilt is around the data point in both cases, and the weights stay exact. It costs nothing more.
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`. Other
       divergences raise ValueError, because importance weights ruin them in high dimension. True normalises
       the weights of the points of each data point instead, for any divergence. That is biased, in either
@@ -127,9 +129,12 @@ class Tilted:
     kappa: float | None = None
     retilt: int = 0
     self_normalised: bool = False
+    start: str | None = None
 
     def __post_init__(self) -> None:
         """Validate the settings."""
+        if self.start not in (None, "uniform"):
+            raise ValueError(f"start is {self.start!r}; expected None, or 'uniform' for a random start")
         if self.kappa is not None:
             valid_number("kappa", self.kappa, above=0.0)
         valid_count("retilt", self.retilt, 0)
@@ -151,13 +156,16 @@ class Tilted:
     def prepare(
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
-        """Take the gradients at the data points x (N,) + event, and `retilt` times again at tilted points."""
+        """Take the gradients at the starts of x (N,) + event, and `retilt` times again at tilted points."""
         every = indices(x)
         sample = law.sample_tilted  # type: ignore[attr-defined]
         if type(law) is Ball:
             law.check_box(detach(x))
             sample = law.draw_tilted  # x and s have been checked
-        g = _gradients(gradient, detach(x), every, chunk)
+        at = detach(x)
+        if self.start is not None:
+            at = law.sample(at, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...]
+        g = _gradients(gradient, at, every, chunk)
         if self.kappa is not None and isinstance(law, Ball):
             eta = self._scale_free(law, self.kappa, g, eta)
         s = _tilt(law, g, eta)
