@@ -29,8 +29,9 @@ from phiball.backends.autograd import (
 from phiball.backends.dispatch import kernel, kernel_memory
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
-from phiball.backends.random import Rng, rng
+from phiball.backends.random import Rng, as_rng, rng
 from phiball.backends.selection import BACKENDS, Backend, active, use
+from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
     "BACKENDS",
@@ -39,6 +40,7 @@ __all__ = [
     "Rng",
     "active",
     "array_namespace",
+    "as_rng",
     "backward",
     "detach",
     "device",
@@ -56,6 +58,7 @@ __all__ = [
     "threads",
     "to_numpy",
     "tracks_derivatives",
+    "undisturbed",
     "use",
     "weighted_sum",
     "without_gradient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from hashlib import sha256
 from math import prod
 from typing import Any
@@ -161,6 +162,34 @@ def rng(seed: int) -> Rng:
     (dtype('float32'), (3,))
     """
     return Rng(seed)
+
+
+def as_rng(seed: Any) -> Rng:
+    """A source of random numbers from what people have: a seed, a generator, or a source, which stays itself.
+
+    Arguments:
+    - `seed`: a whole number that is not negative, an `Rng`, or a generator of NumPy or torch, from which a
+      seed is drawn: two calls with one generator give two sources.
+
+    >>> import numpy as np
+    >>> as_rng(3)
+    rng(3)
+    >>> first, second = np.random.default_rng(0), np.random.default_rng(0)
+    >>> repr(as_rng(first)) == repr(as_rng(second)) != repr(as_rng(second))
+    True
+    """
+    if isinstance(seed, Rng):
+        return seed
+    if isinstance(seed, np.random.Generator):
+        return Rng(int(seed.integers(2**63)))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(seed, torch.Generator):
+        return Rng(int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device)))
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(
+            f"seed is {seed!r}; expected a whole number, a generator of torch or NumPy, or an Rng"
+        )
+    return Rng(int(seed))
 
 
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:

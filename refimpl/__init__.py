@@ -71,6 +71,7 @@ from phiball.refimpl.training.plans import (
     second_moment,
 )
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
+from phiball.refimpl.training.robust_loss import RobustLoss
 from phiball.refimpl.training.sgd import (
     gradient_mapping,
     mirror_descent,
@@ -100,6 +101,7 @@ __all__ = [
     "Neighbourhood",
     "RegularizedLoss",
     "Reweighting",
+    "RobustLoss",
     "SampledNeighbours",
     "TelescopedNeighbours",
     "Tilted",

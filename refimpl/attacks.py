@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, Rng, array_namespace, detach, without_gradient
+from phiball.refimpl.inner.half import single
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import (
@@ -59,10 +61,12 @@ def fgm(
     >>> print(np.round(fgm(lambda x, i: g, np.zeros((1, 2)), Ball(2, 0.5)), 6))
     [[ 0.3 -0.4]]
     """
+    data = z
+    z, gradient = in_single(z, gradient)
     z, i = _problem(gradient, z, ball)
     step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius)
     x = z if rng is None else white_noise(z, ball, rng)
-    return _ascend(gradient, x, i, z, ball, step)
+    return rounded(_ascend(gradient, x, i, z, ball, step), data)
 
 
 def ifgm(gradient: Gradient, z: Array, ball: Ball, *, steps: int = 15, step: float | None = None) -> Array:
@@ -129,6 +133,8 @@ def pgm(
     >>> bool(np.all(np.abs(x - target) < 0.03))
     True
     """
+    data = z
+    z, gradient, loss = in_single(z, gradient, loss)
     z, i = _problem(gradient, z, ball)
     valid_count("steps", steps)
     valid_count("restarts", restarts)
@@ -146,7 +152,7 @@ def pgm(
             x = x if taken == 0 else _ascend(gradient, x, i, z, ball, step)
             if loss is not None and x is not z:
                 best, value = _larger(best, value, x, _values(loss, x, i))
-    return x if loss is None else best
+    return rounded(x if loss is None else best, data)
 
 
 def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
@@ -169,11 +175,11 @@ def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
     >>> bool(np.all(ball.contains(white_noise(z, ball, rng(0)), z)))
     True
     """
-    z = valid_data(z)
+    data, z = z, valid_data(single(z))
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a law with its sample(z, n, rng)")
     valid_rng(rng)
-    return ball.sample(z, 1, rng, event_ndim=z.ndim - 1)[:, 0, ...]
+    return rounded(ball.sample(z, 1, rng, event_ndim=z.ndim - 1)[:, 0, ...], data)
 
 
 def _start(z: Array, ball: Ball, rng: Rng) -> Array:
@@ -227,7 +233,8 @@ def _valid_gradient(g: Array, z: Array) -> Array:
 
 
 def _values(loss: Loss, x: Array, i: Array) -> Array:
-    f = detach(evaluate(loss, x, i))
+    with without_gradient():
+        f = detach(evaluate(loss, x, i, half=True))
     if array_namespace(f).any(array_namespace(f).isnan(f)):
         raise ValueError("loss(x, i) contains NaN; expected numbers")
     return f

@@ -1,4 +1,4 @@
-"""The numba backend's twin of the check for NaN and infinity: one pass, without NumPy's or torch's overhead."""
+"""The numba backend's twin of the check for NaN and infinity: one pass, without the overhead of a library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Balls of a norm: uniform and tilted samples, projections, moments.
+"""Balls of a norm: uniform and tilted samples.
 
 The reference law nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
 depend on z here, because the ball is taken in all of R^d. The paper takes a subset of the domain of the data,
@@ -7,20 +7,22 @@ which loses that property at the border of the domain (see `Ball.clip`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, inf, isnan, lgamma, log, prod
+from dataclasses import dataclass, replace
+from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
-from phiball.refimpl.laws.moments import log_mgf
-from phiball.refimpl.laws.norms import dual, flat, largest, length, soft_threshold, split, valid_pair
+from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.refimpl.inner.half import is_half, single
+from phiball.refimpl.laws.geometry import Geometry
+from phiball.refimpl.laws.norms import split
+from phiball.refimpl.laws.scale import Scale
 from phiball.refimpl.laws.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.laws.uniform import quasi, uniform
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
-@dataclass(frozen=True)
-class Ball:
+@dataclass(frozen=True, repr=False)
+class Ball(Geometry):
     r"""The ball of a norm, $\{b : \Vert b \Vert_p \le \rho\}$, around each data point.
 
     Arguments:
@@ -31,6 +33,9 @@ class Ball:
       law is uniform inside the box, and has the mass that would lie outside on its faces; it is not the
       uniform law on the intersection. `sample` and `project` respect the box. The moments, the volume and
       `steepest` are those of the whole ball.
+    - `scale`: None, or the sizes sigma of the coordinates, which broadcast to a point: the ball is then
+      {sigma b : |b|_p <= radius}. A coordinate of size 0 never moves, and does not count as a dimension: the
+      law is uniform in those that move. Sizes of shape (N,) + event belong to N data points; see `masked`.
 
     Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
     images (channels, height, width), 0 for numbers. The axes before them are a batch.
@@ -44,14 +49,18 @@ class Ball:
     >>> points = ball.sample(np.zeros((3, 4)), 1000, rng(0))
     >>> points.shape, bool(np.all(ball.contains(points, np.zeros(4))))
     ((3, 1000, 4), True)
+    >>> ages = Ball(2, 0.5, scale=[10.0, 1.0, 0.0])  # years, a score, and a category that must not move
+    >>> print(ages.steepest(np.asarray([0.3, 4.0, 9.0])))
+    [3.  0.4 0. ]
     """
 
     norm: float
     radius: float
     clip: tuple[float, float] | None = None
+    scale: Any = None
 
     def __post_init__(self) -> None:
-        """Validate the norm, the radius and the box."""
+        """Validate the norm, the radius, the box and the sizes."""
         if isinstance(self.norm, str):
             raise TypeError(f"norm is {self.norm!r}; expected a number of at least 1, or math.inf for linf")
         norm = inf if self.norm == inf else valid_number("norm", self.norm, least=1.0)
@@ -61,8 +70,40 @@ class Ball:
             if len(box) != 2 or not valid_number("clip", box[0]) <= valid_number("clip", box[1]):
                 raise ValueError(f"clip is {self.clip!r}; expected (lo, hi) with lo <= hi, or None")
             object.__setattr__(self, "clip", (float(box[0]), float(box[1])))
+        if self.scale is not None and not isinstance(self.scale, Scale):
+            object.__setattr__(self, "scale", Scale(self.scale))
         object.__setattr__(self, "norm", norm)
         object.__setattr__(self, "radius", radius)
+
+    def __repr__(self) -> str:
+        """The arguments; of the last two, those that are given."""
+        more = {"clip": self.clip, "scale": self.scale}
+        shown = [f"{name}={value!r}" for name, value in more.items() if value is not None]
+        return f"Ball({', '.join([f'norm={self.norm}', f'radius={self.radius}', *shown])})"
+
+    def masked(self, mask: Any) -> Ball:
+        """The ball that moves only the coordinates where `mask` is True, or not 0.
+
+        Arguments:
+        - `mask`: booleans or numbers that broadcast to a point, or to the data points (N,) + event: for
+          padded sequences, one mask per data point. The radius stays that of the whole point.
+
+        >>> import numpy as np
+        >>> from phiball.backends import rng
+        >>> from phiball.refimpl import Ball
+        >>> mask = np.asarray([[True, True, False], [True, False, False]])  # two sequences, padded to 3 words
+        >>> ball = Ball(2, 0.5).masked(mask[:, :, None])
+        >>> x = ball.sample(np.zeros((2, 3, 4)), 10, rng(0), event_ndim=2)  # words of 4 numbers
+        >>> bool(np.all(x[1, :, 1:] == 0)), bool(np.all(x[1, :, 0] != 0))
+        (True, True)
+        """
+        return replace(self, scale=(Scale(1.0) if self.scale is None else self.scale).masked(mask))
+
+    def rows(self, index: Array, *, event_ndim: int) -> Ball:
+        """The ball for the data points `index` (k,): itself, unless its sizes differ from point to point."""
+        if self.scale is None or not self.scale.per_point(event_ndim):
+            return self
+        return replace(self, scale=self.scale.rows(index))
 
     def sample(
         self,
@@ -86,8 +127,12 @@ class Ball:
 
         Returns points of shape batch + (n,) + event. Each has the uniform law in all four cases; what changes
         is how the n points of one z depend on each other, and so the variance of their mean. The draws are
-        exact in any dimension (see refimpl/laws/uniform.py).
+        exact in any dimension (see refimpl/laws/uniform.py). Those of a z in half precision are drawn in
+        single, and rounded.
         """
+        if is_half(z):
+            kind: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
+            return array_namespace(z).astype(self.sample(single(z), n, rng, **kind), z.dtype)
         split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
         return self.draw(z, n, rng, event_ndim=event_ndim, antithetic=antithetic, qmc=qmc)
@@ -99,6 +144,10 @@ class Ball:
         xp = array_namespace(z)
         batch = z.shape[: z.ndim - event_ndim]
         centres = _flat(detach(z), event_ndim, xp=xp)
+        if self.scale is not None:
+            kind: dict[str, Any] = {"event_ndim": 1, "antithetic": antithetic, "qmc": qmc}
+            (b,) = self.scale.spread(detach(z), event_ndim, lambda o: (self._plain.draw(o, n, rng, **kind),))
+            return self._around(z, xp.expand_dims(centres, axis=-2) + b, event_ndim)
         draw = quasi if qmc else uniform
         if antithetic:
             b = draw(xp.zeros_like(centres), (n + 1) // 2, self.norm, self.radius, rng)
@@ -118,6 +167,11 @@ class Ball:
         if detach(z) is not z:
             x = x + xp.expand_dims(z - detach(z), axis=cut)  # adds 0
         return x if self.clip is None else xp.clip(x, *self.clip)
+
+    @property
+    def _plain(self) -> Ball:
+        """The ball whose image this one is, if it has sizes."""
+        return Ball(self.norm, self.radius)
 
     def _valid_draw(self, z: Array, n: int, rng: Rng) -> int:
         n = valid_count("n", n)
@@ -169,6 +223,9 @@ class Ball:
         """
         if self.norm not in TILTABLE:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
+        if is_half(z):
+            x, log_w = self.sample_tilted(single(z), single(s), n, rng, event_ndim=event_ndim)
+            return array_namespace(z).astype(x, z.dtype), log_w
         split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
         s, top = valid_tilt(s, z)
@@ -179,192 +236,13 @@ class Ball:
         """What `sample_tilted` does, without the checks of its arguments, for callers that have made them."""
         xp = array_namespace(z)
         centres, tilts = (_flat(a, event_ndim, xp=xp) for a in (detach(z), s))
+        if self.scale is not None:
+            b, log_w = self.scale.spread(
+                detach(z), event_ndim, lambda o, t: self._plain.draw_tilted(o, t, n, rng, event_ndim=1), s
+            )
+            return self._around(z, xp.expand_dims(centres, axis=-2) + b, event_ndim), log_w
         x, log_w = tilted(centres, tilts, n, self.norm, self.radius, rng)
         return self._around(z, x, event_ndim), log_w
-
-    def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
-        """Raise if radius s overflows, or radius times its dual norm; `top` is the largest |s_j| of all."""
-        xp = array_namespace(s)
-        bound = self.radius * top
-        if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rarely: then the norms themselves are taken
-            with ignore_float_warnings():
-                sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)
-            bound = self.radius * largest(sizes)
-        if not bound <= float(xp.finfo(s.dtype).max):
-            raise ValueError(
-                f"radius times s overflows {s.dtype}, with entries of s up to {top:g}; expected a smaller s, "
-                "which for a risk is a larger eta"
-            )
-
-    def length(self, v: Array, *, event_ndim: int = 1) -> Array:
-        """The norm of each v.
-
-        Arguments:
-        - `v`, batch + event. Returns shape batch.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> float(Ball(1, 0.5).length(np.asarray([3.0, -4.0])))
-        7.0
-        """
-        return length(flat(v, event_ndim, "v"), self.norm)
-
-    def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The dual norm of each g: the largest g.b over the unit ball, a norm of exponent norm/(norm - 1).
-
-        Arguments:
-        - `g`, batch + event. Returns shape batch.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
-        7.0
-        """
-        return length(flat(g, event_ndim, "g"), dual(self.norm))
-
-    def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """Whether each x lies in the ball around z, up to the rounding of x and z.
-
-        Arguments:
-        - `x`, `z`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
-        """
-        valid_pair(x, z, event_ndim)
-        xp = array_namespace(x)
-        eps = float(xp.finfo(x.dtype).eps)
-        size = xp.abs(x) + xp.abs(z)
-        d = prod(x.shape[x.ndim - event_ndim :])
-        # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
-        slack = length(flat(size, event_ndim, "x"), self.norm) + self.radius * (8 + d**0.5)
-        return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
-
-    def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
-        """The point of the ball around z that is nearest to x in the Euclidean distance.
-
-        Arguments:
-        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf.
-
-        With `clip` the result is then moved to the nearest point of the box, which keeps it in the ball. For
-        norm inf it is the nearest point of the intersection, for the others a point of it.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> print(Ball(1, 1.0).project(np.asarray([2.0, 1.5, -0.2]), np.zeros(3)))
-        [0.75 0.25 0.  ]
-        """
-        valid_pair(x, z, event_ndim)
-        xp = array_namespace(x)
-        moved = x - z
-        v = flat(moved, event_ndim, "x")
-        size = length(v, self.norm)[..., None]
-        if self.norm == inf:
-            b = xp.clip(v, -self.radius, self.radius)
-        elif self.norm == 2:
-            b = v * (self.radius / xp.where(size > 0, size, xp.ones_like(size)))
-        elif self.norm == 1:
-            b = soft_threshold(v, self.radius, xp=xp)
-        else:
-            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
-        # What lies inside is returned as it came, not as z + (x - z).
-        inside = xp.reshape(size <= self.radius, (*v.shape[:-1], *([1] * event_ndim)))
-        x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
-        return x if self.clip is None else xp.clip(x, *self.clip)
-
-    def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The point b of the ball around 0 with the largest g.b, which is radius times the dual norm of g.
-
-        Arguments:
-        - `g`, batch + event. Returns points of the same shape, 0 where g = 0.
-
-        Norm 1 moves one coordinate, the first of the largest ones; norm inf moves all where g is not 0.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> print(Ball(2, 0.5).steepest(np.asarray([3.0, -4.0])))
-        [ 0.3 -0.4]
-        """
-        v = flat(g, event_ndim, "g")
-        xp = array_namespace(g)
-        if self.norm == inf:
-            b = xp.sign(v)
-        elif self.norm == 1:
-            first = xp.argmax(xp.abs(v), axis=-1, keepdims=True)
-            place = xp.arange(v.shape[-1], dtype=first.dtype, device=v.device)
-            b = xp.where(place == first, xp.sign(v), xp.zeros_like(v))
-        else:
-            top = xp.max(xp.abs(v), axis=-1, keepdims=True)
-            share = xp.abs(v) / xp.where(top > 0, top, xp.ones_like(top))
-            b = xp.sign(v) * share ** (dual(self.norm) - 1)
-            size = length(b, self.norm)[..., None]
-            b = b / xp.where(size > 0, size, xp.ones_like(size))
-        return xp.reshape(self.radius * b, g.shape)
-
-    def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
-        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |g|^2, |g| Euclidean.
-
-        Arguments:
-        - `g`, batch + event. Returns shape batch.
-
-        E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> float(Ball(2, 1.0).variance(np.asarray([3.0, 4.0])))
-        6.25
-        """
-        v = flat(g, event_ndim, "g")
-        xp = array_namespace(g)
-        return (self.radius**2 * self._second_moment(v.shape[-1])) * xp.sum(v * v, axis=-1)
-
-    def _second_moment(self, d: int) -> float:
-        p = self.norm
-        known = {1.0: 2 / ((d + 1) * (d + 2)), 2.0: 1 / (d + 2), inf: 1 / 3}
-        if p in known:
-            return known[p]
-        return exp(lgamma(3 / p) - lgamma(1 / p) + lgamma(d / p + 1) - lgamma((d + 2) / p + 1))
-
-    def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
-        """The log of E exp(s.b) for b uniform on the ball around 0.
-
-        Arguments:
-        - `s`, batch + event. The norm is 1, 2 or inf. Returns shape batch.
-
-        It is computed in double precision, to about 1e-13 relative, from tiny to huge s, and can be
-        differentiated twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
-
-        >>> import numpy as np
-        >>> from phiball.refimpl import Ball
-        >>> print(round(float(Ball(np.inf, 1.0).log_mgf(np.asarray([1.0]))), 12))
-        0.161439361571
-        """
-        if self.norm not in TILTABLE:
-            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
-        v = flat(s, event_ndim, "s")
-        xp = array_namespace(s)
-        top = largest(s)
-        if isnan(top):
-            raise ValueError("s contains nan; expected finite numbers")
-        self.check_reach(detach(s), top, event_ndim=event_ndim)
-        v = self.radius * xp.astype(v, xp.float64, copy=False)
-        return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
-
-    def log_volume(self, d: int) -> float:
-        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
-
-        Arguments:
-        - `d`: the dimension. Returns a float.
-
-        >>> import math
-        >>> from phiball.refimpl import Ball
-        >>> abs(Ball(2, 1.0).log_volume(2) - math.log(math.pi)) < 1e-15
-        True
-        """
-        d = valid_count("d", d)
-        if self.radius == 0:
-            return -inf
-        if self.norm == inf:
-            return d * log(2 * self.radius)
-        side = log(2 * self.radius) + lgamma(1 + 1 / self.norm)
-        return d * side - lgamma(1 + d / self.norm)
 
 
 def _flat(x: Array, event_ndim: int, *, xp: Any) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from math import ceil, factorial, inf, lgamma, log, pi
+from math import ceil, exp, factorial, inf, lgamma, log, pi
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach
@@ -243,3 +243,21 @@ def _stirling(n: int) -> float:
     r = 1 / n**2
     series = (1 / 12 - r * (1 / 360 - r * (1 / 1260 - r / 1680))) / n
     return log(2 * pi / n) / 2 + series
+
+
+def second_moment(p: float, d: int) -> float:
+    """E[b_1^2] for b uniform on the unit ball of norm p in d dimensions."""
+    known = {1.0: 2 / ((d + 1) * (d + 2)), 2.0: 1 / (d + 2), inf: 1 / 3}
+    if p in known:
+        return known[p]
+    return exp(lgamma(3 / p) - lgamma(1 / p) + lgamma(d / p + 1) - lgamma((d + 2) / p + 1))
+
+
+def log_volume(p: float, radius: float, d: int, sizes: list[float]) -> float:
+    """The log of the volume of the ball of norm p in d dimensions, with the sizes of its coordinates."""
+    if radius == 0 or min(sizes) == 0:
+        return -inf
+    stretch = sum(log(size) for size in sizes)
+    if p == inf:
+        return d * log(2 * radius) + stretch
+    return d * (log(2 * radius) + lgamma(1 + 1 / p)) - lgamma(1 + d / p) + stretch

@@ -132,6 +132,8 @@ class LinearProblem:
         object.__setattr__(self, "loss", valid_loss(self.loss))
         if not isinstance(self.ball, Ball) or self.ball.clip is not None:
             raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
+        if self.ball.scale is not None:
+            raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own scale=")
         if self.eta != inf:
             valid_number("eta", self.eta, least=0.0)
         valid_divergence(self.divergence)

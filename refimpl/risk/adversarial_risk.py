@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.refimpl.inner.half import single
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream, plain
+from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, in_rows, joined, tiles, valid_sampling
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
@@ -75,8 +77,8 @@ def adversarial_risk(
     - The others are those of `robust_risk`. The points of one data point are held in memory at a time.
 
     Returns the larger loss for each data point, the points where it is attained, and their mean. It is a
-    lower bound: neither sampling nor a local search proves that there is no larger loss. `values` carry the
-    torch gradient of the losses.
+    lower bound: neither sampling nor a local search proves that there is no larger loss. Nothing carries a
+    graph.
 
     Reference: Eq. (formula:adv) of Section 1.
 
@@ -95,8 +97,11 @@ def adversarial_risk(
     valid_sampling(ball, rng)
     n = valid_count("samples", samples, 1)
     valid_count("chunk", chunk, 1)
-    stream = is_stream(z)
-    loss = plain(loss) if stream else loss
+    stream, data = is_stream(z), z
+    if stream:
+        loss = plain(loss)
+    else:
+        z, loss = in_single(z, loss)
     tops: list[tuple[Array, ...]] = []
     tried: list[tuple[Array, Array]] = []
 
@@ -104,7 +109,7 @@ def adversarial_risk(
         for block in blocks(z, n, chunk, evaluate=attack is not None):
             yield from tiles(block.z, block.i, ball, n, rng)
             if attack is not None:
-                candidates = _attacked(attack, block, ball)
+                candidates = _attacked(attack, block, ball, like=block.z if stream else data)
                 found = [f for _, _, f in evaluated(loss, [(candidates, block.i)], chunk)]
                 tried.append((candidates[:0, ...] if stream else candidates, joined(found)))
 
@@ -124,7 +129,8 @@ def adversarial_risk(
             points = xp.where(xp.reshape(better, (-1,) + (1,) * (points.ndim - 1)), candidates, points)
     if not xp.all(xp.isfinite(values)) or xp.any(xp.isnan(attacked)):
         raise ValueError("loss(x, i) contains NaN or infinity; expected finite numbers")
-    return AdversarialRisk(xp.mean(values), values, None if stream else points, sampled, attacked)
+    where = None if stream else rounded(points, data)
+    return AdversarialRisk(xp.mean(values), values, where, sampled, attacked)
 
 
 def highest(x: Array, f: Array) -> tuple[Array, Array]:
@@ -137,13 +143,14 @@ def highest(x: Array, f: Array) -> tuple[Array, Array]:
     return points, xp.take_along_axis(f, top, axis=-1)[:, 0]
 
 
-def _attacked(attack: Callable[..., Array], block: Points, ball: Ball) -> Array:
-    z = block.z
+def _attacked(attack: Callable[..., Array], block: Points, ball: Ball, *, like: Array) -> Array:
+    """The points of the attack on a block, which it gets in the precision of `like`."""
+    z = rounded(block.z, like)
     xp = array_namespace(z)
     if not callable(attack):
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
     x = attack(z, block.i) if block.labelled else attack(z)
-    valid_array("attack(z)", x)
+    valid_array("attack(z)", single(x))
     check_same_array_type("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):
         raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
@@ -151,10 +158,10 @@ def _attacked(attack: Callable[..., Array], block: Points, ball: Ball) -> Array:
     if not xp.all(xp.isfinite(x)):
         raise ValueError("attack(z) contains NaN or infinity; expected finite numbers")
     if not xp.all(ball.contains(x, z, event_ndim=z.ndim - 1)):
-        worst = float(xp.max(ball.length(x - z, event_ndim=z.ndim - 1)))
+        worst = float(xp.max(ball.length(single(x) - single(z), event_ndim=z.ndim - 1)))
         raise ValueError(f"attack(z) moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
     if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
         raise ValueError(
             f"attack(z) leaves the box clip = {ball.clip} of the ball; expected points inside it"
         )
-    return x
+    return single(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, Rng, array_namespace
 from phiball.refimpl.inner.budget import spend
 from phiball.refimpl.inner.constrained import solve_constrained
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
@@ -60,8 +60,8 @@ def constrained_risk(
       of the paper's remark on Bayesian DRO. For one data point the two are the same.
     - The others are those of `robust_risk`. All N * samples losses are held in memory.
 
-    Returns `value`, `eta` (N,), `gap` and `stderr`. The value is low on average, as that of `robust_risk`,
-    and carries a torch gradient of the losses by Danskin's theorem.
+    Returns `value`, `eta` (N,), `gap` and `stderr`. The value is low on average, as that of `robust_risk`.
+    Nothing carries a graph.
 
     By duality the value is the minimum over eta > 0 of eta r + R_eta, where R_eta is the robust risk. This is
     convex in eta, with derivative r minus the divergence of the worst case. eta is searched from eps to 1/eps
@@ -89,24 +89,21 @@ def constrained_risk(
     xp = array_namespace(z)
     N = z.shape[0]
     pieces = evaluated(loss, tiles(z, indices(z), ball, n, rng), chunk)
-    losses = xp.reshape(xp.concat([f for _, _, f in pieces]), (N, n))
-    fixed = detach(losses)
+    fixed = xp.reshape(xp.concat([f for _, _, f in pieces]), (N, n))
     valid_finite("loss(x, i)", fixed)
     c = centred(divergence)
     if per_point:
         r = xp.full_like(fixed[:, 0], radius)
-        upper, eta, _, weights, gap = solve_constrained(fixed, r, None, c)
+        upper, eta, _, _, gap = solve_constrained(fixed, r, None, c)
         spread = xp.max(fixed, axis=-1) - xp.min(fixed, axis=-1)
         spread = xp.where(spread > 0, spread, xp.ones_like(spread))
         eps = float(xp.finfo(fixed.dtype).eps)
         eta = xp.clip(eta, spread * (eps / (1 + radius)), spread / eps)
     else:
         f = fixed[None, ...]  # one problem, whose rows are the data points
-        eta, upper, lower, weights, _ = spend(f, xp.full_like(f[:, 0, 0], radius), None, c)
+        eta, upper, lower, _, _ = spend(f, xp.full_like(f[:, 0, 0], radius), None, c)
         gap = upper - lower
     value = xp.mean(upper)
-    if fixed is not losses:
-        value = value + xp.mean(xp.sum(xp.reshape(weights, (N, n)) * (losses - fixed), axis=-1))
     eta = xp.broadcast_to(eta, (N,))
     mu = worst_case(fixed, eta, c).mu
     errors = standard_error(fixed, mu, eta, c)

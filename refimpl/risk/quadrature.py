@@ -74,6 +74,10 @@ def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) ->
     nodes, fine, coarse = _line(panels) if prod(event) == 1 else _plane(panels, ball.norm)
     where = {"dtype": z.dtype, "device": device(z)}
     b = xp.reshape(ball.radius * xp.asarray(nodes, **where), (len(fine), *event))
+    if ball.scale is not None:
+        if ball.scale.per_point(event_ndim) or ball.dimension(event, event_ndim=event_ndim) < prod(event):
+            raise ValueError(f"ball is {ball!r}; expected one size per coordinate, none of them 0")
+        b = b * ball.scale.like(b, event_ndim)
     points = xp.expand_dims(z, axis=len(batch)) + b
     if ball.clip is not None:
         points = xp.clip(points, *ball.clip)
@@ -169,8 +173,7 @@ def integrated_risk(
     - `panels`: refines the rule, see `quadrature`.
     - The others are those of `robust_risk`. The nodes of one data point, or one chunk, are held at a time.
 
-    Returns `value`, `values` (N,) and `error`. With torch losses that require a gradient, `value` and
-    `values` carry it.
+    Returns `value`, `values` (N,) and `error`, which carry no graph.
 
     Reference: Eq. (CSO:formula) of Section 1.
 

@@ -19,6 +19,7 @@ from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream, plain
 from phiball.refimpl.sampling.estimators import normalised
+from phiball.refimpl.sampling.half_points import in_single
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
@@ -124,8 +125,8 @@ def robust_risk(
     - `input_gradient`: for `Tilted()`, a function gradient(x, i) of the gradients of the losses in x; None
       derives it from torch losses.
 
-    Returns an estimate with `value`, `bias`, `stderr` and more. With torch losses that require a gradient,
-    `value` and `values` carry it, by Danskin's theorem.
+    Returns an estimate with `value`, `bias`, `stderr` and more, which carries no graph: to train a model, see
+    `RegularizedLoss`.
 
     The inner problem on the sample is solved exactly, by `worst_case`. For a smooth phi* its value has the
     influence function eta phi*((f - mu)/eta) at the optimal mu, whose spread gives `stderr`. The value on n
@@ -145,6 +146,7 @@ def robust_risk(
     """
     stream = is_stream(z)
     if not stream:
+        z, loss, input_gradient = in_single(z, loss, input_gradient)
         valid_data(z)
     valid_sampling(ball, rng)
     valid_divergence(divergence)

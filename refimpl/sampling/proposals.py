@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, prod
+from typing import Any
 
 from phiball.backends import (
     Array,
     Rng,
     array_namespace,
     detach,
+    device,
     differentiates,
     ignore_float_warnings,
     input_gradient,
@@ -76,7 +78,8 @@ class Uniform:
             sample = law.draw  # x has been checked
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
-            return sample(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
+            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            return draws(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
 
         return PreparedProposal(x, eta, draw, every, independent=not how)
 
@@ -102,6 +105,8 @@ class Tilted:
     - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before. Each takes
       one evaluation per data point; the weights stay exact. It helps where the loss rises up to the border of
       the ball, and harms where it has its maximum inside, which the second tilt overshoots.
+    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the law around it.
+      The tilt is around the data point in both cases, and the weights stay exact. It costs nothing more.
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`. Other
       divergences raise ValueError, because importance weights ruin them in high dimension. True normalises
       the weights of the points of each data point instead, for any divergence. That is biased, in either
@@ -124,9 +129,12 @@ class Tilted:
     kappa: float | None = None
     retilt: int = 0
     self_normalised: bool = False
+    start: str | None = None
 
     def __post_init__(self) -> None:
         """Validate the settings."""
+        if self.start not in (None, "uniform"):
+            raise ValueError(f"start is {self.start!r}; expected None, or 'uniform' for a random start")
         if self.kappa is not None:
             valid_number("kappa", self.kappa, above=0.0)
         valid_count("retilt", self.retilt, 0)
@@ -148,20 +156,24 @@ class Tilted:
     def prepare(
         self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
     ) -> PreparedProposal:
-        """Take the gradients at the data points x (N,) + event, and `retilt` times again at tilted points."""
+        """Take the gradients at the starts of x (N,) + event, and `retilt` times again at tilted points."""
         every = indices(x)
         sample = law.sample_tilted  # type: ignore[attr-defined]
         if type(law) is Ball:
             law.check_box(detach(x))
             sample = law.draw_tilted  # x and s have been checked
-        g = _gradients(gradient, detach(x), every, chunk)
+        at = detach(x)
+        if self.start is not None:
+            at = law.sample(at, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...]
+        g = _gradients(gradient, at, every, chunk)
         if self.kappa is not None and isinstance(law, Ball):
             eta = self._scale_free(law, self.kappa, g, eta)
         s = _tilt(law, g, eta)
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
             z, aimed = _rows(x, index, every), _rows(s, index, every)
-            points, log_w = sample(z, aimed, n, rng, event_ndim=x.ndim - 1)
+            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            points, log_w = draws(z, aimed, n, rng, event_ndim=x.ndim - 1)
             return points, log_w
 
         for _ in range(self.retilt):
@@ -174,7 +186,11 @@ class Tilted:
         """rho |g|_* / (kappa d), or eta where that is 0."""
         xp = array_namespace(g)
         size = law.radius * law.dual_norm(g, event_ndim=g.ndim - 1)
-        own = size / (kappa * prod(g.shape[1:]))
+        d: Any = prod(g.shape[1:])
+        if law.scale is not None:  # coordinates that do not move are no dimensions; without any, size is 0
+            d = xp.asarray(law.scale.moving(tuple(g.shape), g.ndim - 1), dtype=g.dtype, device=device(g))
+            d = xp.where(d > 0, d, xp.ones_like(d))
+        own = size / (kappa * d)
         return xp.where(own > 0, own, eta * xp.ones_like(own))
 
 
@@ -227,6 +243,13 @@ def _tilt(law: Law, g: Array, eta: float | Array) -> Array:
     if isinstance(law, Ball):
         law.check_reach(s, top, event_ndim=s.ndim - 1)
     return s
+
+
+def _rows_of(law: Law, sample: Callable[..., Any], index: Array, event_ndim: int) -> Callable[..., Any]:
+    """The method `sample` of a law for these data points, which may have a ball of their own size each."""
+    if not isinstance(law, Ball) or law.scale is None:
+        return sample
+    return getattr(law.rows(index, event_ndim=event_ndim), sample.__name__)  # type: ignore[no-any-return]
 
 
 def _rows(x: Array, index: Array, every: Array) -> Array:

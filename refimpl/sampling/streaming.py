@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import TypeVar
 
-from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.backends import Array, Rng, array_namespace, detach, device, without_gradient
 from phiball.refimpl.inner.half import single
+from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.types import Law, Loss
 from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
 
@@ -91,7 +92,8 @@ def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[
     xp = array_namespace(z)
 
     def draw(place: Array, m: int) -> tuple[Array, ...]:
-        return (law.sample(xp.take(z, place, axis=0), m, rng, event_ndim=z.ndim - 1),)
+        here = law.rows(xp.take(index, place), event_ndim=z.ndim - 1) if isinstance(law, Ball) else law
+        return (here.sample(xp.take(z, place, axis=0), m, rng, event_ndim=z.ndim - 1),)
 
     return tiled(z, index, n, draw)
 
@@ -142,16 +144,16 @@ def packed(
 def evaluated(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
-    """(x, i, f, ...): the pieces (x, i, ...) in their order with their losses, at most `chunk` at a time."""
+    """(x, i, f, ...): the pieces (x, i, ...) in their order with their losses, at most `chunk` at a time.
+
+    The losses carry no graph, and those in half precision come in single.
+    """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
         x, i, *along = _joined(held)
-        yield (
-            x,
-            i,
-            evaluate(loss, x, i) + 0.0,
-            *along,
-        )  # a copy: a loss that is a part of x would keep x in memory
+        with without_gradient():
+            f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a part of x would keep x alive
+        yield x, i, f, *along
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:

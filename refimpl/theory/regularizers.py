@@ -74,11 +74,14 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
     eta = _problem(g, ball, eta)
     valid_divergence(divergence)
     xp = array_namespace(g)
-    d, event_ndim = prod(g.shape[1:]), g.ndim - 1
+    event_ndim = g.ndim - 1
     if divergence.family == "entropic" and ball.norm in (1, 2, inf):
         scale = xp.reshape(eta, (-1, *[1] * event_ndim))
         with ignore_float_warnings():
             return eta * ball.log_mgf(g / scale, event_ndim=event_ndim)
+    d = ball.dimension(g.shape, event_ndim=event_ndim)
+    if d == 0:
+        return 0 * eta
     if ball.norm == 2 or d == 1:
         return _one_dimensional(g, ball, eta, divergence)
     quadratic = centred(divergence) == cressie_read(2)
@@ -211,7 +214,8 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
     xp = array_namespace(g)
     fixed, event_ndim = detach(g), g.ndim - 1
     t = ball.radius * ball.dual_norm(fixed, event_ndim=event_ndim) / eta
-    h, slope = linear_risk(xp.astype(t, xp.float64, copy=False), prod(g.shape[1:]), divergence)
+    d = ball.dimension(g.shape, event_ndim=event_ndim)
+    h, slope = linear_risk(xp.astype(t, xp.float64, copy=False), d, divergence)
     value = eta * xp.astype(h, g.dtype, copy=False)
     if fixed is g:
         return value

@@ -24,11 +24,14 @@ from phiball.backends import (
     without_gradient,
 )
 from phiball.backends.distributed import in_process_group, synchronised_once
-from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, valid_divergence
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, draw, in_chunks, mean_value, solve, together
+from phiball.refimpl.sampling.estimators import SG
+from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
+from phiball.refimpl.training.index_check import check_index
 from phiball.refimpl.types import Estimator, Gradient, Law, Loss, Proposal
 from phiball.refimpl.validation import (
     check_same_array_type,
@@ -71,17 +74,23 @@ class RegularizedLoss:
 
     Arguments:
     - `ball`: the reference law, for example `Ball(2, 0.45)`.
-    - `eta`: the weight of the divergence, a positive number.
-    - `divergence`: phi, for example `ENTROPIC`.
-    - `estimator`: `RTMLMC(level)` or `SG(level)`.
+    - `eta`: the weight of the divergence, a positive number. It has the units of the loss; `RobustLoss` sets
+      it by itself.
+    - `divergence`: phi, by default `ENTROPIC`.
+    - `estimator`: `RTMLMC(level)` or `SG(level)`, by default `SG(2)`, four points per data point.
     - `proposal`: how perturbations are drawn, `Uniform()` or `Tilted()`.
+    - `check_index`: True has the first call find out whether the loss takes labels by the index, by the
+      losses of the same points in another order: with `y.repeat(4)` in place of `y[i]` it raises ValueError,
+      instead of training on wrong labels. It takes two more passes through the model, without gradients, in
+      evaluation mode, and leaves no trace in it or in random numbers. Where every data point has one point,
+      in order, there is nothing to find out.
 
     It is called as objective(loss, x, rng=rng), with data x (N,) + event. The function loss(x', i) returns
     the losses (M,) of perturbed points x' (M,) + event; i (M,) is the data point that each comes from, so
     that its label is y[i]. The result is a scalar whose value estimates the risk, and whose gradient is the
     estimator:
 
-        objective = RegularizedLoss(Ball(2, 0.45), eta=0.9, divergence=ENTROPIC, estimator=RTMLMC(7))
+        objective = RegularizedLoss(Ball(2, 0.45), eta=0.9)
         loss = objective(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x, rng=rng)
         loss.backward()
 
@@ -112,9 +121,10 @@ class RegularizedLoss:
 
     ball: Law
     eta: float
-    divergence: Divergence
-    estimator: Estimator
+    divergence: Divergence = ENTROPIC
+    estimator: Estimator = field(default_factory=lambda: SG(2))
     proposal: Proposal = field(default_factory=Uniform)
+    check_index: bool = field(default=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the parts of the objective."""
@@ -139,8 +149,10 @@ class RegularizedLoss:
         - `rng`: from `phiball.backends.rng`.
         - `input_gradient`: for `Tilted`, the gradients of the losses in x'; None derives them with torch.
         """
+        x, loss, input_gradient = in_single(x, loss, input_gradient)
         n = _batch(x, rng)
         draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
+        self._check_index(loss, draws, n)
         losses = _losses(loss, draws.points, draws.index)
         if draws.single:
             normalised = self.proposal.self_normalised
@@ -156,6 +168,8 @@ class RegularizedLoss:
 
         The arguments are those of the plain call, objective(loss, x, rng=rng).
         """
+        data = x
+        x, loss, input_gradient = in_single(x, loss, input_gradient)
         n = _batch(x, rng)
         xp = array_namespace(x)
         draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
@@ -164,7 +178,8 @@ class RegularizedLoss:
         log_weights = draws.log_weights
         if log_weights is None:
             log_weights = xp.zeros(losses.shape, dtype=x.dtype, device=x.device)
-        return SignedPoints(draws.points, draws.index, losses, weights, log_weights, value)
+        points = rounded(draws.points, data)
+        return SignedPoints(points, draws.index, losses, weights, log_weights, value)
 
     def gradient(
         self,
@@ -240,6 +255,7 @@ class RegularizedLoss:
         chunk = valid_count("chunk", chunk)
         if not is_array_api_obj(scale):
             scale = valid_number("scale", scale)
+        x, loss, input_gradient = in_single(x, loss, input_gradient)
         n = _batch(x, rng)
         xp = array_namespace(x)
         if detach(x) is not x:
@@ -251,6 +267,7 @@ class RegularizedLoss:
         slope = input_gradients(loss, input_gradient)
         with synchronised_once() as release:
             for draws, last in _until_last(in_chunks(self._draws(x, rng, slope, chunk), chunk)):
+                self._check_index(loss, draws, min(n, chunk))
                 before_last_pass = release if last else _nothing
                 if len(draws) <= chunk:
                     before_last_pass()
@@ -283,6 +300,14 @@ class RegularizedLoss:
                 before_last_pass()
             backward(weighted_sum(weights[cut], _losses(loss, points[cut, ...], index[cut])) * scale)
         return value
+
+    def _check_index(self, loss: Loss, draws: PerturbedPoints, n: int) -> None:
+        """On the first call, raise if the loss takes no notice of the index."""
+        if not self.check_index or "_checked" in self.__dict__ or draws.single or n == 1:
+            return
+        object.__setattr__(self, "_checked", True)
+        if len(draws) <= CHUNK:
+            check_index(loss, draws.points, draws.index)
 
     def _draws(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[PerturbedPoints]:
         """The perturbed points of all data points."""

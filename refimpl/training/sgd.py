@@ -256,8 +256,8 @@ def onto_ball(ball: Ball, centre: Array | None = None, *, event_ndim: int = 1) -
     """
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 1.0)")
-    if ball.norm not in (1, 2, inf) or ball.clip is not None:
-        raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, and no clip")
+    if ball.norm not in (1, 2, inf) or ball.clip is not None or ball.scale is not None:
+        raise ValueError(f"ball is {ball!r}; expected norm 1, 2 or inf, no clip and no scale")
     if centre is not None:
         valid_array("centre", centre)
 

@@ -67,18 +67,6 @@ def test_a_gradient_attack_reaches_the_maximum(arrays: Arrays) -> None:
     assert float(out.value) == pytest.approx(0.4 + 0.5 * 3**0.5, rel=20 * arrays.eps)
 
 
-def test_the_gradient_in_a_models_parameters() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    theta = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
-    z = torch.zeros((2, 2), dtype=torch.float64)
-    attack = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
-    out = adversarial_risk(
-        lambda x, i: x @ theta, z, Ball(inf, 1.0), samples=9, rng=rng(0), attack=lambda z: z + attack
-    )
-    out.value.backward()
-    assert torch.allclose(theta.grad, out.points.mean(dim=0), rtol=1e-14)
-
-
 def test_bad_arguments(doubles: Arrays) -> None:
     z = doubles.asarray([[0.0, 0.5], [0.25, 1.0]])
     good: dict[str, Any] = {

@@ -220,37 +220,6 @@ def test_the_chunk_changes_nothing(arrays: Arrays) -> None:
     assert values[0] == pytest.approx(values[1], abs=20 * arrays.eps)
 
 
-def test_the_gradient_in_a_models_parameters() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    z = torch.tensor([[0.1, 0.2], [0.5, -0.3]], dtype=torch.float64)
-
-    def risk(theta: Any, per_point: bool) -> Any:
-        return constrained_risk(
-            lambda x, i: torch.sin(x @ theta) + theta[0] * i,
-            z,
-            Ball(2, 1.0),
-            QUADRATIC,
-            radius=0.2,
-            samples=50,
-            rng=rng(0),
-            per_point=per_point,
-        )
-
-    h = 1e-5
-    for per_point in (False, True):
-        theta = torch.tensor([0.4, 1.3], dtype=torch.float64, requires_grad=True)
-        out = risk(theta, per_point)
-        out.value.backward()
-        assert not any(x.requires_grad for x in (out.eta, out.gap, out.stderr))
-        for j in range(2):
-            step = h * torch.eye(2, dtype=torch.float64)[j]
-            difference = (
-                risk(theta.detach() + step, per_point).value - risk(theta.detach() - step, per_point).value
-            )
-            # The weights are good to the square root of the gap, about 1e-7.
-            assert float(theta.grad[j]) == pytest.approx(float(difference) / (2 * h), abs=1e-6)
-
-
 def test_bad_arguments(doubles: Arrays) -> None:
     z = doubles.asarray([[0.0, 1.0], [2.0, 3.0]])
     good: dict[str, Any] = {

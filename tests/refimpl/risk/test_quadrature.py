@@ -191,17 +191,6 @@ def test_eta_for_each_point_the_index_and_the_chunk(arrays: Arrays) -> None:
         )
 
 
-def test_the_gradient_in_a_models_parameters() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    theta = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
-    z = torch.tensor([[0.5]], dtype=torch.float64)
-    out = integrated_risk(lambda x, i: theta * x[:, 0], z, Ball(2, 0.5), 1.0, ENTROPIC)
-    out.value.backward()
-    # d/dg log((e^g - 1)/g) at g = 1
-    assert float(theta.grad) == pytest.approx(exp(1) / (exp(1) - 1) - 1, abs=1e-12)
-    assert not out.error.requires_grad
-
-
 @pytest.mark.slow
 def test_bad_arguments(doubles: Arrays) -> None:
     z = doubles.asarray([[0.0, 1.0]])

@@ -226,3 +226,33 @@ def test_what_is_no_gradient(slope: Any, error: type[Exception], says: str) -> N
 def test_what_the_gradient_method_lacks() -> None:
     with pytest.raises(TypeError, match=r"expected input_gradient=\.\.\."):
         objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, np.zeros((3, 2)), rng=rng(0))
+
+
+def test_a_random_start_leaves_the_plateau_and_the_mean() -> None:
+    """The gradient is taken at a uniform point of the law; the weights stay exact, so the risk is the same."""
+    z, seen = np.zeros((200, 2)), []
+
+    def bowl(x: Any, i: Any) -> Any:
+        return (x * x).sum(-1)
+
+    def slope(x: Any, i: Any) -> Any:
+        seen.append(x)
+        return 2 * x
+
+    for law in LAWS[1:3]:
+        seen.clear()
+        kinds = (None, Tilted(), Tilted(start="uniform"), Tilted(start="uniform", retilt=1))
+        found = [
+            robust_risk(
+                bowl, z, law, 1.0, ENTROPIC, samples=100, rng=rng(1), proposal=how, input_gradient=slope
+            )
+            for how in kinds
+        ]
+        assert not seen[0].any()  # at the data points, where the gradient is 0
+        assert np.array_equal(seen[1], law.sample(z, 1, rng(1))[:, 0, :])
+        assert len(seen) == 4
+        for other in found[1:]:
+            assert not other.lower_bound
+            assert abs(other.value - found[0].value) <= 5 * (found[0].stderr + other.stderr)
+    with pytest.raises(ValueError, match="start is 'random'"):
+        Tilted(start="random")

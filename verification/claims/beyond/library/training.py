@@ -20,9 +20,11 @@ from phiball.refimpl import (
     Ball,
     Divergence,
     RegularizedLoss,
+    RobustLoss,
     Tilted,
     Uniform,
 )
+from phiball.refimpl.training.robust_loss import KAPPA
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.all_draws import ListedLaw, batch_of_all_draws
@@ -254,8 +256,12 @@ def _(ball: Ball, eta: float, phi: Divergence, estimator: Any, proposal: Any) ->
     kappa=st.sampled_from([0.5, 1.0, 2.0]),
 )
 def tilt_is_free_of_scale(
-    g: list[float], scale: float, kappa: float, proposal: Callable[[float], Tilted] = Tilted
-) -> Evidence:
+    g: list[float],
+    scale: float,
+    kappa: float,
+    proposal: Callable[[float], Tilted] = Tilted,
+    robust: Callable[..., RobustLoss] = RobustLoss,
+) -> Iterator[Evidence]:
     """With kappa each data point has the eta rho |g|_*/(kappa d), whatever the scale of its loss."""
     slope, rho = scale * np.array(g), 0.5
     made = RegularizedLoss(Ball(inf, rho), 123.0, ENTROPIC, SG(0), proposal(kappa))
@@ -268,17 +274,38 @@ def tilt_is_free_of_scale(
         return array_namespace(x).broadcast_to(v, x.shape)
 
     value = float(made(loss, array(np.zeros((3, len(g)))), rng=rng(0), input_gradient=gradient))
-    eta = rho * float(np.abs(slope).sum()) / (kappa * len(g))
-    t = rho * slope / eta
-    exact = eta * float(np.log(np.sinh(t) / t).sum())
-    return Evidence(abs(value - exact), 2.0**-42 * (eta + float(slope.sum())))
+
+    def exact(rho: float, kappa: float) -> float:
+        eta = rho * float(np.abs(slope).sum()) / (kappa * len(g))
+        t = rho * slope / eta
+        return eta * float(np.log(np.sinh(t) / t).sum())
+
+    rounding = 2.0**-42 * float(slope.sum()) * (1 + 1 / (kappa * len(g)))
+    yield Evidence(abs(value - exact(rho, kappa)), rounding)
+    # `RobustLoss` against attacks of radius rho takes a ball of 2 rho. Sizes of 1/2 and 2, and a coordinate
+    # that must not move, whatever its slope, leave it as it is.
+    sizes = np.array([0.5, 2.0, 1.0])[: len(g)]
+    v = array(np.append(slope / sizes, 7.0 * scale))
+    made = robust(rho, "linf", scale=[*sizes, 0.0])
+    value = float(made(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
+    yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss")
 
 
-@tilt_is_free_of_scale.mutant("takes twice the kappa")
+@tilt_is_free_of_scale.mutant("takes twice the kappa", replaces="proposal")
 def _(kappa: float) -> Tilted:
     return Tilted(2 * kappa)
 
 
-@tilt_is_free_of_scale.mutant("keeps eta")
+@tilt_is_free_of_scale.mutant("keeps eta", replaces="proposal")
 def _(kappa: float) -> Tilted:
     return Tilted()
+
+
+@tilt_is_free_of_scale.mutant("takes a ball of the attack's radius", replaces="robust")
+def _(radius: float, norm: str, scale: list[float]) -> RobustLoss:
+    return RobustLoss(radius / 2, norm, scale=scale)
+
+
+@tilt_is_free_of_scale.mutant("moves what must not", replaces="robust")
+def _(radius: float, norm: str, scale: list[float]) -> RobustLoss:
+    return RobustLoss(radius, norm, scale=[*scale[:-1], 0.5])

@@ -1,0 +1,93 @@
+"""Hugging Face Trainer with perturbed embeddings: words cannot be moved, their embeddings can.
+
+The model is a tiny transformer with random weights, and the sentences are made up: nothing is downloaded. A
+sentence is positive if it has more good words than bad ones. Padding does not move: it is masked.
+
+python examples/hugging_face_trainer.py
+"""
+
+import tempfile
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+from phiball import Ball, RobustLoss, input_gradient, pgm, rng
+
+torch.set_num_threads(1)
+WORDS, LENGTH = 40, 12  # words 1 to 10 are good, 11 to 20 bad, 0 is padding
+RADIUS = 0.1
+
+
+def sentences(n, seed):
+    """Return n sentences of different lengths, with labels."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(1, WORDS, (n, LENGTH), generator=generator)
+    lengths = torch.randint(5, LENGTH + 1, (n, 1), generator=generator)
+    mask = torch.arange(LENGTH) < lengths
+    words = words * mask
+    good, bad = ((words > 0) & (words <= 10)).sum(1), ((words > 10) & (words <= 20)).sum(1)
+    rows = zip(words, mask.long(), (good > bad).long(), strict=True)
+    return [{"input_ids": w, "attention_mask": m, "labels": label} for w, m, label in rows]
+
+
+def losses(model, mask, labels):
+    """Return the function that gives the loss of embeddings z, perturbed copies of those of sentence i."""
+    return lambda z, i: cross_entropy(
+        model(inputs_embeds=z, attention_mask=mask[i]).logits, labels[i], reduction="none"
+    )
+
+
+class RobustTrainer(Trainer):
+    """A Trainer whose loss is robust in the embeddings."""
+
+    robust = RobustLoss(RADIUS)
+
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+        """Return the robust loss: the lines that change."""
+        mask, labels = inputs["attention_mask"], inputs["labels"]
+        embeddings = model.get_input_embeddings()(inputs["input_ids"])
+        return self.robust(losses(model, mask, labels), embeddings, mask=mask[:, :, None])
+
+
+def errors(model, data):
+    """Return the errors as they are and under attacks on the embeddings, in %."""
+    model.eval()
+    batch = {name: torch.stack([row[name] for row in data]) for name in data[0]}
+    mask, labels = batch["attention_mask"], batch["labels"]
+    z = model.get_input_embeddings()(batch["input_ids"]).detach()
+    loss = losses(model, mask, labels)
+    ball = Ball(2, RADIUS).masked(mask[:, :, None])
+    attacked = pgm(lambda z, i: input_gradient(loss, z, i), z, ball, steps=5, rng=rng(0), loss=loss)
+    with torch.no_grad():
+        scores = [model(inputs_embeds=a, attention_mask=mask).logits for a in (z, attacked)]
+    return [100 * float((s.argmax(-1) != labels).float().mean()) for s in scores]
+
+
+with tempfile.TemporaryDirectory() as folder:
+    for kind in (Trainer, RobustTrainer):
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=WORDS,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=LENGTH,
+            pad_token_id=0,
+        )
+        model = BertForSequenceClassification(config)
+        arguments = TrainingArguments(
+            folder,
+            num_train_epochs=6,
+            per_device_train_batch_size=32,
+            learning_rate=3e-3,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        kind(model=model, args=arguments, train_dataset=sentences(960, 0)).train()
+        clean, attacked = errors(model, sentences(300, 1))
+        print(f"{kind.__name__:13} error {clean:2.0f} %, under attack {attacked:2.0f} %")

@@ -1,0 +1,241 @@
+"""Lengths, projections, steepest points and moments of the balls of a norm."""
+
+from __future__ import annotations
+
+from math import inf, isnan, prod
+from typing import Any
+
+from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
+from phiball.refimpl.inner.half import is_half, single
+from phiball.refimpl.laws.moments import log_mgf, log_volume, second_moment
+from phiball.refimpl.laws.norms import dual, flat, largest, length, soft_threshold, split, valid_pair
+from phiball.refimpl.laws.scale import Scale
+from phiball.refimpl.laws.tilting import TILTABLE
+from phiball.refimpl.validation import valid_count
+
+
+class Geometry:
+    """What a `Ball` is beside its samples; `Ball` says what the attributes are."""
+
+    norm: float
+    radius: float
+    clip: tuple[float, float] | None
+    scale: Scale | None
+
+    def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
+        """The number of coordinates that move, of points in an array of this shape; an error if it varies."""
+        if self.scale is None:
+            return prod(shape[len(shape) - event_ndim :])
+        counts = {int(m) for m in self.scale.moving(tuple(shape), event_ndim)}
+        if len(counts) > 1:
+            raise ValueError(f"ball is {self!r}; expected as many coordinates that move at every data point")
+        return counts.pop()
+
+    def length(self, v: Array, *, event_ndim: int = 1) -> Array:
+        """The norm of each v; with `scale` that of v/scale, infinite where v moves what must not move.
+
+        Arguments:
+        - `v`, batch + event. Returns shape batch.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(1, 0.5).length(np.asarray([3.0, -4.0])))
+        7.0
+        """
+        split(v, event_ndim, "v")
+        if self.scale is None:
+            return length(flat(v, event_ndim, "v"), self.norm)
+        xp = array_namespace(v)
+        share, forbidden = self.scale.divide(v, event_ndim)
+        size = length(flat(share, event_ndim, "v"), self.norm)
+        return xp.where(forbidden, xp.full_like(size, inf), size)
+
+    def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """The dual norm of each g: the largest g.b over the ball of radius 1, of exponent norm/(norm - 1).
+
+        Arguments:
+        - `g`, batch + event. Returns shape batch.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
+        7.0
+        """
+        return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
+
+    def _weighed(self, g: Array, event_ndim: int) -> Array:
+        """scale times g."""
+        split(g, event_ndim, "g")
+        return g if self.scale is None else g * self.scale.like(g, event_ndim)
+
+    def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
+        """Whether each x lies in the ball around z, up to the rounding of x and z.
+
+        Arguments:
+        - `x`, `z`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
+        """
+        kind = getattr(x, "dtype", None)
+        x, z = single(x), single(z)
+        valid_pair(x, z, event_ndim)
+        xp = array_namespace(x)
+        eps = float(xp.finfo(kind).eps)
+        size = xp.abs(x) + xp.abs(z)
+        if self.scale is not None:
+            size, _ = self.scale.divide(size, event_ndim)
+        d = prod(x.shape[x.ndim - event_ndim :])
+        # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
+        slack = length(flat(size, event_ndim, "x"), self.norm) + self.radius * (8 + d**0.5)
+        return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
+
+    def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
+        """The point of the ball around z that is nearest to x in the Euclidean distance.
+
+        Arguments:
+        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf. With `scale`
+          the distance is that of x/scale, and coordinates of size 0 become those of z.
+
+        With `clip` the result is then moved to the nearest point of the box, which keeps it in the ball. For
+        norm inf it is the nearest point of the intersection, for the others a point of it.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(Ball(1, 1.0).project(np.asarray([2.0, 1.5, -0.2]), np.zeros(3)))
+        [0.75 0.25 0.  ]
+        """
+        if is_half(x):
+            nearest = self.project(single(x), single(z), event_ndim=event_ndim)
+            return array_namespace(x).astype(nearest, x.dtype)
+        valid_pair(x, z, event_ndim)
+        xp = array_namespace(x)
+        if self.scale is not None:
+            v, _ = self.scale.divide(x - z, event_ndim)
+            b = type(self)(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
+            sizes = self.scale.like(b, event_ndim)
+            x = xp.where((b == v) & (sizes > 0), x + 0 * v, z + b * sizes)
+            return x if self.clip is None else xp.clip(x, *self.clip)
+        moved = x - z
+        v = flat(moved, event_ndim, "x")
+        size = length(v, self.norm)[..., None]
+        if self.norm == inf:
+            b = xp.clip(v, -self.radius, self.radius)
+        elif self.norm == 2:
+            b = v * (self.radius / xp.where(size > 0, size, xp.ones_like(size)))
+        elif self.norm == 1:
+            b = soft_threshold(v, self.radius, xp=xp)
+        else:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
+        # What lies inside is returned as it came, not as z + (x - z).
+        inside = xp.reshape(size <= self.radius, (*v.shape[:-1], *([1] * event_ndim)))
+        x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
+        return x if self.clip is None else xp.clip(x, *self.clip)
+
+    def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """The point b of the ball around 0 with the largest g.b, which is radius times the dual norm of g.
+
+        Arguments:
+        - `g`, batch + event. Returns points of the same shape, 0 where g = 0.
+
+        Norm 1 moves one coordinate, the first of the largest ones; norm inf moves all where g is not 0.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(Ball(2, 0.5).steepest(np.asarray([3.0, -4.0])))
+        [ 0.3 -0.4]
+        """
+        v = flat(self._weighed(g, event_ndim), event_ndim, "g")
+        xp = array_namespace(g)
+        if self.norm == inf:
+            b = xp.sign(v)
+        elif self.norm == 1:
+            first = xp.argmax(xp.abs(v), axis=-1, keepdims=True)
+            place = xp.arange(v.shape[-1], dtype=first.dtype, device=v.device)
+            b = xp.where(place == first, xp.sign(v), xp.zeros_like(v))
+        else:
+            top = xp.max(xp.abs(v), axis=-1, keepdims=True)
+            share = xp.abs(v) / xp.where(top > 0, top, xp.ones_like(top))
+            b = xp.sign(v) * share ** (dual(self.norm) - 1)
+            size = length(b, self.norm)[..., None]
+            b = b / xp.where(size > 0, size, xp.ones_like(size))
+        return self._weighed(xp.reshape(self.radius * b, g.shape), event_ndim)
+
+    def variance(self, g: Array, *, event_ndim: int = 1) -> Array:
+        """The variance of g.b for b uniform on the ball around 0: radius^2 E[b_1^2] |scale g|^2, Euclidean.
+
+        Arguments:
+        - `g`, batch + event. Returns shape batch.
+
+        E[b_1^2] in the unit ball is 2/((d+1)(d+2)) for norm 1, 1/(d+2) for norm 2, 1/3 for norm inf.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> float(Ball(2, 1.0).variance(np.asarray([3.0, 4.0])))
+        6.25
+        """
+        v = flat(self._weighed(g, event_ndim), event_ndim, "g")
+        xp = array_namespace(g)
+        moment: Any = second_moment(self.norm, v.shape[-1])
+        if self.scale is not None:
+            counts = self.scale.moving(tuple(g.shape), event_ndim)
+            moment = [second_moment(self.norm, int(m)) for m in counts]
+            moment = xp.asarray(moment, dtype=g.dtype, device=device(g))
+            moment = moment[0] if len(counts) == 1 else xp.reshape(moment, v.shape[:-1])
+        return (self.radius**2 * moment) * xp.sum(v * v, axis=-1)
+
+    def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
+        """The log of E exp(s.b) for b uniform on the ball around 0.
+
+        Arguments:
+        - `s`, batch + event. The norm is 1, 2 or inf. Returns shape batch.
+
+        It is computed in double precision, to about 1e-13 relative, from tiny to huge s, and can be
+        differentiated twice. eta log_mgf(g/eta) is the entropic risk of the linear loss g.b.
+
+        >>> import numpy as np
+        >>> from phiball.refimpl import Ball
+        >>> print(round(float(Ball(np.inf, 1.0).log_mgf(np.asarray([1.0]))), 12))
+        0.161439361571
+        """
+        if self.norm not in TILTABLE:
+            raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which E exp(s.b) is known")
+        v = flat(s, event_ndim, "s")
+        xp = array_namespace(s)
+        top = largest(s)
+        if isnan(top):
+            raise ValueError("s contains nan; expected finite numbers")
+        self.check_reach(detach(s), top, event_ndim=event_ndim)
+        v = self.radius * xp.astype(v, xp.float64, copy=False)
+        if self.scale is None:
+            return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
+        value = self.scale.reduce(xp.reshape(v, s.shape), event_ndim, lambda t: log_mgf(t, self.norm))
+        return xp.astype(value, s.dtype, copy=False)
+
+    def log_volume(self, d: int) -> float:
+        """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
+
+        Arguments:
+        - `d`: the dimension. Returns a float; with `scale` there are d sizes, whose logs are added.
+
+        >>> import math
+        >>> from phiball.refimpl import Ball
+        >>> abs(Ball(2, 1.0).log_volume(2) - math.log(math.pi)) < 1e-15
+        True
+        """
+        d = valid_count("d", d)
+        sizes = [1.0] if self.scale is None else self.scale.flattened
+        if len(sizes) not in (1, d):
+            raise ValueError(f"d is {d}, and scale has {len(sizes)} sizes; expected as many as dimensions")
+        return log_volume(self.norm, self.radius, d, sizes * (d // len(sizes)))
+
+    def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
+        """Raise if radius s overflows, or radius times its dual norm; `top` is the largest |s_j| of all."""
+        xp = array_namespace(s)
+        bound = self.radius * top * (1.0 if self.scale is None else self.scale.largest)
+        if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rarely: then the norms themselves are taken
+            with ignore_float_warnings():
+                sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)
+            bound = self.radius * largest(sizes)
+        if not bound <= float(xp.finfo(s.dtype).max):
+            raise ValueError(
+                f"radius times s overflows {s.dtype}, with entries of s up to {top:g}; expected a smaller s, "
+                "which for a risk is a larger eta"
+            )

@@ -1,0 +1,265 @@
+"""Balls with a size for each coordinate: the image of a plain ball, in the coordinates that move."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from math import inf, log
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from phiball.backends import rng
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    LinearProblem,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    adversarial_risk,
+    fgm,
+    integrated_risk,
+    onto_ball,
+    pgm,
+    r2,
+    r3,
+    robust_risk,
+    surrogate,
+    worst_case_density,
+    worst_case_sample,
+)
+from tests.support.arrays import Arrays
+from tests.support.laws import ANY_NORM, NORMS
+
+SIZES = np.array([2.0, 0.0, 0.5, 1.0, 0.0, 3.0])
+MOVING = np.flatnonzero(SIZES)
+MASK = np.array(
+    [[1, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
+)
+
+
+def normal(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> None:
+    z, s = normal(0, 3, 6), normal(1, 3, 6)
+    for norm in ANY_NORM:
+        ball, plain = Ball(norm, 0.7, scale=SIZES), Ball(norm, 0.7)
+        zeros = arrays.asarray(np.zeros((3, len(MOVING))))
+        for how in ({}, {"antithetic": True}, {"qmc": True}):
+            b = np.zeros((3, 8, 6))
+            b[..., MOVING] = SIZES[MOVING] * arrays.numpy(plain.sample(zeros, 8, rng(5), **how))
+            x = ball.sample(arrays.asarray(z), 8, rng(5), **how)
+            assert x.dtype == arrays.dtype
+            assert np.allclose(arrays.numpy(x), z[:, None] + b, atol=20 * arrays.eps)
+            assert bool(arrays.xp.all(ball.contains(x, arrays.asarray(z[:, None]))))
+        if norm in NORMS:
+            tilts = arrays.asarray((SIZES * s)[:, MOVING])
+            b[..., MOVING], log_w = (arrays.numpy(a) for a in plain.sample_tilted(zeros, tilts, 8, rng(6)))
+            x, found = ball.sample_tilted(arrays.asarray(z), arrays.asarray(s), 8, rng(6))
+            assert np.allclose(arrays.numpy(x), z[:, None] + SIZES * b, atol=20 * arrays.eps)
+            assert np.allclose(arrays.numpy(found), log_w, atol=20 * arrays.eps)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_geometry_and_moments_by_a_change_of_coordinates(arrays: Arrays, norm: float) -> None:
+    g, z = normal(2, 4, 6), normal(3, 4, 6)
+    plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, scale=SIZES)
+    close: dict[str, Any] = {"rtol": 50 * arrays.eps, "atol": 50 * arrays.eps}
+    like, inner = arrays.asarray(g), (SIZES * g)[:, MOVING]
+    for name in ("dual_norm", "variance", "log_mgf"):
+        found = arrays.numpy(getattr(ball, name)(like))
+        assert np.allclose(found, getattr(plain, name)(inner), **close), name
+    b = np.zeros((4, 6))
+    b[:, MOVING] = SIZES[MOVING] * plain.steepest(inner)
+    steepest = arrays.numpy(ball.steepest(like))
+    assert np.allclose(steepest, b, **close)
+    assert np.allclose((g * steepest).sum(-1), 0.7 * arrays.numpy(ball.dual_norm(like)), **close)
+    x = z + 3 * normal(4, 4, 6)
+    b[:, MOVING] = SIZES[MOVING] * plain.project(
+        ((x - z) / np.where(SIZES, SIZES, 1))[:, MOVING], np.zeros((4, 4))
+    )
+    nearest = ball.project(arrays.asarray(x), arrays.asarray(z))
+    assert np.allclose(arrays.numpy(nearest), z + b, **close)
+    assert bool(arrays.xp.all(ball.contains(nearest, arrays.asarray(z))))
+    within = z + 0.1 * b
+    assert np.allclose(arrays.numpy(ball.project(arrays.asarray(within), arrays.asarray(z))), within, **close)
+    inside = np.where(SIZES > 0, x, z)
+    expected = plain.length(((inside - z) / np.where(SIZES, SIZES, 1))[:, MOVING])
+    moved = arrays.asarray(inside - z)
+    assert np.allclose(arrays.numpy(ball.length(moved)), expected, **close)
+    assert np.all(arrays.numpy(ball.length(arrays.asarray(x - z))) == inf)
+    assert not bool(arrays.xp.any(ball.contains(arrays.asarray(z + 1e-6), arrays.asarray(z))))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_masks_of_data_points(norm: float) -> None:
+    """The law of each point is uniform in its own coordinates: |b|^m is uniform on (0, 1), m how many."""
+    ball = Ball(norm, 0.5, scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
+    z, s, n = normal(5, 5, 6), normal(6, 5, 6), 4000
+    sizes, counts = ball.scale.values, MASK.sum(-1)
+    x = ball.sample(z, n, rng(1))
+    tilted, log_w = ball.sample_tilted(z, s, n, rng(2))
+    for k, m in enumerate(counts):
+        moves = MASK[k] > 0
+        for points in (x, tilted):
+            assert np.array_equal(points[k][:, ~moves], np.broadcast_to(z[k, ~moves], (n, 6 - m)))
+        if m:
+            b = (x[k] - z[k])[:, moves] / sizes[k, moves]
+            size = (Ball(norm, 1.0).length(b) / 0.5) ** m
+            assert stats.kstest(size, "uniform").pvalue > 1e-4
+            assert abs(np.sign(b).mean()) < 5 / (n * m) ** 0.5
+        whole = Ball(norm, 0.5).log_mgf((sizes * s)[k, moves]) if m else 0.0
+        assert np.allclose(log_w[k], whole - (tilted[k] - z[k]) @ s[k], atol=1e-10)
+        # and the moments of one row are those of its own coordinates
+        alone = Ball(norm, 0.5, scale=sizes[k])
+        for name in ("dual_norm", "variance", "log_mgf", "steepest"):
+            assert np.allclose(getattr(ball, name)(s)[k], getattr(alone, name)(s[k]), rtol=1e-13), name
+    weighted = np.exp(log_w) * (tilted - z[:, None])[..., 0] ** 2  # the weights lead back to the uniform law
+    exact = ball.variance(np.eye(6)[[0] * 5])
+    assert np.all(np.abs(weighted.mean(-1) - exact) <= 5 * weighted.std(-1) / n**0.5 + 1e-12)
+
+
+def test_objectives_and_risks_follow_the_data_points() -> None:
+    """In any order of the data points, and whatever the levels: nothing moves that is masked."""
+    z = normal(7, 5, 6)
+    ball = Ball(2, 0.5).masked(MASK)
+
+    def check(x: Any, i: Any) -> Any:
+        assert np.all((x == z[i]) | (MASK[i] > 0))
+        return x @ np.arange(1.0, 7.0)
+
+    def slope(x: Any, i: Any) -> Any:
+        return np.broadcast_to(np.arange(1.0, 7.0), x.shape)
+
+    for estimator in (SG(0), SG(3), RTMLMC(4)):
+        for proposal in (Uniform(), Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
+            objective = RegularizedLoss(ball, 0.3, ENTROPIC, estimator, proposal)
+            for seed in range(3):
+                objective(check, z, rng=rng(seed), input_gradient=slope)
+    exact = check(z, np.arange(5)) + surrogate(slope(z, None), ball, 0.3, ENTROPIC)
+    tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted())
+    value = tilted(check, z, rng=rng(0), input_gradient=slope)
+    assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, as the loss is linear
+    risk = robust_risk(
+        check, z, ball, 0.3, ENTROPIC, samples=3000, rng=rng(0), proposal=Tilted(), input_gradient=slope
+    )
+    assert np.allclose(risk.values, exact, rtol=1e-12)
+    robust_risk(check, z, ball, 0.3, QUADRATIC, samples=2000, rng=rng(0), chunk=500)
+    worst_case_sample(check, z, ball, 0.3, QUADRATIC, n=20, samples=50, rng=rng(0))
+    top = check(z, np.arange(5)) + r2(slope(z, None), ball)
+    worst = adversarial_risk(check, z, ball, samples=2000, rng=rng(0), attack=lambda z: pgm(slope, z, ball))
+    for values in (worst.values, check(fgm(slope, z, ball), np.arange(5))):
+        assert np.allclose(values, top, rtol=1e-12)
+
+
+def test_attacks_stay_in_the_ball_and_leave_what_must_not_move(arrays: Arrays) -> None:
+    z, g = normal(8, 4, 6), normal(9, 4, 6)
+    like = arrays.asarray(z)
+
+    def slope(x: Any, i: Any) -> Any:
+        return arrays.asarray(g)
+
+    for norm in NORMS:
+        ball = Ball(norm, 0.7, scale=SIZES)
+        for x in (
+            fgm(slope, like, ball),
+            fgm(slope, like, ball, rng=rng(0)),
+            pgm(slope, like, ball, rng=rng(1)),
+        ):
+            assert bool(arrays.xp.all(ball.contains(x, like)))
+            still = np.flatnonzero(SIZES == 0)
+            assert np.array_equal(arrays.numpy(x)[:, still], arrays.numpy(like)[:, still])
+        best = fgm(slope, like, ball)  # exact for a linear loss
+        gain = ((arrays.numpy(best) - z) * g).sum(-1)
+        assert np.allclose(gain, arrays.numpy(r2(arrays.asarray(g), ball)), rtol=500 * arrays.eps)
+
+
+def test_images_volumes_and_the_theory() -> None:
+    sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
+    z = normal(10, 3, 2, 3)
+    ball = Ball(2, 0.5, scale=sizes)
+    x = ball.sample(z, 5, rng(0), event_ndim=2)
+    flat = Ball(2, 0.5, scale=sizes.reshape(-1)).sample(z.reshape(3, 6), 5, rng(0))
+    assert np.array_equal(x.reshape(3, 5, 6), flat)
+    rows = Ball(2, 0.5, scale=[[1.0], [2.0]])  # one size per channel
+    assert np.allclose(rows.dual_norm(z, event_ndim=2), np.sqrt((z[:, 0] ** 2 + 4 * z[:, 1] ** 2).sum(-1)))
+    assert ball.log_volume(6) == pytest.approx(Ball(2, 0.5).log_volume(6) + np.log(sizes).sum())
+    assert Ball(1, 0.5, scale=3.0).log_volume(4) == pytest.approx(Ball(1, 1.5).log_volume(4))
+    assert Ball(inf, 0.5, scale=[1.0, 0.0]).log_volume(2) == -inf
+    g = normal(11, 4, 6)
+    inner, plain = (SIZES * g)[:, MOVING], Ball(2, 0.7)
+    for phi in (ENTROPIC, QUADRATIC):
+        for function in (surrogate, r3):
+            assert np.allclose(
+                function(g, Ball(2, 0.7, scale=SIZES), 0.3, phi), function(inner, plain, 0.3, phi)
+            )
+    assert np.all(surrogate(g, Ball(2, 0.7, scale=0 * SIZES), 0.3, QUADRATIC) == 0)
+    line = integrated_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 0.5, scale=[3.0]), 0.3, QUADRATIC)
+    wide = integrated_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 1.5), 0.3, QUADRATIC)
+    assert float(line.value) == pytest.approx(float(wide.value), rel=1e-13)
+    small, large = Ball(2, 1.0, scale=0.5), Ball(2, 0.5)
+    x = np.array([[3.0, 4.0]])
+    assert np.allclose(small.project(x, 0 * x), large.project(x, 0 * x))
+
+
+def test_gradients_pass_through_the_moments() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    g = torch.tensor(normal(12, 5, 6), requires_grad=True)
+    for norm in NORMS:
+        ball = Ball(norm, 0.5, scale=SIZES).masked(MASK)
+        for function in (ball.log_mgf, ball.variance):
+            assert torch.autograd.gradcheck(function, g)
+
+
+def test_balls_compare_print_and_travel() -> None:
+    ball = Ball(2, 0.5, scale=[1, 0, 2])
+    assert repr(ball) == "Ball(norm=2.0, radius=0.5, scale=[1.0, 0.0, 2.0])"
+    assert repr(Ball(2, 0.5, (0, 1))) == "Ball(norm=2.0, radius=0.5, clip=(0.0, 1.0))"
+    assert "(5, 6), 18 of them 0" in repr(Ball(2, 1.0).masked(MASK))
+    same = Ball(2, 0.5, scale=np.array([1.0, 0.0, 2.0]))
+    assert ball == same
+    assert hash(ball) == hash(same)
+    assert ball != replace(ball, scale=[1, 0, 3])
+    assert ball != Ball(2, 0.5)
+    assert pickle.loads(pickle.dumps(ball)) == ball
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    assert Ball(2, 0.5, scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
+
+
+def test_bad_sizes() -> None:
+    for scale in ("l2", ["a"], [[1.0], [1.0, 2.0]], [1j], object()):
+        with pytest.raises(TypeError, match="scale is"):
+            Ball(2, 0.5, scale=scale)
+    for bad in ([-1.0], [np.nan], [inf], []):
+        with pytest.raises(ValueError, match="scale is"):
+            Ball(2, 0.5, scale=bad)
+    z = np.zeros((4, 3))
+    for bad in ([1.0, 2.0], np.ones((2, 3)), np.ones((4, 1, 3))):
+        with pytest.raises(ValueError, match="scale has shape"):
+            Ball(2, 0.5, scale=bad).sample(z, 2, rng(0))
+    with pytest.raises(ValueError, match="scale has shape"):  # never along the axis of the samples
+        Ball(2, 0.5, scale=np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z)
+    with pytest.raises(ValueError, match="mask has shape"):
+        Ball(2, 0.5, scale=np.ones(3)).masked(np.ones(4))
+    ball = Ball(2, 0.5, scale=np.ones(3))
+    with pytest.raises(ValueError, match="no scale"):
+        onto_ball(ball)
+    with pytest.raises(ValueError, match="own scale"):
+        LinearProblem("logistic", ball, eta=1.0)
+    with pytest.raises(ValueError, match="no scale"):
+        worst_case_density(lambda x, i: x[:, 0], z, ball, 1.0, ENTROPIC, at=z, samples=4, rng=rng(0))
+    with pytest.raises(ValueError, match="none of them 0"):
+        integrated_risk(lambda x, i: x[:, 0], z[:, :2], Ball(2, 0.5, scale=[1.0, 0.0]), 1.0, ENTROPIC)
+    with pytest.raises(ValueError, match="as many coordinates that move"):
+        surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC)
+    with pytest.raises(ValueError, match="as many as dimensions"):
+        ball.log_volume(4)
+    assert log(8 * 0.5**3) == pytest.approx(Ball(inf, 0.5, scale=np.ones(3)).log_volume(3))

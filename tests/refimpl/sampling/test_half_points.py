@@ -1,0 +1,95 @@
+"""Data in half precision: perturbed in single, seen by the model in half, and returned in half."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import input_gradient, rng
+from phiball.refimpl import (
+    ENTROPIC,
+    SG,
+    Ball,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    adversarial_risk,
+    fgm,
+    pgm,
+    robust_risk,
+    white_noise,
+)
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_data_give_what_single_data_give(dtype: Any) -> None:
+    """A model in half precision sees points in half; the same model in single gives the reference."""
+    torch.manual_seed(0)
+    x = torch.rand(6, 5).to(dtype)
+    w = torch.randn(5).to(dtype)
+    seen = []
+
+    def loss(z: Any, i: Any) -> Any:
+        seen.append(z.dtype)
+        return torch.tanh(z @ w) + z[:, 0] * i
+
+    def single(z: Any, i: Any) -> Any:  # rounds the points as they are for the model in half
+        z = z.to(dtype).float()
+        return torch.tanh(z @ w.float()) + z[:, 0] * i
+
+    eps = float(torch.finfo(dtype).eps)
+    ball = Ball(2, 0.5)
+    for proposal in (Uniform(), Tilted()):
+        objective = RegularizedLoss(ball, 0.3, ENTROPIC, SG(2), proposal)
+        value = objective(loss, x, rng=rng(0))
+        exact = objective(single, x.float(), rng=rng(0))
+        assert value.dtype == torch.float32
+        assert float(value) == pytest.approx(float(exact), abs=10 * eps)
+        assert objective.points(loss, x, rng=rng(0)).points.dtype == dtype
+    theta = torch.ones((), dtype=dtype, requires_grad=True)
+    chunked = objective.backward(lambda z, i: theta * loss(z, i), x, rng=rng(0), chunk=8)
+    assert float(chunked) == pytest.approx(float(exact), abs=10 * eps)
+    assert theta.grad is not None
+    for proposal in (None, Tilted()):
+        risk = robust_risk(loss, x, ball, 0.3, ENTROPIC, samples=64, rng=rng(0), proposal=proposal)
+        other = robust_risk(single, x.float(), ball, 0.3, ENTROPIC, samples=64, rng=rng(0), proposal=proposal)
+        assert float(risk.value) == pytest.approx(float(other.value), abs=10 * eps)
+    slope = partial(input_gradient, loss)
+    attacks = [
+        fgm(slope, x, ball),
+        fgm(slope, x, ball, rng=rng(0)),
+        pgm(slope, x, ball, rng=rng(0), loss=loss),
+        white_noise(x, ball, rng(0)),
+        ball.sample(x, 1, rng(0))[:, 0],
+        ball.project(x + 1, x),
+        ball.sample_tilted(x, x, 1, rng(0))[0][:, 0],
+    ]
+    for points in attacks:
+        assert points.dtype == dtype
+        assert bool(torch.all(ball.contains(points, x)))
+        assert not torch.equal(points, x)
+    worst = adversarial_risk(loss, x, ball, samples=8, rng=rng(0), attack=lambda z: fgm(slope, z, ball))
+    assert worst.points.dtype == dtype
+    assert float(worst.value) >= float(loss(x, torch.arange(6)).float().mean())
+    assert set(seen) == {dtype}
+
+
+def test_embeddings_in_half_get_their_gradient() -> None:
+    table = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
+    objective = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))
+    objective(lambda z, i: z.sum(-1), 2 * table, rng=rng(0)).backward()
+    assert torch.allclose(table.grad, torch.full_like(table, 2 / 3), atol=0.01)
+
+
+def test_half_of_numpy() -> None:
+    x = np.linspace(0, 1, 12, dtype=np.float16).reshape(4, 3)
+    points = Ball(np.inf, 0.25).sample(x, 7, rng(0))
+    assert points.dtype == np.float16
+    assert np.all(Ball(np.inf, 0.25).contains(points, x[:, None]))
+    value = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))(lambda z, i: z[:, 0], x, rng=rng(0))
+    assert value.dtype == np.float32

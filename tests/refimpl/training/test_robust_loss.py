@@ -1,0 +1,130 @@
+"""RobustLoss: what it chooses, says and saves; and sources of random numbers of every kind."""
+
+from __future__ import annotations
+
+import copy
+import io
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import as_rng, input_gradient, rng
+from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, RobustLoss, Tilted
+from phiball.refimpl.training.robust_loss import KAPPA
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+
+def data() -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(12, 5, generator=generator), torch.arange(12) % 3
+
+
+def cross_entropy(model: Any, y: Any) -> Any:
+    return lambda z, i: torch.nn.functional.cross_entropy(model(z), y[i], reduction="none")
+
+
+def network() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+
+
+def test_it_is_one_tilted_point_in_twice_the_ball() -> None:
+    x, y = data()
+    for norm, p in (("l2", 2.0), ("linf", inf), ("l1", 1.0), (2, 2.0), (inf, inf)):
+        found = [network(), network()]
+        robust = RobustLoss(0.3, norm, seed=4)
+        value = robust(cross_entropy(found[0], y), x)
+        value.backward()
+        objective = RegularizedLoss(Ball(p, 0.6), 1.0, ENTROPIC, SG(0), Tilted(kappa=KAPPA[p]))
+        same = objective(cross_entropy(found[1], y), x, rng=rng(4))
+        same.backward()
+        assert torch.equal(value, same)
+        for a, b in zip(*(model.parameters() for model in found), strict=True):
+            assert torch.equal(a.grad, b.grad)
+
+
+def test_masks_sizes_and_boxes() -> None:
+    x, y = data()
+    mask = torch.ones(12, 5)
+    mask[::2, 3:] = 0
+    moved = []
+
+    def loss(z: Any, i: Any) -> Any:
+        moved.append((z - x[i]).detach())
+        return (z * (1 + y[i, None])).sum(-1)
+
+    RobustLoss(0.3)(loss, x, mask=mask)
+    assert torch.equal(moved[-1] != 0, mask > 0)
+    RobustLoss(0.3, scale=[0, 1, 2, 1, 0])(loss, x)
+    assert torch.equal((moved[-1] != 0).any(0), torch.tensor([False, True, True, True, False]))
+    RobustLoss(0.3, clip=(-9, 9))(loss, x)
+    with pytest.raises(ValueError, match="box"):
+        RobustLoss(0.3, clip=(0, 1))(loss, x)
+    RobustLoss(0.0)(loss, x)
+    assert not moved[-1].any()
+    w = np.array([3.0, 4.0])
+    slope = lambda z, i: np.broadcast_to(w, z.shape)  # noqa: E731
+    assert RobustLoss(0.3)(lambda z, i: z @ w, np.zeros((2, 2)), input_gradient=slope) > 0
+
+
+def test_it_says_what_it_chose_and_measured() -> None:
+    x, y = data()
+    robust = RobustLoss(0.3, "linf", scale=[1, 1, 1, 1, 0], clip=(-9, 9))
+    assert "Nothing measured yet" in robust.explain()
+    model = network()
+    robust(cross_entropy(model, y), x)
+    text = robust.explain()
+    g = input_gradient(cross_entropy(model, y), x, torch.arange(12))
+    size = float(g[:, :4].abs().sum(-1).mean())
+    assert "linf attacks of radius 0.3" in text
+    assert "ball of radius 0.6" in text
+    assert f"gradients of size {size:.3g}" in text
+    assert "12 points of 5 coordinates" in text
+    assert "those of size 0 stay" in text
+    assert "(-9.0, 9.0)" in text
+    assert "plainly" in RobustLoss(0).explain()
+    assert repr(robust) == "RobustLoss(radius=0.3, norm='linf'), called 1 times"
+
+
+def test_a_checkpoint_goes_on_with_the_same_numbers() -> None:
+    x, y = data()
+    loss = cross_entropy(network(), y)
+    robust = RobustLoss(0.3, seed=5)
+    robust(loss, x)
+    file = io.BytesIO()
+    torch.save({"robust": robust.state_dict()}, file)
+    after = [float(robust(loss, x).detach()) for _ in range(3)]
+    file.seek(0)
+    again = RobustLoss(0.3)
+    again.load_state_dict(torch.load(file, weights_only=True)["robust"])
+    assert again.explain().splitlines()[-1].startswith("- Measured at the last of 1 calls, on 12 points")
+    assert [float(again(loss, x).detach()) for _ in range(3)] == after
+    assert again.explain() == robust.explain()
+    assert [float(RobustLoss(0.3, seed=6)(loss, x).detach()) for _ in range(3)] != after
+    twin = copy.deepcopy(again)
+    assert float(twin(loss, x).detach()) == float(again(loss, x).detach())
+    with pytest.raises(ValueError, match=r"l2 attacks of radius 0\.3"):
+        RobustLoss(0.4).load_state_dict(robust.state_dict())
+    for bad in ({}, None, {**robust.state_dict(), "version": 9}):
+        with pytest.raises(ValueError, match="state_dict"):
+            robust.load_state_dict(bad)  # type: ignore[arg-type]
+
+
+def test_sources_of_random_numbers() -> None:
+    own = rng(3)
+    assert as_rng(own) is own
+    assert repr(as_rng(np.int64(3))) == "rng(3)"
+    for make in (np.random.default_rng, torch.Generator().manual_seed):
+        assert repr(as_rng(make(1))) == repr(as_rng(make(1))) != repr(as_rng(make(2)))
+    for bad in (True, "0", 1.5, None):
+        with pytest.raises(TypeError, match="seed is"):
+            RobustLoss(0.3, seed=bad)
+    with pytest.raises(ValueError, match="seed is -1"):
+        RobustLoss(0.3, seed=-1)
+    with pytest.raises(ValueError, match="norm is"):
+        RobustLoss(0.3, "l3")
+    with pytest.raises(ValueError, match="radius is"):
+        RobustLoss(-0.3)
