@@ -13,7 +13,16 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
 from phiball.refimpl.laws.moments import log_mgf
-from phiball.refimpl.laws.norms import dual, flat, largest, length, soft_threshold, split, valid_pair
+from phiball.refimpl.laws.norms import (
+    check_overflow,
+    dual,
+    flat,
+    largest,
+    length,
+    soft_threshold,
+    split,
+    valid_pair,
+)
 from phiball.refimpl.laws.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.laws.uniform import quasi, uniform
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
@@ -124,11 +133,12 @@ class Ball:
         valid_rng(rng)
         if not all_finite(z):
             raise ValueError("z contains NaN or infinity; expected finite numbers")
-        self.check_box(z)
+        self.check_centres(z)
         return n
 
-    def check_box(self, z: Array) -> None:
-        """Raise unless the centres z lie in the box, if there is one."""
+    def check_centres(self, z: Array) -> None:
+        """Raise if points of the ball around z overflow, or centres lie outside the box, if there is one."""
+        check_overflow("radius", self.radius, 2 * self.radius, z)
         if self.clip is not None:
             xp = array_namespace(z)
             if not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):
@@ -231,11 +241,12 @@ class Ball:
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
         eps = float(xp.finfo(x.dtype).eps)
-        size = xp.abs(x) + xp.abs(z)
         d = prod(x.shape[x.ndim - event_ndim :])
-        # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
-        slack = length(flat(size, event_ndim, "x"), self.norm) + self.radius * (8 + d**0.5)
-        return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
+        with ignore_float_warnings():  # what overflows is outside
+            # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
+            size = length(flat(eps * xp.abs(x) + eps * xp.abs(z), event_ndim, "x"), self.norm)
+            moved = length(flat(x - z, event_ndim, "x"), self.norm)
+            return xp.isfinite(moved) & (moved <= self.radius + size + eps * self.radius * (8 + d**0.5))
 
     def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
         """The point of the ball around z that is nearest to x in the Euclidean distance.
@@ -253,13 +264,18 @@ class Ball:
         """
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
-        moved = x - z
-        v = flat(moved, event_ndim, "x")
-        size = length(v, self.norm)[..., None]
+        with ignore_float_warnings():
+            moved = x - z
+            v = flat(moved, event_ndim, "x")
+            size = length(v, self.norm)[..., None]
+        if not all_finite(size):
+            raise ValueError(
+                f"x - z contains NaN or infinity, or its norm overflows {x.dtype}; expected finite points"
+            )
         if self.norm == inf:
             b = xp.clip(v, -self.radius, self.radius)
         elif self.norm == 2:
-            b = v * (self.radius / xp.where(size > 0, size, xp.ones_like(size)))
+            b = self.radius * (v / xp.where(size > 0, size, xp.ones_like(size)))
         elif self.norm == 1:
             b = soft_threshold(v, self.radius, xp=xp)
         else:
@@ -284,6 +300,7 @@ class Ball:
         """
         v = flat(g, event_ndim, "g")
         xp = array_namespace(g)
+        check_overflow("radius", self.radius, self.radius, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)
         elif self.norm == 1:
@@ -313,7 +330,9 @@ class Ball:
         """
         v = flat(g, event_ndim, "g")
         xp = array_namespace(g)
-        return (self.radius**2 * self._second_moment(v.shape[-1])) * xp.sum(v * v, axis=-1)
+        with ignore_float_warnings():  # it is infinite where it overflows
+            v = (self.radius * self._second_moment(v.shape[-1]) ** 0.5) * v
+            return xp.sum(v * v, axis=-1)
 
     def _second_moment(self, d: int) -> float:
         p = self.norm

@@ -72,7 +72,7 @@ class Uniform:
         every = indices(x)
         sample: Callable[..., Array] = law.sample
         if type(law) is Ball:
-            law.check_box(detach(x))
+            law.check_centres(detach(x))
             sample = law.draw  # x has been checked
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
@@ -152,7 +152,7 @@ class Tilted:
         every = indices(x)
         sample = law.sample_tilted  # type: ignore[attr-defined]
         if type(law) is Ball:
-            law.check_box(detach(x))
+            law.check_centres(detach(x))
             sample = law.draw_tilted  # x and s have been checked
         g = _gradients(gradient, detach(x), every, chunk)
         if self.kappa is not None and isinstance(law, Ball):
