@@ -330,6 +330,7 @@ class Ball:
         """
         v = flat(g, event_ndim, "g")
         xp = array_namespace(g)
+        check_overflow("radius", self.radius, self.radius, v[..., :0])
         with ignore_float_warnings():  # it is infinite where it overflows
             v = (self.radius * self._second_moment(v.shape[-1]) ** 0.5) * v
             return xp.sum(v * v, axis=-1)

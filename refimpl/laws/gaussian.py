@@ -81,6 +81,7 @@ class Gaussian:
         """
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
+        check_overflow("scale", self.scale, self.scale, v[..., :0])
         with ignore_float_warnings():  # it is infinite where it overflows
             v = self.scale * v
             return xp.sum(v * v, axis=-1) / 2

@@ -203,13 +203,17 @@ def test_numbers_beyond_the_precision() -> None:
     for call in (
         lambda: ball.sample(np.zeros((1, 2)), 2, rng(0)),
         lambda: Ball(2, 1e200).steepest(single),
+        lambda: Ball(2, 1e200).variance(0 * single),
+        lambda: Gaussian(1e200).log_mgf(0 * single),
         lambda: fgm(lambda x, i: x, single, Ball(2, 1e200)),
         lambda: pgm(lambda x, i: x, single, Ball(2, 1.0), step=1e200),
         lambda: robust_risk(
             lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, samples=2, rng=rng(0)
         ),
     ):
-        with pytest.raises(ValueError, match=r"(radius|step) is .*; expected points within the range of"):
+        with pytest.raises(
+            ValueError, match=r"(radius|scale|step) is .*; expected points within the range of"
+        ):
             call()
     with pytest.raises(ValueError, match="z contains NaN or infinity"):
         Gaussian(1.0).sample(np.array([np.nan]), 2, rng(0))

@@ -86,5 +86,5 @@ def budget_faults(problem: Problem, radius: Any, out: dict[str, Any]) -> dict[st
             "gain": ~(gain >= said - certain),
             "radius": ~(cost <= r + over) & (not steep),
             "bound": known & ~(np.abs(said - bound) <= slack + 8 * problem.eps * charged),
-            "gap": ~(np.abs(got["gap"]) <= 64 * slack),
+            "gap": known & ~(np.abs(got["gap"]) <= 64 * slack),
         }

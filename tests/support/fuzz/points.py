@@ -102,7 +102,8 @@ def call(name: str, divergence: str, ball: Ball, z: Any, g: Any, eta: Any) -> An
     if name == "onto_simplex":
         return (phiball.onto_simplex(g),)
     if name == "quadrature":
-        rule = phiball.quadrature(law, z[..., :2] if np.ndim(z) else z)
+        valid_array("z", z)
+        rule = phiball.quadrature(law, z[..., :2] if z.ndim and z.shape[-1] > 2 else z)
         return rule.points, rule.weights
     if name == "r2":
         return (phiball.r2(g, law),)
@@ -166,12 +167,17 @@ def wrong(name: str, ball: Any, z: Any, g: Any, out: list[Any]) -> str:
             return ""
         centre = z.astype(LONG)
         if name in ("robust_risk", "RegularizedLoss", "adversarial_risk"):
+            tiny = np.finfo(g.dtype).smallest_normal
             values = np.sum((centre * v).reshape(len(z), -1), axis=-1)
             way = radius * norm(v.reshape(len(z), -1), conjugate(ball.norm))
             size = np.sum(np.abs(centre * v).reshape(len(z), -1), axis=-1) + way
             if name == "RegularizedLoss":
                 values, way, size = (np.mean(x) for x in (values, way, size))
-            return "outside its bounds" if np.any(np.abs(first - values) > way + 64 * slack * size) else ""
+            return (
+                "outside its bounds"
+                if np.any(np.abs(first - values) > way + 64 * slack * size + tiny)
+                else ""
+            )
         if name == "onto_ball" or name == "project":
             moved = (g - z).astype(LONG)
             nearest = np.where(norm(moved, ball.norm)[..., None] <= radius, v, centre + project(moved, ball))
