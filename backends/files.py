@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO
+from zipfile import BadZipFile, ZipFile
+from zlib import error as ZlibError  # noqa: N812
+
+import numpy as np
+
+_UNPACKED = 1 << 30  # bytes that an .npz file may hold, however small it is
 
 
 @contextmanager
@@ -64,3 +70,22 @@ def read_json(file: Path) -> Any:
         raise ValueError(f"{file} is damaged ({error})") from None
     except RecursionError:
         raise ValueError(f"{file} is damaged (its brackets are nested too deeply)") from None
+
+
+def read_arrays(file: Path) -> dict[str, Any]:
+    """Return the arrays of an .npz file; ValueError, which says why, for one that is damaged or no file.
+
+    No pickle is loaded, and a small file that would fill the memory is refused.
+    """
+    with open_regular(file) as stream:
+        try:
+            with ZipFile(stream) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > max(_UNPACKED, 200 * os.fstat(stream.fileno()).st_size):
+                raise ValueError(f"it unpacks to {size:,} bytes")
+            stream.seek(0)
+            with np.load(stream, allow_pickle=False) as kept:
+                return {name: kept[name] for name in kept.files}
+        # A member may be cut off, encrypted, or declare more than there is.
+        except (ValueError, OSError, EOFError, BadZipFile, ZlibError, RuntimeError, MemoryError) as error:
+            raise ValueError(f"{file} is no .npz file, or damaged ({str(error) or 'too large'})") from None

@@ -22,6 +22,7 @@ from dataclasses import replace
 from phiball.backends import Array, Rng, array_namespace, detach, without_gradient
 from phiball.refimpl.inner.half import single
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.laws.norms import check_overflow
 from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
@@ -64,7 +65,7 @@ def fgm(
     data = z
     z, gradient = in_single(z, gradient)
     z, i = _problem(gradient, z, ball)
-    step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius)
+    step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius, z, ball)
     x = z if rng is None else white_noise(z, ball, rng)
     return rounded(_ascend(gradient, x, i, z, ball, step), data)
 
@@ -138,7 +139,7 @@ def pgm(
     z, i = _problem(gradient, z, ball)
     valid_count("steps", steps)
     valid_count("restarts", restarts)
-    step = _valid_step(step, 2.5 * ball.radius / steps)
+    step = _valid_step(step, 2.5 * ball.radius / steps, z, ball)
     if restarts > 1 and (rng is None or loss is None):
         raise ValueError(
             f"restarts is {restarts}, and {'rng' if rng is None else 'loss'} is None; expected an rng to "
@@ -240,5 +241,8 @@ def _values(loss: Loss, x: Array, i: Array) -> Array:
     return f
 
 
-def _valid_step(step: float | None, default: float) -> float:
-    return default if step is None else valid_number("step", step, above=0.0)
+def _valid_step(step: float | None, default: float, z: Array, ball: Ball) -> float:
+    check_overflow("radius", ball.radius, 2 * ball.reach, z)
+    step = default if step is None else valid_number("step", step, above=0.0)
+    check_overflow("step", step, step + ball.radius, z)
+    return step

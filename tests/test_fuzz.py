@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import phiball
-from tests.support.fuzz import calls, tasks
+from tests.support.fuzz import calls, points, tasks
 from tests.support.fuzz.arguments import Argument
 from tests.support.fuzz.batches import NAMED, batch
 from tests.support.fuzz.judge import PRECISE
@@ -35,6 +35,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
 def test_batches_and_calls_without_a_fault() -> None:
     assert [text for j in range(4) for text in tasks.solve(batch((0, j)), "numpy")] == []
     assert calls.run(15, 0) is None
+    assert points.run(15, 0) is None
 
 
 def test_batches_cover_what_they_name() -> None:
@@ -75,6 +76,44 @@ def test_what_is_wrong_with_a_call(wrong: Any, message: str, monkeypatch: pytest
         calls.check(*CALL, f, 1.0, None)
     with pytest.raises(calls.FaultError, match=message):
         exec(str(error.value).partition("\n")[2], {})  # the snippet repeats it
+
+
+def test_every_kind_of_call_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth on top of what each returns is noticed."""
+    f, z = (
+        replace(LOSSES, values=[1.0, 0.5, 0.25]),
+        replace(LOSSES, values=[[1.0, 0.5, 0.25], [3.0, 0.0, 1.0]]),
+    )
+    names = {name for name in calls.NAMES if name != "primal_value"}
+
+    def more(x: Any) -> Any:
+        return x + 0.001 if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f" else x
+
+    for name in sorted(names):
+        case = (name, "numpy", "plain", "QUADRATIC", f, 0.5, None)
+        calls.check(*case)
+        true = getattr(phiball, name)
+
+        def planted(*args: Any, true: Any = true, **kwargs: Any) -> Any:
+            out = true(*args, **kwargs)
+            if isinstance(out, (np.ndarray, np.generic)):
+                return out - 5  # a bound, which is to be too low
+            return replace(out, value=more(out.value))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(phiball, name, planted)
+            with pytest.raises(calls.FaultError, match="wrong"):
+                calls.check(*case)
+    weak = {"contains", "r2", "r3", "gaussian", "constrained_risk", "linear_model_risk", "quadrature"}
+    for name in sorted({*points.METHODS, *points.RISKS} - weak):
+        law = (2, 1e-4, None)  # so small that a thousandth leads out of the ball
+        case = (name, "numpy", "ENTROPIC", law, z, z, 0.5)
+        points.check(*case)
+        true_call = points.call
+        with monkeypatch.context() as patched:
+            patched.setattr(points, "call", lambda *a, c=true_call: tuple(more(x) for x in c(*a)))
+            with pytest.raises(points.FaultError, match="wrong"):
+                points.check(*case)
 
 
 def test_a_call_that_does_not_come_back() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phiball.experiments.cli.errors import one_line_errors
+from phiball.experiments.cli.errors import fail, one_line_errors
 
 app = typer.Typer(help="Benchmarks: speed, accuracy, training cost, and settings.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Threads that may be used.")]
@@ -17,8 +17,11 @@ Out = Annotated[Path | None, typer.Option(help="The folder of the results.")]
 
 def _run(module: str, **options: Any) -> None:
     """Run a benchmark, which is imported only now: its libraries are not needed before."""
-    with one_line_errors(ValueError, ImportError, OSError):
-        import_module(module).main(**options)
+    try:
+        with one_line_errors(ValueError, ImportError, OSError):
+            import_module(module).main(**options)
+    except KeyboardInterrupt:
+        fail("stopped", 130)
 
 
 @app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from phiball.backends.files import read_arrays
 from phiball.experiments.cli.errors import fail, one_line_errors
 
 
@@ -81,13 +82,11 @@ def _load(text: str) -> Any:
 def _data(text: str) -> Any:
     if not text.endswith(".npz"):
         return _load(text)
-    import numpy as np
-
-    with np.load(text, allow_pickle=False) as arrays:
-        missing = {"x", "y"} - set(arrays.files)
-        if missing:
-            raise ValueError(f"{text} has no array {min(missing)!r}; expected x and y")
-        return arrays["x"], arrays["y"]
+    arrays = read_arrays(Path(text))
+    missing = {"x", "y"} - set(arrays)
+    if missing:
+        raise ValueError(f"{text} has no array {min(missing)!r}; expected x and y")
+    return arrays["x"], arrays["y"]
 
 
 def _pair(text: str) -> tuple[float, float]:

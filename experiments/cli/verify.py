@@ -78,8 +78,10 @@ def verify(
     if out is None:  # a part, or another paper, must not replace the full report
         out = Path("results/verify") / ("" if claims is None else claims.resolve().name)
         out /= "selected" if part else ""
-    with one_line_errors(OSError):
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is reported before the work
+    home = Path(runs.__file__).parent if claims is None else claims
+    with one_line_errors(OSError, ValueError):  # before the work
+        out.mkdir(parents=True, exist_ok=True)
+        runs.read_record(home)
     began = perf_counter()
     try:
         with terminal.Table(console, len(chosen), paper) as table:
@@ -102,8 +104,7 @@ def verify(
     about = files.circumstances(
         results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=_source(claims, out)
     )
-    home = Path(runs.__file__).parent if claims is None else claims
-    with one_line_errors(OSError):
+    with one_line_errors(OSError, ValueError):
         if record:
             runs.add_run(home, results, about)
         about["record"] = runs.in_words(runs.read_record(home))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends.files import atomic_write
+from phiball.backends.files import atomic_write, read_arrays
 from phiball.backends.random import Rng
 from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings, measure_batch
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
@@ -175,8 +175,8 @@ def _measured(
         key = _key(settings, model.kind, number, _as_numpy(x), y, _as_numpy(model.outputs(points)))
         file = folder / f"{_safe(model.name)}-{number:05d}-{key}.npz"
         if file.exists():
-            with np.load(file, allow_pickle=False) as kept:
-                return {name: kept[name] for name in kept.files}
+            with suppress(ValueError):  # a damaged one is measured again
+                return read_arrays(file)
     source = Rng(np.random.SeedSequence([settings.seed, number]))
     labels = model.to_array(y) if model.kind == CLASSIFIER or not hasattr(points, "detach") else y
     out = measure_batch(model, points, model.to_array(labels), settings, source)

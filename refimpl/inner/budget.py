@@ -52,10 +52,10 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
     law = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     top = xp.max(xp.where(law > 0, f, xp.full_like(f, -inf)), axis=(1, 2))
     bottom = xp.min(xp.where(law > 0, f, xp.full_like(f, inf)), axis=(1, 2))
-    spread = xp.where(top > bottom, top - bottom, xp.ones_like(top))
     eps = float(xp.finfo(f.dtype).eps)
-    target = tolerance(f) * (spread + xp.where(top > -bottom, xp.abs(top), xp.abs(bottom)))
     with ignore_float_warnings():
+        spread = xp.where(top > bottom, top - bottom, xp.ones_like(top))
+        target = tolerance(f) * (spread + xp.where(top > -bottom, xp.abs(top), xp.abs(bottom)))
         far = _at(f, spread * (eps / (1 + radius)), p, law, c)
         near = _at(f, spread / eps, p, law, c)
         idle = far.cost <= radius

@@ -14,7 +14,7 @@ from typing import Any
 from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.laws.geometry import Geometry
-from phiball.refimpl.laws.norms import split
+from phiball.refimpl.laws.norms import check_overflow, split
 from phiball.refimpl.laws.scale import Scale
 from phiball.refimpl.laws.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.laws.uniform import quasi, uniform
@@ -178,11 +178,12 @@ class Ball(Geometry):
         valid_rng(rng)
         if not all_finite(z):
             raise ValueError("z contains NaN or infinity; expected finite numbers")
-        self.check_box(z)
+        self.check_centres(z)
         return n
 
-    def check_box(self, z: Array) -> None:
-        """Raise unless the centres z lie in the box, if there is one."""
+    def check_centres(self, z: Array) -> None:
+        """Raise if points of the ball around z overflow, or centres lie outside the box, if there is one."""
+        check_overflow("radius", self.radius, 2 * self.reach, z)
         if self.clip is not None:
             xp = array_namespace(z)
             if not xp.all((z >= self.clip[0]) & (z <= self.clip[1])):

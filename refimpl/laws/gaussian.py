@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, ignore_float_warnings
-from phiball.refimpl.laws.norms import flat, split
+from phiball.refimpl.laws.norms import check_overflow, flat, split
 from phiball.refimpl.laws.tilting import log_ratio, valid_tilt
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
@@ -38,6 +38,7 @@ class Gaussian:
         batch, event = split(z, event_ndim, "z")
         shape = (*batch, valid_count("n", n), *event)
         xp = array_namespace(z)
+        self._check_centres(z)
         x = valid_rng(rng).normal(shape, like=z)
         x *= self.scale
         x += xp.expand_dims(z, axis=len(batch))
@@ -54,13 +55,14 @@ class Gaussian:
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
         valid_rng(rng)
+        self._check_centres(z)
         s, top = valid_tilt(s, z)
         s = flat(s, event_ndim, "s")
         xp = array_namespace(z)
         with ignore_float_warnings():
             b = rng.normal((*batch, n, s.shape[-1]), like=z)
             b *= self.scale
-            b += self.scale**2 * s[..., None, :]
+            b += self.scale * (self.scale * s[..., None, :])
             log_w = log_ratio(self.log_mgf(xp.astype(s, xp.float64, copy=False)), s, b)
         if not all_finite(log_w):
             raise ValueError(
@@ -79,4 +81,12 @@ class Gaussian:
         """
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
-        return (self.scale**2 / 2) * xp.sum(v * v, axis=-1)
+        check_overflow("scale", self.scale, self.scale, v[..., :0])
+        with ignore_float_warnings():  # it is infinite where it overflows
+            v = self.scale * v
+            return xp.sum(v * v, axis=-1) / 2
+
+    def _check_centres(self, z: Array) -> None:
+        if not all_finite(z):
+            raise ValueError("z contains NaN or infinity; expected finite numbers")
+        check_overflow("scale", self.scale, 40 * self.scale, z)  # no normal number is that large

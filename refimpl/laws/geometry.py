@@ -8,10 +8,19 @@ from typing import Any
 from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.laws.moments import log_mgf, log_volume, second_moment
-from phiball.refimpl.laws.norms import dual, flat, largest, length, soft_threshold, split, valid_pair
+from phiball.refimpl.laws.norms import (
+    check_overflow,
+    dual,
+    flat,
+    largest,
+    length,
+    soft_threshold,
+    split,
+    valid_pair,
+)
 from phiball.refimpl.laws.scale import Scale
 from phiball.refimpl.laws.tilting import TILTABLE
-from phiball.refimpl.validation import valid_count
+from phiball.refimpl.validation import all_finite, valid_count
 
 
 class Geometry:
@@ -21,6 +30,11 @@ class Geometry:
     radius: float
     clip: tuple[float, float] | None
     scale: Scale | None
+
+    @property
+    def reach(self) -> float:
+        """How far a coordinate can move: the radius, times the largest size."""
+        return self.radius * (1.0 if self.scale is None else self.scale.largest)
 
     def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
         """The number of coordinates that move, of points in an array of this shape; an error if it varies."""
@@ -79,13 +93,15 @@ class Geometry:
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
         eps = float(xp.finfo(kind).eps)
-        size = xp.abs(x) + xp.abs(z)
-        if self.scale is not None:
-            size, _ = self.scale.divide(size, event_ndim)
         d = prod(x.shape[x.ndim - event_ndim :])
-        # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
-        slack = length(flat(size, event_ndim, "x"), self.norm) + self.radius * (8 + d**0.5)
-        return self.length(x - z, event_ndim=event_ndim) <= self.radius + eps * slack
+        with ignore_float_warnings():  # what overflows is outside
+            # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
+            size = eps * xp.abs(x) + eps * xp.abs(z)
+            if self.scale is not None:
+                size, _ = self.scale.divide(size, event_ndim)
+            slack = length(flat(size, event_ndim, "x"), self.norm) + eps * self.radius * (8 + d**0.5)
+            moved = self.length(x - z, event_ndim=event_ndim)
+            return xp.isfinite(moved) & (moved <= self.radius + slack)
 
     def project(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
         """The point of the ball around z that is nearest to x in the Euclidean distance.
@@ -113,13 +129,18 @@ class Geometry:
             sizes = self.scale.like(b, event_ndim)
             x = xp.where((b == v) & (sizes > 0), x + 0 * v, z + b * sizes)
             return x if self.clip is None else xp.clip(x, *self.clip)
-        moved = x - z
-        v = flat(moved, event_ndim, "x")
-        size = length(v, self.norm)[..., None]
+        with ignore_float_warnings():
+            moved = x - z
+            v = flat(moved, event_ndim, "x")
+            size = length(v, self.norm)[..., None]
+        if not all_finite(size):
+            raise ValueError(
+                f"x - z contains NaN or infinity, or its norm overflows {x.dtype}; expected finite points"
+            )
         if self.norm == inf:
             b = xp.clip(v, -self.radius, self.radius)
         elif self.norm == 2:
-            b = v * (self.radius / xp.where(size > 0, size, xp.ones_like(size)))
+            b = self.radius * (v / xp.where(size > 0, size, xp.ones_like(size)))
         elif self.norm == 1:
             b = soft_threshold(v, self.radius, xp=xp)
         else:
@@ -144,6 +165,7 @@ class Geometry:
         """
         v = flat(self._weighed(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
+        check_overflow("radius", self.radius, self.reach, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)
         elif self.norm == 1:
@@ -179,7 +201,10 @@ class Geometry:
             moment = [second_moment(self.norm, int(m)) for m in counts]
             moment = xp.asarray(moment, dtype=g.dtype, device=device(g))
             moment = moment[0] if len(counts) == 1 else xp.reshape(moment, v.shape[:-1])
-        return (self.radius**2 * moment) * xp.sum(v * v, axis=-1)
+        check_overflow("radius", self.radius, self.reach, v[..., :0])
+        with ignore_float_warnings():  # it is infinite where it overflows
+            v = self.radius * v
+            return moment * xp.sum(v * v, axis=-1)
 
     def log_mgf(self, s: Array, *, event_ndim: int = 1) -> Array:
         """The log of E exp(s.b) for b uniform on the ball around 0.
@@ -229,7 +254,7 @@ class Geometry:
     def check_reach(self, s: Array, top: float, *, event_ndim: int) -> None:
         """Raise if radius s overflows, or radius times its dual norm; `top` is the largest |s_j| of all."""
         xp = array_namespace(s)
-        bound = self.radius * top * (1.0 if self.scale is None else self.scale.largest)
+        bound = self.reach * top
         if bound * prod(s.shape[s.ndim - event_ndim :]) == inf:  # rarely: then the norms themselves are taken
             with ignore_float_warnings():
                 sizes = self.dual_norm(xp.astype(s, xp.float64, copy=False), event_ndim=event_ndim)

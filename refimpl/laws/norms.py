@@ -59,7 +59,7 @@ def length(v: Array, p: float) -> Array:
     positive = top != 0  # also where v holds NaN, which must not pass for 0
     # The scale is a constant to a gradient only up to rounding, and its own gradient cancels; where all of
     # v is 0 the branch below keeps the gradient 0 instead of NaN.
-    share = size / xp.where(positive, top, xp.ones_like(top))
+    share = size / xp.where(positive & (top < inf), top, xp.ones_like(top))
     total = xp.sum(share * share if p == 2 else share**p, axis=-1)
     positive = positive[..., 0]
     root = xp.where(positive, total, xp.ones_like(total))
@@ -74,9 +74,22 @@ def largest(v: Array) -> float:
     return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0
 
 
+def check_overflow(name: str, value: float, reach: float, z: Array) -> None:
+    """Raise if numbers within `reach` of z, which `name` = `value` gives, leave the range of its dtype."""
+    limits = array_namespace(z).finfo(z.dtype)
+    most = float(limits.max)
+    if reach > float(limits.eps) * most and not reach + (top := largest(z)) <= most:
+        around = f" around entries of up to {top:.2g}" if top > 0 else ""
+        raise ValueError(
+            f"{name} is {value!r}{around}; expected points within the range of {z.dtype}, up to {most:.2g}"
+        )
+
+
 def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     """The nearest point to v with |.|_1 <= radius, for |v|_1 > radius: sign(v) (|v| - t)_+, exactly."""
     size = xp.abs(v)
+    # Below the largest: if that is huge, nothing of the radius would be left beside it.
+    size = size - xp.max(size, axis=-1, keepdims=True)
     ordered = xp.sort(size, axis=-1, descending=True)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)

@@ -12,7 +12,7 @@ from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import CHUNK, each_eta, evaluated, indices, slices, valid_data
 from phiball.refimpl.types import Loss
-from phiball.refimpl.validation import valid_array, valid_count
+from phiball.refimpl.validation import valid_array, valid_count, valid_finite
 
 _DEGREE = 16  # intervals per panel; even, and so is half of it
 Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse rule
@@ -71,6 +71,8 @@ def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) ->
             f"z has points of {prod(event)} coordinates, shape {tuple(event)}; expected 1 or 2: "
             "robust_risk samples in any dimension"
         )
+    valid_finite("z", z)
+    ball.check_centres(detach(z))
     nodes, fine, coarse = _line(panels) if prod(event) == 1 else _plane(panels, ball.norm)
     where = {"dtype": z.dtype, "device": device(z)}
     b = xp.reshape(ball.radius * xp.asarray(nodes, **where), (len(fine), *event))

@@ -20,6 +20,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import normalised, signed_weights
 from phiball.refimpl.sampling.streaming import joined, packed
 from phiball.refimpl.types import LevelGroup, PreparedProposal
+from phiball.refimpl.validation import check_eta
 
 NUMBERS = 1 << 22  # coordinates that are drawn at a time
 
@@ -106,7 +107,9 @@ def solve(
         value = mean_value(losses, draws, divergence, share, self_normalised=self_normalised)
         return value, xp.full_like(losses, share * draws.groups[0].scale)
     eta, log_w = draws.eta, draws.log_weights
-    if not isinstance(eta, (int, float)):
+    if isinstance(eta, (int, float)):
+        check_eta(eta, losses)
+    else:
         eta = xp.astype(eta, losses.dtype, copy=False)
     if log_w is not None:
         log_w = xp.astype(log_w, losses.dtype, copy=False)
@@ -144,6 +147,8 @@ def mean_value(
     That point has all the weight, whatever phi is.
     """
     xp = array_namespace(losses)
+    if isinstance(draws.eta, (int, float)):
+        check_eta(draws.eta, losses)
     share *= draws.groups[0].scale
     value = share * _total(losses, losses, divergence)
     if draws.log_weights is None or self_normalised:

@@ -74,7 +74,7 @@ class Uniform:
         every = indices(x)
         sample: Callable[..., Array] = law.sample
         if type(law) is Ball:
-            law.check_box(detach(x))
+            law.check_centres(detach(x))
             sample = law.draw  # x has been checked
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
@@ -160,7 +160,7 @@ class Tilted:
         every = indices(x)
         sample = law.sample_tilted  # type: ignore[attr-defined]
         if type(law) is Ball:
-            law.check_box(detach(x))
+            law.check_centres(detach(x))
             sample = law.draw_tilted  # x and s have been checked
         at = detach(x)
         if self.start is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from phiball.backends.files import write_whole
+from phiball.backends.files import read_json, write_whole
 from phiball.verification.framework.result import Result
 
 FILE = "record.json"
@@ -29,9 +29,12 @@ def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -
 
 
 def read_record(folder: Path) -> list[dict[str, Any]]:
-    """The runs that are on record in a folder; none without a record."""
+    """The runs that are on record in a folder, none without a record; ValueError for a damaged one."""
     file = folder / FILE
-    runs: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    runs: list[dict[str, Any]] = read_json(file) if file.exists() else []
+    needed = {"backend", "seed", "deep", "claims", "differ", "date"}
+    if not isinstance(runs, list) or not all(isinstance(run, dict) and needed <= set(run) for run in runs):
+        raise ValueError(f"{file} is damaged; expected a list of runs, each with {', '.join(sorted(needed))}")
     return runs
 
 

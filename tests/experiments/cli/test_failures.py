@@ -1,4 +1,4 @@
-"""Full disks and folders that cannot be made: each command says so in one line, and leaves nothing broken."""
+"""Full disks, bad folders and files, interrupts: each command says so in one line, and breaks nothing."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import sys
 from contextlib import suppress
 from errno import ENOSPC
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 for library in ("joblib", "matplotlib", "threadpoolctl", "torch", "sklearn"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
+from phiball.backends import files  # noqa: E402
+from phiball.experiments.cli import bench  # noqa: E402
 from phiball.experiments.cli import main as entry  # noqa: E402
 from phiball.experiments.cli import run as cli_run  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework import outputs  # noqa: E402
+from phiball.experiments.robustness import report as robustness  # noqa: E402
+from phiball.verification.report import record  # noqa: E402
 
 BENCHMARKS = (
     "inner",
@@ -42,7 +48,21 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(command: str, out: Path) -> Any:
+    out = out / "page.html" if command.startswith("report") else out
     return CliRunner().invoke(app, [*command.split(), "--out", str(out)])
+
+
+@pytest.fixture
+def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The command on a model of one line, in a folder of its own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "tiny_model.py").write_text("def sign(x):\n    return (x[:, 0] > 0).astype('int64')\n")
+    x = np.linspace(-1, 1, 12).reshape(6, 2)
+    np.savez(home / "test.npz", x=x, y=(x[:, 0] > 0).astype("int64"))
+    monkeypatch.chdir(home)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return "report tiny_model:sign --data test.npz --norm linf --radii 0,1"
 
 
 def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +102,104 @@ def test_output_that_cannot_be_printed_is_one_line(
         full.close()
     assert stopped.value.code == 1
     assert capsys.readouterr().err == f"phiball: {FULL}\n"
+
+
+def test_a_report_where_nothing_can_be_written(
+    report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bad folder, then a full disk, then room: the page is that of a run without trouble."""
+    (tmp_path / "file").write_text("")
+    result = call(report, tmp_path / "file" / "out")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
+    assert "Not a directory" in result.stderr
+    with monkeypatch.context() as full:
+        fill_the_disk(full)
+        result = call(report, tmp_path / "full")
+    assert result.exit_code == 1
+    assert FULL in result.stderr.splitlines()[-1]
+    assert [file.name for file in (tmp_path / "full").rglob("*") if file.is_file()] == []
+    for folder in ("full", "never full"):
+        assert call(report, tmp_path / folder).exit_code == 0
+    pages = [(tmp_path / folder / "page.csv").read_text() for folder in ("full", "never full")]
+    assert pages[0] == pages[1]
+    (part,) = (tmp_path / "full").rglob("*.npz")
+    part.write_bytes(part.read_bytes()[:-30])  # damaged, and measured again
+    assert call(report, tmp_path / "full").exit_code == 0
+    assert (tmp_path / "full" / "page.csv").read_text() == pages[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-9]), "damaged ("),
+        (lambda file: file.write_bytes(file.read_bytes()[:90]), "damaged ("),
+        (lambda file: file.write_bytes(b"\x93NUMPY"), "damaged ("),
+        (lambda file: (file.unlink(), os.mkfifo(file)), "is not a regular file"),
+        (lambda file: file.unlink(), "No such file"),
+        (lambda file: np.savez(file, x=np.array([{}], dtype=object), y=np.zeros(1)), "allow_pickle"),
+        (lambda file: np.savez(file, x=np.zeros(1)), "has no array 'y'"),
+        (lambda file: np.savez_compressed(file, x=np.zeros(1 << 20), y=np.zeros(1)), "it unpacks to"),
+    ],
+    ids=[
+        "its end missing",
+        "most missing",
+        "no archive",
+        "a pipe",
+        "not there",
+        "a pickle",
+        "no y",
+        "a bomb",
+    ],
+)
+def test_a_report_on_a_bad_file(
+    damage: Any, words: str, report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_UNPACKED", 1 << 20)
+    damage(tmp_path / "home" / "test.npz")
+    result = call(report, tmp_path / "out")
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("content", ["{", "[" * 10**5, "[3]", '[{"seed": 1}]', '{"a": 1}'])
+def test_verify_tells_of_a_damaged_record_before_the_work(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "record.json"
+    file.write_text(content)
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    result = call("verify --claim C7 --jobs 1", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"phiball: {file} is damaged")
+    assert len(result.stderr.splitlines()) == 1
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_an_interrupted_benchmark_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "import_module", lambda module: SimpleNamespace(main=stop))
+    result = call(f"bench {name}", tmp_path)
+    assert (result.exit_code, result.stderr) == (130, "phiball: stopped\n")
+
+
+def test_an_interrupted_report_says_how_to_go_on(
+    report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(robustness, "measure_batch", stop)
+        result = call(report, tmp_path / "out")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "phiball: stopped; run the same command to resume"
+    assert call(report, tmp_path / "out").exit_code == 0
 
 
 def test_verify_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

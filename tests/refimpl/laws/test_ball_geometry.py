@@ -14,7 +14,7 @@ from scipy import integrate
 from scipy.special import beta
 
 from phiball.backends import rng
-from phiball.refimpl import Ball
+from phiball.refimpl import ENTROPIC, Ball, Gaussian, fgm, pgm, robust_risk
 from tests.support.arrays import Arrays
 from tests.support.laws import ANY_NORM, LARGE_NORM, NORMS
 
@@ -178,6 +178,56 @@ def test_nan_lies_in_no_ball(arrays: Arrays) -> None:
         ball = Ball(norm, 1.0)
         assert list(arrays.numpy(ball.contains(x, arrays.xp.zeros_like(x)))) == [False, True]
         assert np.isnan(arrays.numpy(ball.length(x))[0])
+
+
+def test_a_point_far_away_is_projected_onto_the_border(arrays: Arrays) -> None:
+    """However far: beside its coordinates nothing is left of the radius."""
+    for far in (1e3, 1e9, 1e20, 1e37):
+        x = arrays.asarray([[far, 3.0, 0.0], [far, -far, 1.0]])
+        for norm, expected in (
+            (1, [[1.0, 0.0, 0.0], [0.5, -0.5, 0.0]]),
+            (2, [[1.0, 3.0 / far, 0.0], [0.5**0.5, -(0.5**0.5), 0.5**0.5 / far]]),
+            (inf, [[1.0, 1.0, 0.0], [1.0, -1.0, 1.0]]),
+        ):
+            y = arrays.numpy(Ball(norm, 1.0).project(x, arrays.xp.zeros_like(x)))
+            np.testing.assert_allclose(y, expected, rtol=1e-5, atol=8 * arrays.eps)
+
+
+def test_numbers_beyond_the_precision() -> None:
+    """Refused, or infinite where the truth is: no NaN, no warning and no OverflowError."""
+    single, most = np.float32([[1.0, 2.0]]), np.finfo(np.float64).max
+    for law, word in ((Ball(2, 1e200), "radius is 1e\\+200"), (Gaussian(1e200), "scale is 1e\\+200")):
+        with pytest.raises(ValueError, match=f"{word} around .*; expected points within .*float32"):
+            law.sample(single, 2, rng(0))
+    ball = Ball(inf, most)
+    for call in (
+        lambda: ball.sample(np.zeros((1, 2)), 2, rng(0)),
+        lambda: Ball(2, 1e200).steepest(single),
+        lambda: Ball(2, 1e200).variance(0 * single),
+        lambda: Gaussian(1e200).log_mgf(0 * single),
+        lambda: fgm(lambda x, i: x, single, Ball(2, 1e200)),
+        lambda: pgm(lambda x, i: x, single, Ball(2, 1.0), step=1e200),
+        lambda: robust_risk(
+            lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, samples=2, rng=rng(0)
+        ),
+    ):
+        with pytest.raises(
+            ValueError, match=r"(radius|scale|step) is .*; expected points within the range of"
+        ):
+            call()
+    with pytest.raises(ValueError, match="z contains NaN or infinity"):
+        Gaussian(1.0).sample(np.array([np.nan]), 2, rng(0))
+    for norm in (1, 2, inf):
+        for x in (np.inf, np.nan, most):
+            with pytest.raises(ValueError, match="x - z contains NaN or infinity, or its norm overflows"):
+                Ball(norm, 1.0).project(np.array([x, most]), np.array([0.0, -most]))
+        assert not Ball(norm, 1.0).contains(np.array([most]), np.array([-most]))
+        assert not Ball(norm, most).contains(np.array([inf]), np.array([0.0]))
+        assert Ball(norm, 1.0).length(np.array([inf, 1.0])) == inf
+    assert Ball(2, 1e200).variance(np.ones(3)) == inf
+    assert Ball(2, 1e200).variance(np.full(3, 1e-200)) == pytest.approx(0.6)
+    assert Gaussian(1e200).log_mgf(np.ones(2)) == inf
+    assert Gaussian(1e200).log_mgf(np.full(2, 1e-200)) == pytest.approx(1.0)
 
 
 def test_shapes_that_do_not_fit() -> None:

@@ -222,3 +222,11 @@ def test_bad_arguments(doubles: Arrays) -> None:
     ]:
         with pytest.raises(kind, match=message):
             integrated_risk(**{**good, **change})
+
+
+def test_centres_that_no_sample_would_take() -> None:
+    for z, words in ((2.0, "z leaves the box"), (np.nan, "z contains nan"), (np.inf, "z contains inf")):
+        with pytest.raises(ValueError, match=words):
+            quadrature(Ball(1, 0.5, clip=(0, 1)), np.array([z]))
+    with pytest.raises(ValueError, match="expected points within the range of float32"):
+        quadrature(Ball(1, 1e200), np.float32([0.0]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 from math import inf
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -19,7 +21,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
-from sklearn.utils.estimator_checks import check_estimator
 
 from phiball.refimpl import QUADRATIC, Ball, Reweighting, indicator
 from phiball.refimpl.sklearn import (
@@ -31,6 +32,9 @@ from phiball.refimpl.sklearn import (
     RobustSVC,
     robust_scorer,
 )
+
+with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 asks for it where array-api-compat is
+    from sklearn.utils.estimator_checks import check_estimator
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import ENTROPIC, RTMLMC, Ball, RegularizedLoss
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 from tests.support.training_models import cross_entropy, data, network
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -101,3 +101,13 @@ def test_a_value_without_a_gradient_may_be_asked_for() -> None:
 def test_what_is_no_chunk(chunk: Any) -> None:
     with pytest.raises(ValueError, match=r"chunk is .*; expected a whole number of at least 1"):
         OBJECTIVE.backward(LOSS, X, rng=rng(0), chunk=chunk)
+
+
+@pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(3)])
+def test_eta_beyond_the_precision_of_the_losses(estimator: Any) -> None:
+    """Whatever the levels that are drawn."""
+    x = data((4,))[0].float()
+    for eta in (1e-60, 1e60):
+        objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, estimator)
+        with pytest.raises(ValueError, match=r"eta is 1e.60; expected .* the range of .*float32"):
+            objective(lambda z, i: z.reshape(len(z), -1).sum(-1), x, rng=rng(0))

@@ -37,20 +37,30 @@ class Argument:
     layout: str
     values: Any
 
-    def make(self) -> Any:
-        """The array, or another object of that kind."""
+    def numbers(self) -> Any:
+        """What the array holds, as one of NumPy."""
         with np.errstate(all="ignore"):
             x = np.array(self.values, dtype=float)
             dtype = "float32" if self.dtype == "bfloat16" else self.dtype  # which NumPy does not have
             x = np.asarray(x > 0 if dtype == "bool" else x.astype(dtype))
+        return LAYOUTS[self.layout](x) if x.ndim and x.size else x
+
+    def make(self) -> Any:
+        """The array, or another object of that kind."""
+        x = self.numbers()
         if self.kind in ("torch", "meta", "sparse") and x.dtype != object:
             import torch
 
-            t = torch.from_numpy(x)
+            if self.layout in ("Fortran", "strided"):  # torch has these strides too, and that of zero
+                t = torch.from_numpy(x)
+            elif self.layout == "zero strides" and x.ndim and x.size:
+                t = torch.from_numpy(np.array(x.reshape(-1, x.shape[-1])[0])).expand(x.shape)
+            else:
+                t = torch.from_numpy(np.array(x))
             t = t.to(torch.bfloat16) if self.dtype == "bfloat16" else t
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch, that sparse tensors are in beta
-                return {"torch": t.clone, "meta": lambda: t.to("meta"), "sparse": t.to_sparse}[self.kind]()
+                return {"torch": lambda: t, "meta": lambda: t.to("meta"), "sparse": t.to_sparse}[self.kind]()
         if self.kind == "list":
             return x.tolist()
         if self.kind == "masked":
@@ -59,7 +69,6 @@ class Argument:
             return x.reshape(-1)[0] if x.size else 0.5
         if self.kind == "pandas":
             return _pandas(x)
-        x = LAYOUTS[self.layout](x) if x.ndim and x.size else x
         if self.kind == "strict" and x.dtype.name in ("float64", "float32", "int64"):
             import array_api_strict
 

@@ -1,29 +1,27 @@
-"""Single calls with arguments of every kind: right, or refused with ValueError or TypeError."""
+"""Single calls on inner problems with arguments of every kind: right, or refused in one line."""
 
 from __future__ import annotations
 
-import warnings
 from contextlib import nullcontext
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import phiball
-from phiball.backends import to_numpy, use
+from phiball.backends import to_numpy
 from tests.support.fuzz.arguments import ETAS, Argument, like, losses
 from tests.support.fuzz.batches import NAMED
+from tests.support.fuzz.certificates import budget_faults, certified, tangent_faults
+from tests.support.fuzz.guard import FaultError, fault, guarded, search
 from tests.support.fuzz.judge import Problem, faults
-from tests.support.fuzz.watch import watched
 
-NAMES = ["worst_case"] * 5 + ["constrained_worst_case", "dual_value", "primal_value", "bisection"]
+NAMES = ["worst_case"] * 5 + ["constrained_worst_case"] * 2 + ["dual_value", "primal_value", "bisection"]
 NAMES += ["worst_case_jvp", "worst_case_ragged"]
-PLACES = ["plain"] * 6 + ["inference", "requires_grad", "vmap", "grad"]
-
-
-class FaultError(AssertionError):
-    """What is wrong with a call, as a message and Python that repeats it."""
+PLACES = ["plain"] * 24 + ["inference", "requires_grad", "vmap", "grad"] * 4 + ["compile"]
+COMPILED = ("ENTROPIC", "QUADRATIC", "HINGE")  # torch takes seconds for each
 
 
 @st.composite
@@ -38,26 +36,7 @@ def calls(draw: Any) -> tuple[Any, ...]:
 
 def run(count: int, start: int) -> str | None:
     """Make `count` calls from a seed; the fault of the smallest that has one."""
-
-    @seed(start)
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(calls())
-    def search(case: tuple[Any, ...]) -> None:
-        with watched(120.0, lambda: f"{case}"):
-            check(*case)
-
-    try:
-        search()
-    except FaultError as fault:
-        return str(fault)
-    return None
+    return search(check, calls(), count, start)
 
 
 def check(
@@ -66,50 +45,37 @@ def check(
     """Make one call, and raise a FaultError if it is wrong."""
     x, e = f.make(), eta.make() if isinstance(eta, Argument) else eta
     law = None if p is None else p.make()
-    d = NAMED[divergence]
-    before = [_bytes(a) for a in (x, e, law)]
 
-    def fault(what: str) -> FaultError:
-        made = "from tests.support.fuzz.arguments import Argument\n"
-        made += "from tests.support.fuzz.calls import check\n"
-        given = f"{name!r}, {backend!r}, {place!r}, {divergence!r}, {f!r}, {eta!r}, {p!r}"
-        return FaultError(f"{what}\n{made}check({given})")
+    def say(what: str) -> FaultError:
+        return fault(what, check, name, backend, place, divergence, f, eta, p)
 
-    with use(backend), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        try:
-            out = call(name, place, d, x, e, law)
-        except (ValueError, TypeError) as error:
-            if not str(error) or "\n" in str(error).strip():
-                raise fault(f"an error that is not one line: {type(error).__name__}: {error}") from None
-            out = None
-        except Exception as error:  # what is not documented, whatever it is
-            raise fault(f"{type(error).__name__}: {error}") from error
-    ours = [w for w in said if issubclass(w.category, RuntimeWarning)]
-    if ours:
-        raise fault(f"a warning: {ours[0].message}")
-    if before != [_bytes(a) for a in (x, e, law)]:
-        raise fault("an argument was modified")
-    if out is not None and name == "worst_case" and place == "plain" and f.dtype in ("float32", "float64"):
-        found = judged(x, e, law, d, out)
+    def work() -> Any:
+        return call(name, place, divergence, x, e, law)
+
+    out = guarded(work, backend, (x, e, law), say)
+    if out is not None and f.dtype in ("float32", "float64"):
+        found = judged(name, x, e, law, NAMED[divergence], out)
         if found:
-            raise fault(f"wrong: {', '.join(found)}: {out}")
+            raise say(f"wrong: {', '.join(found)}: {out}")
 
 
-def call(name: str, place: str, d: Any, f: Any, eta: Any, p: Any) -> Any:
-    """The call, in its place."""
-    function = getattr(phiball, name)
+def call(name: str, place: str, divergence: str, f: Any, eta: Any, p: Any) -> Any:
+    """The call, in its place; {"value": ...} or {"weights": ...} where a place gives no more."""
+    function, d = getattr(phiball, name), NAMED[divergence]
     torch = type(f).__module__.partition(".")[0] == "torch"
+    one = name == "worst_case" and torch
     if place == "requires_grad" and torch and f.is_floating_point():
-        f = f.requires_grad_()
-    if place == "vmap" and torch and name == "worst_case" and f.ndim > 1 and p is None:
+        f = f.detach().requires_grad_()
+    if place == "vmap" and one and f.ndim > 1 and p is None:
         import torch as library
 
-        return library.func.vmap(lambda row: phiball.worst_case(row, eta, d).value)(f)
-    if place == "grad" and torch and name == "worst_case" and f.ndim == 1 and f.is_floating_point():
+        return {"value": library.func.vmap(lambda row: phiball.worst_case(row, eta, d).value)(f)}
+    if place == "grad" and one and f.ndim == 1 and f.is_floating_point():
         import torch as library
 
-        return library.func.grad(lambda row: phiball.worst_case(row, eta, d, p=p).value)(f)
+        return {"weights": library.func.grad(lambda row: phiball.worst_case(row, eta, d, p=p).value)(f)}
+    if place == "compile" and one and divergence in COMPILED and isinstance(eta, float) and p is None:
+        return {"value": compiled(divergence)(f, eta)}
     context: Any = nullcontext()
     if place == "inference" and torch:
         import torch as library
@@ -123,33 +89,66 @@ def call(name: str, place: str, d: Any, f: Any, eta: Any, p: Any) -> Any:
         if name == "bisection":
             return function(f, eta, d, tol=1e-2, p=p)
         if name == "worst_case_ragged":
-            return function(f, [0, 1, len(f)] if np.ndim(f) == 1 and len(f) > 1 else [0, 1], eta, d, p=p)
+            return function(f, offsets(f), eta, d, p=p)
         if name == "worst_case_jvp":
             return function(f, eta, d, f, p=p)
         return function(f, eta, d, p=p)
 
 
-def judged(f: Any, eta: Any, p: Any, d: Any, out: Any) -> list[str]:
-    """The kinds of fault of a solution; none where the losses are too large for the judge's own sums."""
+def offsets(f: Any) -> list[int]:
+    """Where the rows of a ragged problem begin, and its end."""
+    return [0, 1, len(f)] if np.ndim(f) == 1 and len(f) > 1 else [0, 1]
+
+
+@cache
+def compiled(divergence: str) -> Any:
+    """worst_case in a graph of torch."""
+    import torch
+
+    def loss(f: Any, eta: float) -> Any:
+        return phiball.worst_case(f, eta, NAMED[divergence]).value
+
+    return torch.compile(loss, backend="aot_eager", dynamic=True)
+
+
+def judged(name: str, f: Any, eta: Any, p: Any, d: Any, out: Any) -> list[str]:
+    """The kinds of fault of what a call returned."""
+    assert d.family is not None
     rows = to_numpy(f)
-    shape = rows.shape
-    rows = rows.reshape(-1, shape[-1])
     if not rows.size:
         return []
+    if name == "worst_case_ragged":
+        parts = [slice(a, b) for a, b in pairwise(offsets(f))]
+        etas = np.broadcast_to(
+            np.asarray(eta if isinstance(eta, (int, float)) else to_numpy(eta)), len(parts)
+        )
+        found: list[str] = []
+        for j, part in enumerate(parts):
+            law = None if p is None else to_numpy(p)[part]
+            whole = {field: to_numpy(getattr(out, field)) for field in ("value", "mu", "weights", "gap")}
+            row = {field: x[part] if field == "weights" else x[j] for field, x in whole.items()}
+            found += _row_faults("worst_case", rows[part], etas[j], law, d, row)
+        return found
+    fields = out if isinstance(out, dict) else vars(out) if hasattr(out, "__dict__") else {name: out}
+    return _row_faults(name, rows, eta, p, d, {field: to_numpy(x) for field, x in fields.items()})
+
+
+def _row_faults(name: str, f: Any, eta: Any, p: Any, d: Any, out: dict[str, Any]) -> list[str]:
+    shape = f.shape
+    rows = f.reshape(-1, shape[-1])
     law = None if p is None else np.broadcast_to(to_numpy(p), shape).reshape(rows.shape)
     etas = eta if isinstance(eta, (int, float)) else to_numpy(eta)
     etas = np.broadcast_to(np.asarray(etas, dtype=rows.dtype), shape[:-1]).reshape(-1)
-    got = [to_numpy(v).reshape(rows.shape if v.ndim == len(shape) else -1) for v in _fields(out)]
-    assert d.family is not None
-    found = faults(Problem.of(rows, etas, law, d.family, d.parameter), got)
+    got = {field: x.reshape(rows.shape if np.ndim(x) == len(shape) else -1) for field, x in out.items()}
+    if name == "constrained_worst_case":
+        problem = Problem.of(rows, np.where(got["eta"] > 0, got["eta"], 1), law, d.family, d.parameter)
+        found = budget_faults(problem, etas, got)
+    else:
+        problem = Problem.of(rows, etas, law, d.family, d.parameter)
+        if name == "worst_case_jvp":
+            found = tangent_faults(problem, got)
+        elif name == "worst_case" and "gap" in got:
+            found = faults(problem, [got[field] for field in ("value", "mu", "weights", "gap")])
+        else:
+            found = certified(problem, got)
     return [kind for kind, where in found.items() if np.any(where)]
-
-
-def _fields(out: Any) -> tuple[Any, ...]:
-    return out.value, out.mu, out.weights, out.gap
-
-
-def _bytes(x: Any) -> Any:
-    if type(x).__module__.partition(".")[0] == "torch":
-        return None if x.is_meta or x.is_sparse else x.detach().view(-1).tolist().__repr__()
-    return np.asarray(x).tobytes() if hasattr(x, "shape") and np.asarray(x).dtype != object else repr(x)

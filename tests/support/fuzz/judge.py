@@ -125,7 +125,7 @@ def faults(problem: Problem, out: Any) -> dict[str, Any]:
     slack = problem.rounding
     with np.errstate(all="ignore"):
         exact = value(problem)
-        dual, primal = _dual(problem, mu), _primal(problem, weights)
+        dual, primal = dual_at(problem, mu), primal_at(problem, weights)
         # Weights and mu are rounded to the dtype; eta charges for the first, to first order at a kink.
         kinked = problem.family in ("absolute", "hinge")
         charge = problem.eta * (4 * problem.eps * kinked + 8 * problem.eps**2 * (1 + abs(problem.k)))
@@ -134,8 +134,7 @@ def faults(problem: Problem, out: Any) -> dict[str, Any]:
         steep = problem.family == "cressie_read" and problem.k <= 0
         return {
             "not finite": ~(np.isfinite(got) & np.isfinite(mu) & np.isfinite(gap)),
-            "weights": np.any(~(weights >= 0) | ((problem.p == 0) & (weights > 0)), axis=-1)
-            | ~(np.abs(weights.sum(axis=-1) - 1) <= 8 * problem.eps * (8 + log2(weights.shape[-1]))),
+            "weights": no_law(problem, weights),
             "value": np.isfinite(exact) & ~(np.abs(got - exact) <= certain),
             "gap": np.isfinite(exact) & ~(np.abs(gap) <= 8 * slack + charge),
             "primal": np.isfinite(exact) & ~(primal >= exact - certain - charge) & (not steep),
@@ -143,7 +142,13 @@ def faults(problem: Problem, out: Any) -> dict[str, Any]:
         }
 
 
-def _dual(problem: Problem, mu: Any) -> Any:
+def no_law(problem: Problem, weights: Any) -> Any:
+    """Whether weights are negative, positive where p is 0, or do not sum to one."""
+    wrong = np.any(~(weights >= 0) | ((problem.p == 0) & (weights > 0)), axis=-1)
+    return wrong | ~(np.abs(weights.sum(axis=-1) - 1) <= 8 * problem.eps * (8 + log2(weights.shape[-1])))
+
+
+def dual_at(problem: Problem, mu: Any) -> Any:
     """mu + eta E phi*((f - mu)/eta)."""
     p, e, k = problem.p, problem.eta[:, None], LONG(problem.k)
     away = problem.f - mu[:, None]
@@ -164,10 +169,17 @@ def _dual(problem: Problem, mu: Any) -> Any:
     return mu + problem.eta * np.sum(np.where(p > 0, p * conj, 0), axis=-1)
 
 
-def _primal(problem: Problem, weights: Any) -> Any:
+def primal_at(problem: Problem, weights: Any) -> Any:
     """E_gamma f - eta E phi(gamma/p), for the weights rescaled to the sum one."""
-    p, k = problem.p, LONG(problem.k)
     weights = weights / weights.sum(axis=-1, keepdims=True)
+    gain = np.sum(np.where(weights > 0, weights * problem.f, 0), axis=-1)
+    eta = np.where(np.isinf(problem.eta), 0, problem.eta)
+    return gain - eta * np.sum(spent(problem, weights), axis=-1)
+
+
+def spent(problem: Problem, weights: Any) -> Any:
+    """p phi(gamma/p) at each point."""
+    p, k = problem.p, LONG(problem.k)
     x = np.where(p > 0, weights / np.where(p > 0, p, 1), 1)
     log_x = np.log(np.where(x > 0, x, 1))
     if problem.family == "entropic":
@@ -184,5 +196,4 @@ def _primal(problem: Problem, weights: Any) -> Any:
     else:
         phi = x * np.expm1((k - 1) * log_x) / (k - 1) - (np.expm1(k * log_x) / k if k else log_x)
         phi = np.where(x > 0, phi, 1 / k if k > 0 else np.inf)
-    gain = np.sum(np.where(weights > 0, weights * problem.f, 0), axis=-1)
-    return gain - np.where(np.isinf(problem.eta), 0, problem.eta) * np.sum(p * phi, axis=-1)
+    return np.where(p > 0, p * phi, 0)

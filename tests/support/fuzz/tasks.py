@@ -8,12 +8,12 @@ import numpy as np
 import phiball
 from phiball.backends import use
 from phiball.verification.oracles import inner as oracles
-from tests.support.fuzz import calls
+from tests.support.fuzz import calls, points
 from tests.support.fuzz.batches import Batch, batch
 from tests.support.fuzz.judge import Problem, faults, value
 from tests.support.fuzz.watch import watched
 
-BATCHES, CALLS = 4, 300  # in a task
+BATCHES, CALLS = 4, 150  # in a task; as many calls on inner problems as on points
 Found = tuple[int, int, list[str]]
 
 
@@ -24,8 +24,10 @@ def task(seed: int, number: int) -> Found:
         b = batch((seed, BATCHES * number + j))
         inputs += int(np.prod(b.f.shape[:-1]))
         found += solve(b, "numpy" if j % 4 == 3 else "numba")
-    fault = calls.run(CALLS, (seed << 20) + number)
-    return inputs + CALLS, CALLS, found + ([fault] if fault else [])
+    for kind in (calls, points):
+        fault = kind.run(CALLS, (seed << 20) + number)
+        found += [fault] if fault else []
+    return inputs + 2 * CALLS, 2 * CALLS, found
 
 
 def solve(b: Batch, backend: str) -> list[str]:
