@@ -1,4 +1,4 @@
-"""The numba backend's twin of the check for NaN and infinity: one pass, without NumPy's or torch's overhead."""
+"""The numba backend's twin of the check for NaN and infinity: one pass, for NumPy and torch alike."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/mu
 
 
 def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
-    """(eta, cost) as the reference gives them, or NotImplemented where the losses are not in double precision."""
+    """(eta, cost) as the reference gives them, or NotImplemented but for losses in double precision."""
     losses, radii = as_numpy_view(f), as_numpy_view(radius)
     law = np.full((1, f.shape[-1]), 1 / f.shape[-1]) if p is None else as_numpy_view(p)
     if losses is None or radii is None or law is None or losses.dtype != np.float64 or not losses.size:
@@ -71,7 +71,7 @@ def _multipliers(
             lowest = min(lowest, g[j])
             at_top += q[j] if g[j] == 0.0 else 0.0
             check += 0.0 * g[j]
-        if not check == 0.0:  # a loss is not finite, which the caller will tell
+        if check != 0.0:  # a loss is not finite, which the caller will tell
             out[0, i] = out[1, i] = nan
             continue
         if lowest == 0.0:  # a sum of masses may be off one
@@ -186,7 +186,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
 
 @compiled({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
-    """(z, log z), z = 1 + v; where that cancels, by the distance from the anchor. Nothing may be reordered."""
+    """(z, log z), z = 1 + v; where that cancels, by the distance from the anchor. Nothing is reordered."""
     near = v > -0.5
     z = 1.0 + v if near else ((g - anchor) + x) / beta
     y = z if z > _TINY else _TINY

@@ -1,4 +1,4 @@
-"""The compiled price of a budget gives what the reference gives, for every order, law and size of the budget."""
+"""The compiled price of a budget gives what the reference gives, for every order, law and budget."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ORDERS = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, 0, 0.5, 0.9, 1.5,
 
 @pytest.mark.parametrize("d", ORDERS, ids=name_of)
 def test_the_twin_agrees(d: Divergence) -> None:
-    """Rows of one loss, ties at the top, no budget and too large a one, and points without mass among them."""
+    """Rows of one loss, ties at the top, no budget and too large a one, and points without mass."""
     g, rows, c = np.random.default_rng(0), 30, centred(d)
     for m in (1, 2, 5, 130):
         for scale in (1e-6, 1.0, 1e5):
