@@ -24,7 +24,7 @@ def all_finite(x: Array) -> Any:
 
 
 @compiled(SUMS)
-def _zero_times(x: Any) -> float:
+def _zero_times(x: Any) -> Any:
     """The sum of 0 x_i, which is NaN unless all are finite, and never overflows."""
     total = x.dtype.type(0.0)
     for i in range(x.size):
