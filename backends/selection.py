@@ -95,6 +95,7 @@ BACKENDS: dict[str, Backend] = {
                 "aimed_2": "phiball.backends.numba.balls:aimed_2",
                 "all_finite": "phiball.backends.numba.checks:all_finite",
                 "first_kept": "phiball.backends.numba.balls:first_kept",
+                "multiplier": "phiball.backends.numba.multiplier:multiplier",
                 "placed": "phiball.backends.numba.balls:placed",
                 "q_run": "phiball.backends.numba.qlearning:q_run",
                 "solve": "phiball.backends.numba.solve:solve",

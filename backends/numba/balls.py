@@ -24,7 +24,6 @@ from phiball.backends.numba.elementary import (
 )
 from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
-from phiball.backends.random import Rng
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
 _CACHED = 1 << 15  # numbers that are drawn, and made into points, at a time
@@ -43,7 +42,7 @@ def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> A
     return b
 
 
-def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Any:
+def uniform_inf(z: Array, n: int, radius: float, rng: Any) -> Any:
     """Uniform points of balls of norm inf, which are placed while their numbers are in a cache."""
     made = _fresh(z, n)
     if made is None:
@@ -55,7 +54,7 @@ def uniform_inf(z: Array, n: int, radius: float, rng: Rng) -> Any:
     return points.reshape(*z.shape[:-1], n, z.shape[-1])
 
 
-def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> Any:
+def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
     """Tilted points of balls of norm inf, and log(nu/q), in the same way."""
     made = _fresh(z, n)
     if made is None:

@@ -1,4 +1,4 @@
-"""The numba backend's twin of the check for NaN and infinity: one pass, without the overhead of a library."""
+"""The numba backend's twin of the check for NaN and infinity: one pass, for NumPy and torch alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def all_finite(x: Array) -> Any:
 
 
 @compiled(SUMS)
-def _zero_times(x: Any) -> float:
+def _zero_times(x: Any) -> Any:
     """The sum of 0 x_i, which is NaN unless all are finite, and never overflows."""
     total = x.dtype.type(0.0)
     for i in range(x.size):

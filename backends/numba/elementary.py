@@ -110,7 +110,7 @@ def _parts_in_python(y: float) -> tuple[Any, Any]:
 
 @instruction(_parts_in_python)
 def _parts(context: Any, y: Any) -> Any:
-    """(k, m) with y = 2^k m and sqrt(1/2) <= m < sqrt(2), in 32 bits, as wide vectors want."""
+    """(k, m) with y = 2^k m and sqrt(1/2) <= m < sqrt(2), in single precision and 32 bits throughout."""
     signature = types.UniTuple(float32, 2)(float32)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:

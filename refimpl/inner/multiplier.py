@@ -41,7 +41,11 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple
     with ignore_float_warnings():
         _, g = shifted(f, p)
         most = largest_cost(total(xp.where(g == 0, p, xp.zeros_like(p))), k)
-        idle = (xp.min(g, axis=-1) == 0) | (radius >= most)
+        alike = (
+            xp.min(g, axis=-1) == 0
+        )  # all losses are the largest, though their masses may not add up to one
+        most = xp.where(alike, xp.zeros_like(most), most)
+        idle = alike | (radius >= most)
         tiny = float(xp.finfo(dtype).smallest_normal)
         eta, cost = _root(g, p, radius, most, k, ~idle & (radius > 0), tiny)
         eta = xp.where(idle, xp.zeros_like(eta), xp.where(radius > 0, eta, xp.full_like(eta, xp.inf)))

@@ -155,7 +155,7 @@ def test_gradients_of_entmax_on_every_axis(alpha: float) -> None:
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 2])
 def test_the_fenchel_young_losses_of_entmax(alpha: float) -> None:
-    """The value less the score of the class: not negative, zero with a margin, gradient weights less class."""
+    """The value less the score of the class: not negative, zero with a margin; gradient."""
     z = torch.randn((5, 4), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     m, y = z.shape[-1], torch.arange(5) % 4
     of_a_class = (1 - m ** (1 - alpha)) / (alpha * (alpha - 1))  # the entropy term at a vertex
@@ -225,7 +225,7 @@ def test_torch_func() -> None:
 
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.37)], ids=name_of)
 def test_torch_func_on_all_that_is_returned(d: Divergence) -> None:
-    """Value, mu and weights, row by row in plain backward mode and all at once in both modes of torch.func."""
+    """Value, mu and weights, row by row in plain backward mode and at once in both modes of torch.func."""
 
     def together(f: Any, eta: Any, p: Any) -> Any:
         return torch.cat([x.reshape(-1) for x in fields(d)(f, eta, p)])
