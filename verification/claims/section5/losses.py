@@ -114,7 +114,9 @@ FIVE_APART = [0.0, 5.0]
 
 
 def _within_unbounded() -> Iterator[Evidence]:
-    yield from each(("real logits, two classes or more", len(FIVE_APART) >= 2 and max(map(abs, FIVE_APART)) < 1e308))
+    yield from each(
+        ("real logits, two classes or more", len(FIVE_APART) >= 2 and max(map(abs, FIVE_APART)) < 1e308)
+    )
 
 
 @ramp_is_bounded.counterexample(margin=4.0, meets=_within_unbounded)
