@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import exp, inf, log, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def plane_regulariser(rho: float, eta: float, family: str) -> float:
     """E in the plane: the mean of R(f; z) - f(z) over its two data points, balls of norm 2."""
 
     def at(x: float, y: float) -> float:
-        def rise(b: np.ndarray) -> np.ndarray:
+        def rise(b: Any) -> Any:
             # Differences of sine and cosine as products, which keep their digits for small b.
             u, v = b[:, 0], b[:, 1]
             sine = 2 * np.cos(x + u / 2) * np.sin(u / 2)

@@ -110,16 +110,18 @@ def ramp_is_bounded(
     yield Evidence(abs(value - exact), 2.0**-48 * (1 + max(map(abs, t)) / varrho), "Eq. (23)")
 
 
-LOGITS = [0.0, 5.0]
+FIVE_APART = [0.0, 5.0]
 
 
 def _within_unbounded() -> Iterator[Evidence]:
-    yield from each(("real logits, two classes or more", len(LOGITS) >= 2 and max(map(abs, LOGITS)) < 1e308))
+    yield from each(
+        ("real logits, two classes or more", len(FIVE_APART) >= 2 and max(map(abs, FIVE_APART)) < 1e308)
+    )
 
 
 @ramp_is_bounded.counterexample(margin=4.0, meets=_within_unbounded)
 def _unbounded() -> Evidence:
-    value = cross_entropy(LOGITS, 0)
+    value = cross_entropy(FIVE_APART, 0)
     return Evidence(
         value - 1, 0.0, f"logits (0, 5), the first class: the cross-entropy is log(1 + e^5) = {value:.4f} > 1"
     )
