@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf
 from typing import Any
 
@@ -10,14 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phiball.backends import use
 from phiball.refimpl import (
     HINGE,
+    QUADRATIC,
     Divergence,
     cressie_read,
     dual_value,
     primal_value,
     worst_case,
 )
+from phiball.verification.oracles import definitions
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each, select
 
@@ -177,3 +181,15 @@ def test_order_does_not_matter(d: Divergence, arrays: Arrays) -> None:
     b = worst_case(arrays.asarray(f[order]), 0.3, d, p=arrays.asarray(p[order]))
     assert float(a.value) == pytest.approx(float(b.value), abs=64 * arrays.eps)
     np.testing.assert_allclose(arrays.numpy(a.weights)[order], arrays.numpy(b.weights), atol=64 * arrays.eps)
+
+
+def test_the_gap_of_large_losses_keeps_its_digits() -> None:
+    """mu + eta has more digits than a number: without the rest, the gap of losses near 1e8 is off by 1e-8."""
+    f = 1e8 + np.array([0.0, 0.25, 1.0])
+    for backend, eta in product(("numpy", "numba"), (0.1, 0.3, 0.7)):
+        with use(backend):
+            solution = worst_case(f, eta, QUADRATIC)
+        exact = definitions.dual(f, float(solution.mu), eta, "quadratic") - definitions.primal(
+            f, solution.weights, eta, "quadratic"
+        )
+        assert float(solution.gap) == pytest.approx(float(exact), abs=1e-12), (backend, eta)

@@ -248,6 +248,11 @@ def edges_of_families(
         mu = float(solve(array(f), 0.5, phi).mu)
         off = abs(definitions.difference(float(dual(array(f), mu, 0.5, phi)), best.value))
         yield Evidence(float(off), 1.5e-8, f"{family}: the dual value of losses near 1e8")  # a unit of 1e8
+    for eta in (0.1, 0.3, 0.7):  # mu + eta has more digits than a number, and the gap needs them
+        got = solve(array(f), eta, QUADRATIC)
+        best = definitions.dual(f, float(got.mu), eta, "quadratic")
+        short = definitions.difference(best, definitions.primal(f, numbers(got.weights), eta, "quadratic"))
+        yield Evidence(abs(float(got.gap) - short), 1e-12, f"eta = {eta}: the gap of losses near 1e8")
     for phi, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
         f, eta = [0.0, 0.5, 1.0], 0.25
         mu = 1.0 - eta  # the least mu at which the conjugate is finite
