@@ -239,10 +239,11 @@ def test_tasks_are_spread_over_devices() -> None:
     assert {place for place, _, _ in outcomes.values()} == {"a", "b"}
     for (one, began, over), (other, start, end) in combinations(outcomes.values(), 2):
         assert one != other or over <= start or end <= began
-    with pytest.raises(ValueError, match="expected one: the workers of a cluster have their own"):
+    with pytest.raises(ValueError, match="expected one for a cluster, whose workers have their own"):
         Engine("dask", "somewhere:1").run(worker_tasks.where, [(0.5,)], places=("a", "b"))
 
 
+@pytest.mark.slow
 def test_a_child_is_killed_when_it_is_not_wanted(tmp_path: Path) -> None:
     from phiball.backends.child import call_in_child
     from phiball.backends.processes import Lost
