@@ -44,7 +44,7 @@ def start(out: Path) -> subprocess.Popen[str]:
 def finish(out: Path) -> bytes:
     """The table of the run, in the end."""
     process = start(out)
-    said, _ = process.communicate(timeout=2 * LIMIT)
+    said, _ = process.communicate(timeout=5 * LIMIT)
     assert process.returncode == 0, said
     assert said.count("wrote ") == 1  # by the first process alone
     return (out / "table.csv").read_bytes()
