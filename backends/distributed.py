@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def in_process_group() -> bool:
@@ -51,3 +54,33 @@ def synchronised_once() -> Iterator[Callable[[], None]]:
     finally:
         hook.remove()
         release()
+
+
+def started_by_torchrun() -> bool:
+    """Whether torchrun has started this process, beside others."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def process_group() -> Iterator[tuple[int, int]]:
+    """Join the processes that torchrun has started, for the block; yields (rank, their number), or (0, 1)."""
+    if not started_by_torchrun():
+        yield 0, 1
+        return
+    torch, group = import_module("torch"), import_module("torch.distributed")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    group.init_process_group()
+    try:
+        yield group.get_rank(), group.get_world_size()
+    finally:
+        group.destroy_process_group()
+
+
+def from_first(value: T) -> T:
+    """The value that the first process gives, on all of them; `value` itself where there is no other."""
+    if not in_process_group():
+        return value
+    values = [value]
+    import_module("torch.distributed").broadcast_object_list(values, src=0)
+    return values[0]

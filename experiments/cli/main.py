@@ -25,3 +25,7 @@ def main() -> None:
         sys.stdout = StringIO()  # or the rest of it would fail once more at the exit
         print(f"phiball: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from phiball.backends import threads
+from phiball.backends.distributed import started_by_torchrun
 from phiball.experiments.cli.errors import fail
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import missing_package_message
@@ -242,6 +243,9 @@ def _run(
     from phiball.experiments.framework.runner import run
 
     console = _console()
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        run(study, config, out, seed=options.seed, shard=shard)  # the first process shows what there is
+        return
     study.prepare(config)  # before the display, because a download shows a bar of its own
     display = ProgressDisplay(study.name, console)
     with display.shown():

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from phiball.backends import Rng, rng
+from phiball.backends.distributed import from_first, process_group
 from phiball.backends.engines import Engine
 from phiball.backends.files import read_json, write_whole
 from phiball.backends.processes import Lost
@@ -73,21 +74,40 @@ def run(
         require(name, user="a study", extra="experiments")
     if resume not in RESUME:
         raise ValueError(f"resume is {resume!r}; expected one of {', '.join(RESUME)}")
+    engine = engine or Engine(jobs=jobs)
     only_join = bool(merge) and shard is None
-    folder = RunFolder(out, seed, engine or Engine(jobs=jobs), on_start, shard, only_join)
+    with process_group() as (rank, ranks):
+        if ranks > 1 and not engine.shares_files:
+            raise ValueError(f"engine is {engine.name!r}; expected processes under torchrun")
+        folder = RunFolder(out, seed, engine, on_start, shard, only_join, rank, ranks)
+        if rank > 0:
+            from_first(None)  # the first one has opened the folder
+            return study.compute(config, rng(seed), folder.map_tasks), []
+        return _run_first(study, config, folder, resume, merge)
+
+
+def _run_first(
+    study: Study[Any], config: Any, folder: RunFolder, resume: str, merge: Sequence[Path]
+) -> tuple[Table, list[Path]]:
+    """Do what `run` does, in the only process, or in the first of torchrun's."""
+    out = folder.path
     folder.make()
     with _locked(out):
         folder.open(study, config, resume)
         for other in merge:
             folder.join(other, resume)
-        table = study.compute(config, rng(seed), folder.map_tasks)
+        from_first(None)
+        table = study.compute(config, rng(folder.seed), folder.map_tasks)
         figures = write_figures(study, table, out)
         return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run, which keeps the row of each task and finds those that it has already."""
+    """The folder of a run, which keeps the row of each task and finds those that it has already.
+
+    Under torchrun all `ranks` compute every task together, and the first, of `rank` 0, writes the rows.
+    """
 
     path: Path
     seed: int = 0
@@ -95,6 +115,8 @@ class RunFolder:
     on_start: Callable[[RunStatus], None] = lambda status: None
     shard: Shard | None = None
     only_join: bool = False
+    rank: int = 0
+    ranks: int = 1
 
     def make(self) -> None:
         """Make the folder; raise ValueError if there is one that holds something else."""
@@ -107,7 +129,9 @@ class RunFolder:
 
     def open(self, study: Study[Any], config: Any, resume: str = "same") -> None:
         """Begin a run in the folder, or go on with the one that it holds; ValueError if that is another."""
-        asked = {"study": study.name, "config": as_json(result_settings(config)), "seed": self.seed}
+        together = {"ranks": self.ranks} if self.ranks > 1 else {}  # whose draws are others
+        settings = {**as_json(result_settings(config)), **together}
+        asked = {"study": study.name, "config": settings, "seed": self.seed}
         file, now = self.path / "run.json", provenance()
         if resume == "none":
             for folder in ("rows", "tasks"):
@@ -125,9 +149,12 @@ class RunFolder:
         if not (other / "run.json").is_file():
             raise ValueError(f"merge has {other}, which holds no run; expected folders of runs")
         kept = _read(other / "run.json", KINDS)
-        self._check(
-            kept, [kept, *kept.get("continued_with", [])], resume, f"{other} does not belong here: it holds"
-        )
+        try:
+            records = [kept, *kept.get("continued_with", [])]
+            _ = [origin(record) for record in records]
+        except (TypeError, KeyError):
+            raise ValueError(f"{other / 'run.json'} is damaged (in continued_with)") from None
+        self._check(kept, records, resume, f"{other} does not belong here: it holds")
         join(other, self.path)
 
     def _check(self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, who: str) -> None:
@@ -167,9 +194,10 @@ class RunFolder:
         stage = str(tasks[0].get("stage", "")) if tasks else ""
         self.on_start(RunStatus(tuple(statuses), stage))
         if not self.only_join:
-            missing = [k for k in mine if not files[k].exists()]
+            missing = from_first([k for k in mine if not files[k].exists()])
             sources = {k: task_source(rng, tasks[k]) for k in missing}
             self._compute(study, config, [(tasks[k], sources[k], files[k], folders[k]) for k in missing])
+            from_first(None)  # all rows are written
         self._check_complete(tasks, files, mine, stage)
         return [{**task, **_read_row(file)["row"]} for task, file in zip(tasks, files, strict=True)]
 
@@ -181,6 +209,8 @@ class RunFolder:
         def write(k: int, outcome: tuple[dict[str, Any], dict[str, bytes]]) -> None:
             _, _, file, folder = todo[k]
             content, left = outcome
+            if self.rank > 0:
+                return
             write_files(folder, left)
             write_whole(file, json.dumps(content, allow_nan=True) + "\n")
 
@@ -188,7 +218,7 @@ class RunFolder:
             (study, config, task, source, folder if shared else read_files(folder), record)
             for task, source, _, folder in todo
         ]
-        if shared and (self.engine.jobs <= 1 or len(calls) < 2):
+        if self.ranks > 1 or (shared and (self.engine.jobs <= 1 or len(calls) < 2)):
             for k, call in enumerate(calls):
                 write(k, compute_row(*call, *devices[:1]))
             return

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from phiball.backends import Array, Rng
-from phiball.backends.distributed import in_process_group
+from phiball.backends.distributed import from_first, in_process_group
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,7 @@ class Ranks:
 
     def first_says(self, yes: bool) -> bool:
         """Return what the first process says: clocks differ."""
-        if self.count == 1:
-            return yes
-        said = [yes]
-        import_module("torch.distributed").broadcast_object_list(said, src=0)
-        return bool(said[0])
+        return yes if self.count == 1 else from_first(yes)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all processes, in their order."""

@@ -161,8 +161,10 @@ def robust_risk(
             f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
         )
     if stream and is_array_api_obj(eta):
-        raise ValueError(f"eta has shape {tuple(eta.shape)}; expected a number for data in batches")
-    if stream and getattr(how, "retilt", 0):
+        raise ValueError(
+            f"eta has shape {tuple(getattr(eta, 'shape', ()))}; expected a number for data in batches"
+        )
+    if stream and int(getattr(how, "retilt", 0)) > 0:
         raise ValueError(f"proposal is {how!r}; expected retilt=0 for data in batches")
     slope = input_gradients(loss, input_gradient)
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from phiball.backends.files import read_json
-from phiball.experiments.benchmarks.growth.plan import Assumptions, measure, tables
+from phiball.experiments.benchmarks.growth.plan import Assumptions, measured_passes, tables
 from phiball.experiments.benchmarks.output import open_console, run_details, write_results
 from phiball.experiments.framework.tables import ReportTable
 
@@ -123,7 +123,7 @@ def main(times: Path | None = None, seed: int = 0, out: Path | None = None) -> N
         "long. A worker fails every ten hours, loses its task, and is back after a minute."
     )
     page = ReportTable("Makespan", ("workers", "ideal", *SETTINGS), rows, note)
-    pages = [page, *tables(Assumptions(), measure())]
+    pages = [page, *tables(Assumptions(), measured_passes())]
     for one in pages:
         console.print(one.table())
     details = run_details(seed=seed, times=str(times or "a smoke run of worst-case"))

@@ -10,7 +10,7 @@ import pytest
 
 from phiball.experiments.benchmarks.growth import makespan as bench
 from phiball.experiments.benchmarks.growth.makespan import Trouble, ideal, makespan, measured_times
-from phiball.experiments.benchmarks.growth.plan import Assumptions, Passes, plan
+from phiball.experiments.benchmarks.growth.plan import Assumptions, plan
 
 NONE = Trouble()
 
@@ -80,9 +80,9 @@ def test_the_plan_by_hand() -> None:
     """Numbers for which every quantity can be worked out: RTMLMC(1) has 4/3 evaluations an image."""
     a = Assumptions(
         images=1200, coordinates=10, parameters=1e9, flops=2.0, activations=1e8, epochs=3, batch=6, chunk=5,
-        gpus=4, rate=1e3, bandwidth=1e4, link=2e9, price=7.0,
+        gpus=4, rate=1e3, bandwidth=1e4, link=2e9, price=7.0, touched=25,
     )  # fmt: skip
-    found = {name: value for name, _, value, _ in plan(a, Passes(draw=25.0, solve=50.0), level=1)}
+    found = {name: value for name, _, value, _ in plan(a, 50.0, level=1)}
     assert found == pytest.approx(
         {
             "evaluations per image": 4 / 3,

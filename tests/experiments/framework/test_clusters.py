@@ -28,7 +28,7 @@ from phiball.experiments.framework.runner import run  # noqa: E402
 from phiball.experiments.framework.shards import Shard, ShardDoneError, task_list  # noqa: E402
 from phiball.experiments.framework.tasks import task_source  # noqa: E402
 from tests.support import worker_tasks  # noqa: E402
-from tests.support.parallel.clusters import ENVIRONMENT, Cluster, dask_cluster, ray_cluster, wait_until  # noqa: E402
+from tests.support.parallel.clusters import ENVIRONMENT, LIMIT, Cluster, dask_cluster, ray_cluster, wait_until  # noqa: E402
 from tests.support.parallel.killed_study import KilledStudy  # noqa: E402
 from tests.support.tiny_study import STUDY, Config  # noqa: E402
 
@@ -86,13 +86,13 @@ def test_a_cluster_that_loses_a_worker_gives_the_table_of_one_process(
         lambda: len(list(pids.iterdir())) == 2 or process.poll() is not None, "two tasks did not start"
     )
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
     assert err.splitlines()[-1] == "phiball: stopped; run the same command to resume"
     wait_until(lambda: not any(alive(int(file.name)) for file in pids.iterdir()), "a task runs on")
 
     process = start_study(cluster, tmp_path / "out", f"{cluster.worker}:{pids}")
-    _, err = process.communicate(timeout=200)
+    _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
     assert (pids / "killed").exists()
     run(STUDY, Config(count=COUNT), tmp_path / "one", seed=3)
@@ -239,10 +239,11 @@ def test_tasks_are_spread_over_devices() -> None:
     assert {place for place, _, _ in outcomes.values()} == {"a", "b"}
     for (one, began, over), (other, start, end) in combinations(outcomes.values(), 2):
         assert one != other or over <= start or end <= began
-    with pytest.raises(ValueError, match="expected one: the workers of a cluster have their own"):
+    with pytest.raises(ValueError, match="expected one for a cluster, whose workers have their own"):
         Engine("dask", "somewhere:1").run(worker_tasks.where, [(0.5,)], places=("a", "b"))
 
 
+@pytest.mark.slow
 def test_a_child_is_killed_when_it_is_not_wanted(tmp_path: Path) -> None:
     from phiball.backends.child import call_in_child
     from phiball.backends.processes import Lost
