@@ -64,22 +64,22 @@ def errors(model, data):
     return [100 * float((s.argmax(-1) != labels).float().mean()) for s in scores]
 
 
+torch.manual_seed(0)
+config = BertConfig(
+    vocab_size=WORDS,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=LENGTH,
+    pad_token_id=0,
+)
+model = BertForSequenceClassification(config)
 with tempfile.TemporaryDirectory() as folder:
-    for kind in (Trainer, RobustTrainer):
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=WORDS,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=LENGTH,
-            pad_token_id=0,
-        )
-        model = BertForSequenceClassification(config)
+    for kind in (Trainer, RobustTrainer):  # trained plainly first, then made robust
         arguments = TrainingArguments(
             folder,
-            num_train_epochs=6,
+            num_train_epochs=5,
             per_device_train_batch_size=32,
             learning_rate=3e-3,
             use_cpu=True,

@@ -93,10 +93,15 @@ def settings(
     quick: Annotated[
         bool, typer.Option("--quick", help="One epoch, two seeds, one radius: to see that it runs.")
     ] = False,
+    defaults: Annotated[
+        bool,
+        typer.Option("--defaults", help="Only RobustLoss beside a grid, on digits, tables and MNIST."),
+    ] = False,
     out: Out = None,
 ) -> None:
     """Train digits with many balls, etas, divergences and estimators, and report which withstand attacks."""
-    _run("phiball.experiments.benchmarks.settings", threads=threads, quick=quick, out=out)
+    name = "defaults" if defaults else "settings"
+    _run(f"phiball.experiments.benchmarks.{name}", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench estimators --quick --out results/bench")

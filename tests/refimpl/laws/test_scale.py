@@ -254,7 +254,7 @@ def test_bad_sizes() -> None:
         onto_ball(ball)
     with pytest.raises(ValueError, match="own scale"):
         LinearProblem("logistic", ball, eta=1.0)
-    with pytest.raises(ValueError, match="no scale"):
+    with pytest.raises(ValueError, match="without clip or scale"):
         worst_case_density(lambda x, i: x[:, 0], z, ball, 1.0, ENTROPIC, at=z, samples=4, rng=rng(0))
     with pytest.raises(ValueError, match="none of them 0"):
         integrated_risk(lambda x, i: x[:, 0], z[:, :2], Ball(2, 0.5, scale=[1.0, 0.0]), 1.0, ENTROPIC)
