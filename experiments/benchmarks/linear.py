@@ -252,6 +252,12 @@ def verdicts(timed: list[Model], grown: list[Growth]) -> list[str]:
                 f"{name}: ours ({nearest.name.removeprefix('ours, ')}) is {faster:.0f} times faster, "
                 f"bar {BAR_PEERS:g}: {_met(faster >= BAR_PEERS)}"
             )
+            free = by_name.get("ours, the same without a ridge")
+            if free is not None and name.startswith("dro"):
+                lines.append(
+                    f"{name} has no ridge: ours without one is {by_name[name].ratio / free.ratio:.0f} times "
+                    f"faster, to {free.reweighted:.5f} where it ends at {by_name[name].reweighted:.5f}"
+                )
         elif optional_module(module) is not None:
             lines.append(f"{name}: not timed with --quick")
         else:

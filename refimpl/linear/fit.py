@@ -13,6 +13,7 @@ from phiball.refimpl.linear.risk import FIRST_NODES, Data, finer_objective
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
+_ROUNDING = 2e-15
 _WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # of rounded kinks, each solution the start of the next
 
 
@@ -117,7 +118,8 @@ def fit_linear_model(
     value = data.objective(problem, nodes)(params).value if rounding else point.value
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
-    gap = value - lower_bound(still, params, at_rest, problem)
+    # Never 0: both numbers are rounded.
+    gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
     return LinearModel(coef, intercept, value, gap, largest, error, nodes, steps, met)

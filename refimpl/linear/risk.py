@@ -16,6 +16,7 @@ from phiball.refimpl.sampling.streaming import valid_data
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
 FIRST_NODES = 16
+_MORE = 4  # times the Sobol points tell their error: as many of another scramble would share their bias
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class LinearRisk:
     - `values` (n,): the risk of each example.
     - `weights` (n,): of the examples in F: those of the sample, or of the worst case over them.
     - `coef_gradient`, `intercept_gradient`: of F, with the shapes of the coefficients and the intercept.
-    - `error`: the change of F when the nodes are doubled, or the Sobol points scrambled anew: an estimate.
+    - `error`: the change of F on twice the nodes, or on four times the Sobol points, scrambled anew: an
+      estimate.
     - `nodes`: per example, or per piece of a rule that is cut at kinks.
     """
 
@@ -73,10 +75,11 @@ class Data:
         return xp.astype(valid_data(v, name=name), xp.float64, copy=False)
 
     def objective(
-        self, problem: LinearProblem, nodes: int, *, seed: int = 0, rounding: float = 0.0
+        self, problem: LinearProblem, nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
     ) -> Objective:
-        """The function F on so many nodes, with its kinks rounded from below."""
-        options: dict[str, Any] = {"nodes": nodes, "points": self.points, "seed": seed, "rounding": rounding}
+        """The function F on so many nodes, or `more` times the points, with its kinks rounded from below."""
+        points = more * self.points
+        options: dict[str, Any] = {"nodes": nodes, "points": points, "seed": seed, "rounding": rounding}
         return self.make(problem, self.X, self.y, self.w, **options)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
@@ -154,9 +157,9 @@ def linear_model_risk(
 def finer_objective(
     data: Data, problem: LinearProblem, objective: Objective, nodes: int, *, rounding: float = 0.0
 ) -> tuple[Objective | None, int]:
-    """The objective on twice the nodes, or on Sobol points of another scramble, or None if F is exact."""
+    """The objective on twice the nodes, or on more Sobol points of a new scramble, or None if F is exact."""
     if objective.adaptive:
         return data.objective(problem, 2 * nodes, rounding=rounding), 2 * nodes
     if not objective.sampled:
         return None, nodes
-    return data.objective(problem, nodes, seed=1, rounding=rounding), nodes
+    return data.objective(problem, nodes, seed=1, rounding=rounding, more=_MORE), nodes

@@ -91,6 +91,10 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any,
         start: LinearModel | None = None,
     ) -> LinearModel:
+        if self.feature_scale is not None and np.shape(self.feature_scale) != (X.shape[1],):
+            raise ValueError(
+                f"feature_scale is {self.feature_scale!r}; expected {X.shape[1]} numbers, one per feature"
+            )
         found = fit_linear_model(
             self.problem(loss, ridge),
             np.asarray(X, dtype=np.float64),

@@ -22,16 +22,19 @@ def robust_scorer(
     *,
     eta: float | None = None,
     divergence: str | Divergence = "entropic",
+    scale: Any = None,
     samples: int = 64,
     seed: int = 0,
 ) -> Callable[[Any, Any, Any], float]:
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
     Arguments:
-    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, gets.
+    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, gets. A
+      pipeline that standardises gets raw features: give it `scale`, or standardise before the search.
     - `eta`: None scores the worst point of the ball: accuracy for classifiers, minus the mean squared error
       for regressors. A number scores minus the robust risk, of the log loss or of half of the squared error.
     - `divergence`: of the robust risk.
+    - `scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
     - `samples`: points of the ball per example, for models that are not linear, and for the risk.
     - `seed`: of these points.
 
@@ -54,21 +57,22 @@ def robust_scorer(
     phi = named_divergence(divergence)
 
     def score(model: Any, X: Any, y: Any) -> float:
-        kind = np.asarray(X).dtype  # networks insist on theirs
+        framed = _like(X)
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
-        points = ball.sample(X, samples, rng(seed))
+        law = ball if scale is None else _Stretched(ball, _valid_scale(scale, X.shape[1]))
         if eta is not None:
-            loss = _losses(model, y, kind)
-            risk = robust_risk(loss, X, ball, eta, phi, samples=samples, rng=rng(seed))
-            return -float(risk.value)
-        affine = _affine(model, X, points[:, 0, :], kind)
+            loss = _losses(model, y, framed)
+            return -float(robust_risk(loss, X, law, eta, phi, samples=samples, rng=rng(seed)).value)
+        points = law.sample(X, samples, rng(seed))
+        affine = _affine(model, X, points[:, 0, :], framed)
         if affine is not None:
-            return _worst_affine(model, *affine, X, y, ball)
+            return _worst_affine(model, *affine, y, law)
         attack = getattr(model, "attack", None)
         if attack is not None:
+            if scale is not None:
+                raise ValueError(f"scale is {scale!r} and the model a network; expected None, for its attack")
             points = np.concatenate([points, attack(X, y, ball)[:, None, :]], axis=1)
-        flat = points.reshape(-1, X.shape[1])
-        found = np.asarray(model.predict(flat.astype(kind))).reshape(points.shape[:2])
+        found = np.asarray(model.predict(framed(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
         if is_classifier(model):
             return float(np.mean(np.all(found == y[:, None], axis=1)))
         return -float(np.mean(np.max((found - y[:, None]) ** 2, axis=1)))
@@ -76,7 +80,38 @@ def robust_scorer(
     return score
 
 
-def _affine(model: Any, X: Any, around: Any, kind: Any) -> tuple[Any, Any] | None:
+class _Stretched:
+    """The uniform law on a ball whose axes are stretched."""
+
+    def __init__(self, ball: Ball, scale: Any) -> None:
+        self.ball, self.scale, self.radius = ball, scale, ball.radius
+
+    def sample(self, x: Any, m: int, source: Any, **options: Any) -> Any:
+        moves = self.ball.sample(np.zeros_like(x), m, source, **options)
+        return x[..., None, :] + self.scale * moves
+
+    def dual_norm(self, g: Any) -> Any:
+        return self.ball.dual_norm(g * self.scale)
+
+
+def _valid_scale(scale: Any, d: int) -> Any:
+    found = np.asarray(scale, dtype=np.float64)
+    if found.shape != (d,) or not np.all((found >= 0) & np.isfinite(found)):
+        raise ValueError(f"scale is {scale!r}; expected {d} finite numbers that are not negative")
+    return found
+
+
+def _like(X: Any) -> Callable[[Any], Any]:
+    """Arrays as what X is: a table with the same columns, or an array of its dtype, as networks want it."""
+    columns = getattr(X, "columns", None)
+    if columns is None:
+        kind = np.asarray(X).dtype
+        return lambda x: x.astype(kind)
+    name = "columns" if hasattr(X, "iloc") else "schema"  # of pandas, or of polars
+    return lambda x: type(X)(x, **{name: list(columns)})
+
+
+def _affine(model: Any, X: Any, around: Any, framed: Callable[[Any], Any]) -> tuple[Any, Any] | None:
     """(slopes (C, d), values at X (n, C)) if the outputs are affine on the data and around it, else None.
 
     The outputs are the decision function of a classifier, or the predictions of a regressor.
@@ -86,7 +121,7 @@ def _affine(model: Any, X: Any, around: Any, kind: Any) -> tuple[Any, Any] | Non
         return None
 
     def outputs(x: Any) -> Any:
-        return np.asarray(function(x.astype(kind)), dtype=np.float64).reshape(len(x), -1)
+        return np.asarray(function(framed(x)), dtype=np.float64).reshape(len(x), -1)
 
     centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
     base, values = outputs(centre[None, :]), outputs(X)
@@ -98,7 +133,7 @@ def _affine(model: Any, X: Any, around: Any, kind: Any) -> tuple[Any, Any] | Non
     return slopes.T, values
 
 
-def _worst_affine(model: Any, slopes: Any, values: Any, X: Any, y: Any, ball: Ball) -> float:
+def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball | _Stretched) -> float:
     """The accuracy, or minus the mean squared error, at the worst point of the ball around each row."""
     if not is_classifier(model):
         reach = ball.radius * float(ball.dual_norm(slopes)[0])
@@ -116,12 +151,12 @@ def _worst_affine(model: Any, slopes: Any, values: Any, X: Any, y: Any, ball: Ba
     return float(np.mean(right))
 
 
-def _losses(model: Any, y: Any, kind: Any) -> Callable[[Any, Any], Any]:
+def _losses(model: Any, y: Any, framed: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
     """loss(x, i): the log loss of the probabilities, or half of the squared error."""
     if not is_classifier(model):
 
         def half_square(x: Any, i: Any) -> Any:
-            found = np.asarray(model.predict(x.astype(kind)), dtype=np.float64)
+            found = np.asarray(model.predict(framed(x)), dtype=np.float64)
             return (found.reshape(len(x)) - y[i]) ** 2 / 2
 
         return half_square
@@ -130,7 +165,7 @@ def _losses(model: Any, y: Any, kind: Any) -> Callable[[Any, Any], Any]:
     labels = np.searchsorted(model.classes_, y)
 
     def loss(x: Any, i: Any) -> Any:
-        probabilities = np.asarray(model.predict_proba(x.astype(kind)), dtype=np.float64)
+        probabilities = np.asarray(model.predict_proba(framed(x)), dtype=np.float64)
         return -np.log(np.maximum(probabilities[np.arange(len(x)), labels[i]], 1e-300))
 
     return loss

@@ -255,6 +255,22 @@ def test_the_risk_is_that_of_a_sample() -> None:
     assert risk.value == pytest.approx(w @ risk.values + 0.15 * theta[:3] @ theta[:3], abs=1e-12)
 
 
+def test_features_of_their_own_radii() -> None:
+    """Against the oracle in norm 2, where the held ones leave a ball of fewer dimensions; else by the box."""
+    theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
+    x, y, reach = np.asarray([[0.3, 0.2, -0.5]]), np.ones(1), 0.7 * np.hypot(0.8, 0.8)
+    for name, phi in FAMILIES.items():
+        problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, phi, scale=scale)
+        exact = example_risk("logistic", float(x[0] @ theta), reach, 1.0, 2, 0.2, name)
+        assert linear_model_risk(problem, theta, 0.0, x, y).value == pytest.approx(exact, abs=1e-10)
+    u, a = np.polynomial.legendre.leggauss(40)
+    z = (x @ theta)[0] + 0.7 * (0.8 * u[:, None] + 0.8 * u)
+    box = LinearProblem("logistic", Ball(inf, 0.7), 0.2, scale=scale)
+    weighted = np.sum(a[:, None] * a / 4 * (1 + np.exp(-z)) ** (1 / 0.2))  # exp of the loss over eta
+    found = linear_model_risk(box, theta, 0.0, x, y, points=1024)
+    assert abs(found.value - 0.2 * np.log(weighted)) <= 4 * found.error <= 0.02
+
+
 @pytest.mark.parametrize("norm", [1, 2, inf])
 def test_the_limits_in_eta(norm: float) -> None:
     """eta = 0 is the closed form of the adversarial loss; a small eta comes near, a large one is the mean."""

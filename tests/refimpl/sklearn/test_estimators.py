@@ -158,6 +158,7 @@ def test_bad_parameters_are_refused() -> None:
         ({"C": 0.0}, "C is 0.0"),
         ({"radius": -1.0}, "radius is -1.0"),
         ({"eta": -1.0}, "eta is -1.0"),
+        ({"feature_scale": [1.0]}, "feature_scale is .*; expected 30 numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             RobustLogisticRegression(**parameters).fit(X2, Y2)

@@ -7,6 +7,8 @@ from math import inf
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
@@ -66,6 +68,24 @@ def test_regressors_trees_and_risks() -> None:
         robust_scorer(Ball(2, 0.2), eta=0.1)(RobustSVC(tol=1e-4).fit(X[TWO], Y[TWO]), X[TWO], Y[TWO])
     with pytest.raises(TypeError, match=r"ball is 0\.5"):
         robust_scorer(0.5)  # type: ignore[arg-type]
+
+
+def test_tables_and_scales() -> None:
+    """Tables keep their names, so that nothing warns; a scale gives raw features the units of a pipeline."""
+    frames = pd.DataFrame(X, columns=list("abcd")), pl.DataFrame(X, schema=list("abcd"))
+    for frame in frames:
+        model = make_pipeline(StandardScaler(), LogisticRegression()).fit(frame, Y)
+        inner = robust_scorer(Ball(2, 0.7))(model[-1], np.asarray(model[0].transform(frame)), Y)
+        assert robust_scorer(Ball(2, 0.7), scale=X.std(axis=0))(model, frame, Y) == inner
+        held = robust_scorer(Ball(2, 0.7), scale=[0.0] * 4)(model, frame, Y)
+        assert held == model.score(frame, Y) > inner
+        assert robust_scorer(Ball(2, 0.7), eta=0.1, scale=X.std(axis=0))(model, frame, Y) < 0
+        forest = RandomForestClassifier(5, random_state=0).fit(frame, Y)
+        assert robust_scorer(Ball(2, 0.5), samples=4, scale=[0.0] * 4)(forest, frame, Y) == forest.score(
+            frame, Y
+        )
+    with pytest.raises(ValueError, match=r"scale is \[1\.0\]; expected 4 finite numbers"):
+        robust_scorer(Ball(2, 0.7), scale=[1.0])(model, X, Y)
 
 
 @pytest.mark.slow
