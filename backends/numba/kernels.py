@@ -79,9 +79,8 @@ def entropic(
             continue
         for i in range(m):
             density[i] = density[i] * (1.0 / total)
-        excess = total / whole - 1.0
-        primal = e * np.log(total / whole)
-        if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
+        ratio = total / whole
+        if ratio > 0.75:  # a large eta: keep the digits of E exp(u) - 1
             total = 0.0
             for block in range(0, m, BLOCK):
                 part = 0.0
@@ -94,8 +93,12 @@ def entropic(
                 total += part
             excess = total / whole
             primal = e * np.log1p(excess)
-        shift = store_mu(mu, row, top, primal, e, 0.0)
-        dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
+            shift = store_mu(mu, row, top, primal, e, 0.0)
+            dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
+        else:
+            primal = e * np.log(ratio)
+            shift = store_mu(mu, row, top, primal, e, 0.0)
+            dual = shift + e * (ratio * np.exp(-shift * inverse) - 1.0)
         value[row] = top + primal
         gap[row] = dual - primal
 
@@ -153,9 +156,11 @@ def quadratic(
                 mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
                 break
         shift = store_mu(mu, row, top, c, e, slope1)
+        scale = 1.0 / whole
         for i in range(m):
             d = minus(minus(losses[i], top), c) * inverse
-            density[i] = weighted(law, i, 1.0 + (d if d > -1.0 else -1.0)) * (1.0 / whole)
+            d = d if d > -1.0 else -1.0
+            density[i] = weighted(law, i, (1.0 + d) * scale)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / whole
         # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by.
@@ -332,10 +337,11 @@ def three_halves(
             b = Y - 1.0
             shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
             mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
+        scale = 1.0 / whole
         for i in range(m):
             d = b + minus(losses[i], top) * half
             d = d if d > -1.0 else -1.0
-            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d)) * (1.0 / whole)
+            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d) * scale)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / whole
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / whole)) - primal
