@@ -58,7 +58,8 @@ def entropic(
         losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         if p is None:
-            law, top, whole = None, float64(top_of(losses)), float64(m)
+            law: Any = None
+            top, whole = float64(top_of(losses)), float64(m)
         else:
             law = p if shared else p[first : first + m]
             top, _, whole = extent_and_mass(losses, law)
@@ -275,7 +276,11 @@ def three_halves(
         for _ in range(100):
             linear, square = _moments(losses, law, top, b, half)
             square = square / whole
-            change = (np.sqrt(square) - square) * whole / linear
+            if p is None:
+                change = (np.sqrt(square) - square) * whole / linear
+            else:  # it is E y^2 - 1: a large eta would charge for the rounding of E y^2
+                root = np.sqrt(1.0 + square)
+                change = -square * (root / (1.0 + root)) * whole / linear
             b += change
             if not abs(change) > 4e-16 * (1.0 + b):
                 break
@@ -300,7 +305,7 @@ def three_halves(
 
 @compiled(SUMS)
 def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
-    """(sum p y, sum p y^2)."""
+    """(sum p y, sum p y^2), or under a law (sum p y, sum p (y^2 - 1))."""
     if losses.size <= BLOCK:
         return _moments_part(losses, law, top, b, half)
     first, second = 0.0, 0.0
@@ -316,11 +321,16 @@ def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[
 def _moments_part(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
     first, second = 0.0, 0.0
     for i in range(losses.size):
-        y = 1.0 + (b + minus(losses[i], top) * half)
-        y = y if y > 0.0 else 0.0
-        w = weighted(law, i, y)
-        first += w
-        second += w * y
+        if law is None:
+            y = 1.0 + (b + minus(losses[i], top) * half)
+            y = y if y > 0.0 else 0.0
+            first += y
+            second += y * y
+        else:
+            d, w = b + minus(losses[i], top) * half, float64(law[i])
+            d = d if d > -1.0 else -1.0
+            first += w * (1.0 + d)
+            second += (w * d) * (2.0 + d)
     return first, second
 
 
