@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numba import float64
 
+from phiball.backends.numba.anchors import anchor
 from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.primitives import (
     BLOCK,
@@ -25,7 +26,6 @@ from phiball.backends.numba.primitives import (
     expm1_nonpositive,
     extent_and_mass,
     extent_of_law,
-    larger,
     minus,
     moments_of_law,
     store_mu,
@@ -58,7 +58,8 @@ def entropic(
         losses, density = f[first : first + m], weights[first : first + m]
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
         if p is None:
-            law, top, whole = None, float64(top_of(losses)), float64(m)
+            law: Any = None
+            top, whole = float64(top_of(losses)), float64(m)
         else:
             law = p if shared else p[first : first + m]
             top, _, whole = extent_and_mass(losses, law)
@@ -79,9 +80,8 @@ def entropic(
             continue
         for i in range(m):
             density[i] = density[i] * (1.0 / total)
-        excess = total / whole - 1.0
-        primal = e * np.log(total / whole)
-        if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
+        ratio = total / whole
+        if ratio > 0.75:  # a large eta: keep the digits of E exp(u) - 1
             total = 0.0
             for block in range(0, m, BLOCK):
                 part = 0.0
@@ -94,8 +94,12 @@ def entropic(
                 total += part
             excess = total / whole
             primal = e * np.log1p(excess)
-        shift = store_mu(mu, row, top, primal, e, 0.0)
-        dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
+            shift = store_mu(mu, row, top, primal, e, 0.0)
+            dual = shift + e * (excess + (1.0 + excess) * np.expm1(-shift * inverse))
+        else:
+            primal = e * np.log(ratio)
+            shift = store_mu(mu, row, top, primal, e, 0.0)
+            dual = shift + e * (ratio * np.exp(-shift * inverse) - 1.0)
         value[row] = top + primal
         gap[row] = dual - primal
 
@@ -153,9 +157,11 @@ def quadratic(
                 mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
                 break
         shift = store_mu(mu, row, top, c, e, slope1)
+        scale = 1.0 / whole
         for i in range(m):
             d = minus(minus(losses[i], top), c) * inverse
-            density[i] = weighted(law, i, 1.0 + (d if d > -1.0 else -1.0)) * (1.0 / whole)
+            d = d if d > -1.0 else -1.0
+            density[i] = weighted(law, i, (1.0 + d) * scale)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / whole
         # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by.
@@ -235,55 +241,6 @@ def _quadratic_part(
 
 
 @compiled(SUMS)
-def anchor(
-    losses: Any, law: Any, whole: float, level: float, scale: float, squared: bool
-) -> tuple[float, float, float]:
-    """(ref, Y, mass): the smallest loss with weight, y there, and the mass from there on.
-
-    y_i = Y + (f_i - ref) scale, and E y = 1, or E y^2 = 1, over the losses from `ref` on: no digit is lost,
-    however little mass the largest loss has. The search starts at a `level` close to ref; NaN if it fails.
-    """
-    ref = _next(losses, law, level, True)
-    ref = _next(losses, law, level, False) if ref == np.inf else ref
-    for _ in range(100):
-        mass, first, second = 0.0, 0.0, 0.0
-        for block in range(0, losses.size, BLOCK):
-            part_mass, part_first, part_second = 0.0, 0.0, 0.0
-            for i in range(block, min(block + BLOCK, losses.size)):
-                h, w = minus(losses[i], ref) * scale, float64(law[i])
-                w = w if h >= 0.0 else 0.0
-                part_mass += w
-                part_first += w * h
-                part_second += w * h * h
-            mass += part_mass
-            first += part_first
-            second += part_second
-        rest = whole - (second if squared else first)
-        if not rest > 0.0:
-            ref = _next(losses, law, ref, True)
-            continue
-        Y = rest / (first + np.sqrt(first * first + mass * rest)) if squared else rest / mass
-        below = _next(losses, law, ref, False)
-        if not minus(ref, below) * scale < Y:
-            return ref, Y, mass
-        ref = below
-    return np.nan, np.nan, np.nan
-
-
-@compiled(SUMS)
-def _next(losses: Any, law: Any, level: float, up: bool) -> float:
-    """The smallest loss with mass above `level`, or the largest below it; infinite if there is none."""
-    best = -np.inf
-    sign = -1.0 if up else 1.0
-    level = sign * level
-    for i in range(losses.size):
-        g, w = sign * losses[i], law[i]
-        g = g + (0.0 if w > 0.0 else -np.inf)
-        best = larger(best, g + (0.0 if g < level else -np.inf))
-    return sign * best
-
-
-@compiled(SUMS)
 def three_halves(
     f: Any,
     offsets: Any,
@@ -319,7 +276,11 @@ def three_halves(
         for _ in range(100):
             linear, square = _moments(losses, law, top, b, half)
             square = square / whole
-            change = (np.sqrt(square) - square) * whole / linear
+            if p is None:
+                change = (np.sqrt(square) - square) * whole / linear
+            else:  # it is E y^2 - 1: a large eta would charge for the rounding of E y^2
+                root = np.sqrt(1.0 + square)
+                change = -square * (root / (1.0 + root)) * whole / linear
             b += change
             if not abs(change) > 4e-16 * (1.0 + b):
                 break
@@ -332,10 +293,11 @@ def three_halves(
             b = Y - 1.0
             shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
             mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
+        scale = 1.0 / whole
         for i in range(m):
             d = b + minus(losses[i], top) * half
             d = d if d > -1.0 else -1.0
-            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d)) * (1.0 / whole)
+            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d) * scale)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / whole
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / whole)) - primal
@@ -343,7 +305,7 @@ def three_halves(
 
 @compiled(SUMS)
 def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
-    """(sum p y, sum p y^2)."""
+    """(sum p y, sum p y^2), or under a law (sum p y, sum p (y^2 - 1))."""
     if losses.size <= BLOCK:
         return _moments_part(losses, law, top, b, half)
     first, second = 0.0, 0.0
@@ -359,11 +321,16 @@ def _moments(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[
 def _moments_part(losses: Any, law: Any, top: float, b: float, half: float) -> tuple[float, float]:
     first, second = 0.0, 0.0
     for i in range(losses.size):
-        y = 1.0 + (b + minus(losses[i], top) * half)
-        y = y if y > 0.0 else 0.0
-        w = weighted(law, i, y)
-        first += w
-        second += w * y
+        if law is None:
+            y = 1.0 + (b + minus(losses[i], top) * half)
+            y = y if y > 0.0 else 0.0
+            first += y
+            second += y * y
+        else:
+            d, w = b + minus(losses[i], top) * half, float64(law[i])
+            d = d if d > -1.0 else -1.0
+            first += w * (1.0 + d)
+            second += (w * d) * (2.0 + d)
     return first, second
 
 

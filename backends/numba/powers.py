@@ -88,12 +88,13 @@ def power(
             continue
         for i in range(m):
             density[i] = 0.0
+        share = 1.0 / total  # computed here: in the loops it would be at every step
         if n < m:
             for i in range(n):
-                density[where[i]] = x[i] * law[i] * (1.0 / total)
+                density[where[i]] = x[i] * law[i] * share
         else:
             for i in range(m):
-                density[i] = x[i] * law[i] * (1.0 / total)
+                density[i] = x[i] * law[i] * share
         conj = conjugate(g[:n], law[:n], ref, scale, Y, T, _beyond(Y, T), k, x[:n], d[:n])
         if k > 1.0:
             conj -= (total - kept) / k

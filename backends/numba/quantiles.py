@@ -204,7 +204,6 @@ def indicator(
         m = offsets[row + 1] - first
         losses, density = f[first : first + m], weights[first : first + m]
         if p is None:
-            law = None
             full, rest = product(parameter, m)
             rank = rank_of(parameter, m)
             q, above, reached = select(losses, rank)

@@ -155,8 +155,8 @@ def test_what_is_no_law_is_left_to_the_reference(d: Divergence) -> None:
             p[..., 5] = bad
             with pytest.raises(ValueError, match=message):
                 worst_case(f, 0.3, d, p=p)
+            law = np.broadcast_to(p, f.shape).reshape(-1)
             with pytest.raises(ValueError, match=message):
-                law = np.broadcast_to(p, f.shape).reshape(-1)
                 worst_case_ragged(f.reshape(-1), [0, 40, 80, 120], 0.3, d, p=law)
 
 

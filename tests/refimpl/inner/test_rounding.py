@@ -110,9 +110,10 @@ def test_a_running_sum_that_misses_the_quantile() -> None:
     p = np.append(np.full(4000, 2.0**-60), [0.7, 0.3 - 4000 * 2.0**-60])
     f = np.append(np.linspace(1.0, 2.0, 4000), [0.0, 3.0])
     alpha = float(p[-1] + 2000.5 * 2.0**-60)
-    with use("numpy"):
-        out = worst_case(f[None], 1.0, indicator(alpha), p=p)
-    assert not judged(f[None], 1.0, indicator(alpha), p, out)
+    for backend in ("numpy", "numba"):
+        with use(backend):
+            out = worst_case(f[None], 1.0, indicator(alpha), p=p)
+        assert not judged(f[None], 1.0, indicator(alpha), p, out), backend
 
 
 def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
