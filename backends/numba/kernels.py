@@ -133,6 +133,9 @@ def quadratic(
             law = p if shared else p[first : first + m]
             top, low = extent_of_law(losses, law)
             whole, mean, at_top = moments_of_law(losses, law, top)
+            if not (whole > 0.0 and top >= -np.inf):  # p is no law; an anchor would not see it
+                value[row] = np.nan
+                continue
             edge = max(-e * (whole / at_top), mean - e)
         for step in range(100):
             active, total = _above(losses, law, top, edge)
@@ -272,6 +275,9 @@ def three_halves(
             law = p if shared else p[first : first + m]
             top, _ = extent_of_law(losses, law)
             whole, mean, at_top = moments_of_law(losses, law, top)
+            if not (whole > 0.0 and top >= -np.inf):  # p is no law; an anchor would not see it
+                value[row] = np.nan
+                continue
             b = min(-mean * half, np.sqrt(whole / at_top) - 1.0)
         for _ in range(100):
             linear, square = _moments(losses, law, top, b, half)

@@ -50,7 +50,7 @@ def kinked(
             top, low, whole = extent_and_mass(losses, law)
         # As in the reference: off the end of the domain of phi* where it can be, and never beyond it.
         drop = min(minus(top, low) / (1.0 - parameter), e)
-        shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * 2.220446049250313e-16), e, 0.0)
+        shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * 2.220446049250313e-16), e, 0.0, True)
         cut = shift + parameter * e
         left, at_top, primal, dual = _sums(losses, law, top, width, cut)
         scale, atom = 1.0 / whole, (left / at_top) / whole
@@ -85,6 +85,8 @@ def _part(losses: Any, law: Any, top: float, width: float, cut: float) -> tuple[
         g = minus(losses[i], top)
         left += weighted(law, i, 0.0 if g > -width else 1.0)
         at_top += weighted(law, i, 1.0 if g == 0.0 else 0.0)
-        primal += weighted(law, i, g if g > -width else -width)
+        kept = g if g > -width else -width
+        # Under a law, what is not finite has been seen before.
+        primal += kept + 0.0 * g if law is None else weighted(law, i, kept)
         dual += weighted(law, i, g if g > cut else cut)
     return left, at_top, primal, dual

@@ -105,7 +105,7 @@ def power(
             if k < 1.0
             else exact
         )
-        shift = store_mu(mu, row, top, near, e, slope1)
+        shift = store_mu(mu, row, top, near, e, slope1, parameter < 1.0)
         primal = exact + e * (conj / total)
         value[row] = top + primal
         h = minus(shift, exact)

@@ -109,11 +109,19 @@ def _add_up(a: float, b: float) -> float:
 
 
 @compiled()
-def store_mu(out: Any, row: int, top: float, shift: float, eta: float, slope1: float) -> float:
-    """out[row] = top + shift - eta slope1, rounded up; returns the shift that this mu stands for."""
-    mu = _add_up(_add_up(top, shift), -eta * slope1)
+def store_mu(
+    out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
+) -> float:
+    """out[row] = top + shift - eta slope1; returns the shift that this mu stands for.
+
+    Rounded up if the domain of phi* `ends`, or eta is below the rounding of mu, and else to the nearest: see
+    `_multiplier` of the reference.
+    """
+    mu = (top + shift) - eta * slope1
+    up = ends or not 64.0 * (2.220446049250313e-16 if out.itemsize == 8 else 1.1920929e-07) * abs(mu) < eta
+    mu = _add_up(_add_up(top, shift), -eta * slope1) if up else mu
     out[row] = mu
-    if out[row] < mu:  # the dtype of the losses is coarser
+    if up and out[row] < mu:  # the dtype of the losses is coarser
         out[row] = np.nextafter(out[row], out.dtype.type(np.inf))
     mu = float64(out[row])
     high = mu + eta * slope1

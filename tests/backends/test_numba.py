@@ -129,7 +129,7 @@ def test_results_do_not_depend_on_where_arrays_lie(d: Divergence, m: int) -> Non
         kernel: Any = numba_solve._kernel_for(d, m if law is None else None)
         results = set()
         for distance in (1000, -m, *range(m, m + 16)):
-            memory = np.zeros(2000)
+            memory = np.zeros(2600)
             f, weights, p = (memory[at : at + m] for at in (500, 500 + distance, 500 + 2 * distance))
             f[:], p[:] = losses, masses
             out = np.zeros(1), np.zeros(1), weights, np.zeros(1)
