@@ -86,7 +86,8 @@ class Tails:
 
     def width(self) -> int:
         """About how many nodes an example has."""
-        return self.x.shape[0] * (1 if self.loss.monotone else 2) * (1 if self.loss.kinks is None else 3)
+        sides, pieces = 1 if self.loss.monotone else 2, 1 if self.loss.kinks is None else 3
+        return int(self.x.shape[0]) * sides * pieces
 
     def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
         """(sums as those of `Margins`, the levels) for predictions m (k,), labels y (k,) and a reach r > 0.
@@ -218,7 +219,7 @@ class Tails:
         t, p = (ts[0], ps[0]) if len(ts) == 1 else (xp.concat(ts, axis=1), xp.concat(ps, axis=1))
         # Tails that are all of the line have the mass one: a mass that is off by the error of the rule has
         # no level where the loss hardly varies.
-        whole = sum(cuts) <= (-1.0 if len(cuts) == 1 else 0.0)
+        whole: Array = cuts[0] <= -1.0 if len(cuts) == 1 else cuts[0] + cuts[1] <= 0.0
         return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
 
     def _cut_law(self, line: Line, sides: list[Array], cuts: list[Array]) -> list[tuple[Array, Array, Array]]:

@@ -59,7 +59,7 @@ def robust_scorer(
     def score(model: Any, X: Any, y: Any) -> float:
         framed = _like(X)
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
-        law = ball if scale is None else _Stretched(ball, _valid_scale(scale, X.shape[1]))
+        law: Any = ball if scale is None else _Stretched(ball, _valid_scale(scale, X.shape[1]))
         if eta is not None:
             loss = _losses(model, y, framed)
             return -float(robust_risk(loss, X, law, eta, phi, samples=samples, rng=rng(seed)).value)
