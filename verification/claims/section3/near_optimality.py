@@ -122,7 +122,7 @@ def _(delta: float, **rest: Any) -> Plan:
 # --- Mirror descent -------------------------------------------------------------------------------
 
 Descent: TypeAlias = Callable[..., Any]
-STEPS, WIDTH, RUNS = (8, 32, 128, 512), 64, 8
+STEPS, WIDTH, RUNS = (4, 16, 64, 256), 64, 6
 PROJECTED = partial(projected_sgd, project=onto_simplex)
 TAIL = float(student.isf(TEST_LEVEL, RUNS - 1))
 
@@ -149,7 +149,7 @@ def gaps_of_runs(descend: Descent, step: float, steps: int, seed: int) -> Any:
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E} F(\bar\theta) - F(\theta^*) \le M_\infty \sqrt{\frac{2 \log d}{T}}, \qquad "
     r"\text{projected: } \frac{M_2}{\sqrt T} = M_\infty \sqrt{\frac{d}{T}}",
-    assumptions="the simplex in 64 dimensions, F = -theta_1/2, gradients of random signs; 8 runs each",
+    assumptions="the simplex in 64 dimensions, F = -theta_1/2, gradients of random signs; 6 runs each",
     quote=r"This modified algorithm is called stochastic mirror descent, which incorporates the geometry of "
     r"the constraint set $\Theta$ and results in the same order of complexity bound but with (potentially) "
     r"lower constant.",
