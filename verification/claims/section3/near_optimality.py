@@ -163,7 +163,8 @@ def mirror_descent_keeps_the_order(
 ) -> Iterator[Evidence | Curve]:
     """Mirror descent has a bound of the same order in T, with log d for d; here its gap is smaller."""
     d = WIDTH
-    x, means = tuple(map(float, STEPS)), {}
+    x = tuple(map(float, STEPS))
+    means: dict[str, tuple[float, ...]] = {}
     bounds = tuple(sqrt(2 * log(d) / T) for T in STEPS)
     found = [gaps_of_runs(mirror, b, T, seed) for T, b in zip(STEPS, bounds, strict=True)]
     for T, bound, gaps in zip(STEPS, bounds, found, strict=True):
