@@ -36,6 +36,7 @@ def ratio(s: Any, family: str, k: float | None) -> Any:
         return mp.exp(s)
     if family == "quadratic":
         return max(s, mp.mpf(0))
+    assert k is not None
     base = 1 + (k - 1) * s
     return base ** (1 / (mp.mpf(k) - 1)) if base > 0 else mp.mpf(0)
 
@@ -84,9 +85,13 @@ def along(
             )
             for side in (1, -1)
         ]
-        parts = [(a - b) / (2 * h) for a, b in zip(ends[0][:3], ends[1][:3], strict=True)]
-        moved = zip(ends[0].weights, ends[1].weights, strict=True)
-        return Solution(*parts, [(a - b) / (2 * h) for a, b in moved])
+        return difference(ends[0], ends[1], 2 * h)
+
+
+def difference(a: Solution, b: Solution, step: Any) -> Solution:
+    """(a - b)/step, part by part."""
+    weights = [(v - w) / step for v, w in zip(a.weights, b.weights, strict=True)]
+    return Solution((a.value - b.value) / step, (a.eta - b.eta) / step, (a.mu - b.mu) / step, weights)
 
 
 def _near(

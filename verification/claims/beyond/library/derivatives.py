@@ -242,9 +242,7 @@ def _by_transport(case: Case, to: Direction, unit: float) -> Solution:
         f = [v + h * x for v, x in zip(case.f, to.f, strict=True)]
         p = [q + h * x for q, x in zip(case.law, to.p, strict=True)]
         ends.append(exact.transport(f, p, unit * (RADIUS + h * to.setting), unit))
-    parts = [(a - b) / (2 * STEP) for a, b in zip(ends[0][:3], ends[1][:3], strict=True)]
-    moved = zip(ends[0].weights, ends[1].weights, strict=True)
-    return Solution(*parts, [(a - b) / (2 * STEP) for a, b in moved])
+    return exact.difference(ends[0], ends[1], 2 * STEP)
 
 
 def _by_torch(
@@ -292,8 +290,8 @@ def _by_torch(
     yield from _rows(case, solve, setting, phi, factors, torch.autograd.grad(mixed, x))
     fixed = [v.detach() for v in x]
     for (to, _), exact_of in zip(moves, true, strict=True):
-        dx = tuple(numbers_of(to.f, to.setting, to.p))
-        _, dy = torch.func.jvp(outputs, tuple(fixed), dx)
+        dx = numbers_of(to.f, to.setting, to.p)
+        _, dy = torch.func.jvp(outputs, tuple(fixed), tuple(dx))
         off = max(float((a.reshape(-1) - b).abs().max()) for a, b in zip(dy, exact_of, strict=True))
         yield Evidence(off, 10 * CLOSE * size, f"{note}: forward")
     value = torch.func.grad(lambda f: outputs(f, *fixed[1:])[0])

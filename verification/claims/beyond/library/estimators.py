@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from math import inf
 from typing import Any
@@ -32,7 +31,11 @@ THREE = np.array([5, 7, 9, 5, 7, 9, 5, 7])
 
 
 def _sklearn() -> Any:
-    return import_module("phiball.refimpl.sklearn") if find_spec("sklearn") is not None else None
+    if find_spec("sklearn") is None:
+        return None
+    from phiball.refimpl import sklearn
+
+    return sklearn
 
 
 @claim(
@@ -171,7 +174,7 @@ def _parameters(made: Any) -> Iterator[Evidence]:
             intercept=False,
             reweighting=outer,
         )
-        how = {"tolerance": 1e-3, "points": 32, "max_iterations": 3}
+        how: dict[str, Any] = {"tolerance": 1e-3, "points": 32, "max_iterations": 3}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(X, own_y)

@@ -286,8 +286,8 @@ def _edges_of_budgets(within: Solve) -> Iterator[Evidence]:
         if d.family != "indicator":
             mean = float(np.dot(p, f))
             yield Evidence(abs(float(alone[0].value) - mean), 1e-14, f"{d.name}: a budget of nothing")
-    for k, above in product((3.0, 5.0), (1e-15, 1e-13, 1e-9)):
-        yield from _just_with_weight(within, k, above)
+    for order, above in product((3.0, 5.0), (1e-15, 1e-13, 1e-9)):
+        yield from _just_with_weight(within, order, above)
 
 
 def _bounded(d: Divergence) -> bool:

@@ -190,6 +190,8 @@ def fits_reach_the_minimum(
         yield Evidence(abs(value(params)[0] - found.value), max(near, 1e-8), f"{note}: its value")
         yield Evidence(float(np.abs(params - best.x).max()), 1e-3 if near > 1e-9 else 1e-4, f"{note}: where")
         yield Evidence(max(-found.gap, found.gap - 1e-6), 1e-9, f"{note}: the gap")
+        if eta > 0 and outer is None:
+            yield Evidence(float(not found.converged), 0.0, f"{note}: it says that it has converged")
         if eta > 0 and (outer is None or outer.radius is None):
             yield Evidence(found.iterations - 30, 0.0, f"{note}: Newton's method takes few steps")
     yield from _with_kinks(fit)
