@@ -100,7 +100,7 @@ def settings(
     out: Out = None,
 ) -> None:
     """Train digits with many balls, etas, divergences and estimators, and report which withstand attacks."""
-    name = "defaults" if defaults else "settings"
+    name = "choices.defaults" if defaults else "settings"
     _run(f"phiball.experiments.benchmarks.{name}", threads=threads, quick=quick, out=out)
 
 

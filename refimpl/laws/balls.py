@@ -58,6 +58,15 @@ class Ball(Geometry):
     radius: float
     clip: tuple[float, float] | None = None
     scale: Any = None
+    # Named here so that the pages of the reference show them among the methods of a ball.
+    length = Geometry.length
+    dual_norm = Geometry.dual_norm
+    contains = Geometry.contains
+    project = Geometry.project
+    steepest = Geometry.steepest
+    variance = Geometry.variance
+    log_mgf = Geometry.log_mgf
+    log_volume = Geometry.log_volume
 
     def __post_init__(self) -> None:
         """Validate the norm, the radius, the box and the sizes."""

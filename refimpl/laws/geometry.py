@@ -125,7 +125,8 @@ class Geometry:
         xp = array_namespace(x)
         if self.scale is not None:
             v, _ = self.scale.divide(x - z, event_ndim)
-            b = type(self)(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
+            plain: Any = type(self)
+            b = plain(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
             sizes = self.scale.like(b, event_ndim)
             x = xp.where((b == v) & (sizes > 0), x + 0 * v, z + b * sizes)
             return x if self.clip is None else xp.clip(x, *self.clip)

@@ -92,7 +92,9 @@ def worst_case_density(
     xp = array_namespace(z)
     at = _valid_at(at, z)
     if not isinstance(ball, Ball) or ball.radius == 0 or not (ball.clip is ball.scale is None):
-        raise ValueError(f"ball is {ball!r}; expected a Ball with a positive radius and without clip or scale")
+        raise ValueError(
+            f"ball is {ball!r}; expected a Ball with a positive radius and without clip or scale"
+        )
     valid_sampling(ball, rng)
     valid_divergence(divergence)
     n = valid_count("samples", samples, 1)

@@ -229,7 +229,7 @@ def test_what_the_gradient_method_lacks() -> None:
 
 
 def test_a_random_start_leaves_the_plateau_and_the_mean() -> None:
-    """The gradient is taken at a uniform point of the law; the weights stay exact, so the risk is the same."""
+    """The gradient is taken at a uniform point; the weights stay exact, so that the risk is the same."""
     z, seen = np.zeros((200, 2)), []
 
     def bowl(x: Any, i: Any) -> Any:

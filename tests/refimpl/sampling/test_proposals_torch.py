@@ -34,7 +34,12 @@ def objective(
     estimator: Any = None, law: Any = None, how: Any = None, divergence: Any = ENTROPIC
 ) -> RegularizedLoss:
     return RegularizedLoss(
-        law or Ball(2, 0.5), ETA, divergence, estimator or RTMLMC(4), Tilted() if how is None else how
+        law or Ball(2, 0.5),
+        ETA,
+        divergence,
+        estimator or RTMLMC(4),
+        Tilted() if how is None else how,
+        check_index=False,
     )
 
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objective(estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC) -> RegularizedLoss:
-    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator or RTMLMC(4))
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator or RTMLMC(4), check_index=False)
 
 
 CHUNKS = [1, 2, 3, 5, 8, 15, 16, 17, 40, 100, 10**6]

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objective(estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC) -> RegularizedLoss:
-    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator or RTMLMC(4))
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator or RTMLMC(4), check_index=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -286,8 +286,8 @@ def tilt_is_free_of_scale(
     # that must not move, whatever its slope, leave it as it is.
     sizes = np.array([0.5, 2.0, 1.0])[: len(g)]
     v = array(np.append(slope / sizes, 7.0 * scale))
-    made = robust(rho, "linf", scale=[*sizes, 0.0])
-    value = float(made(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
+    default = robust(rho, "linf", scale=[*sizes, 0.0])
+    value = float(default(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
     yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss")
 
 

@@ -83,8 +83,8 @@ def problems(names: tuple[str, ...]) -> Iterator[Problem]:
 def _images(name: str, train: int, held_out: int, test: int, radii: dict[str, float], epochs: int) -> Problem:
     data = images.load(name)
     cuts = (("train", 0, train), ("train", train, train + held_out), ("test", 0, test))
-    parts = [(x.flatten(1), y) for x, y in (data.tensors(*cut) for cut in cuts)]
-    return Problem(name, *parts, radii, epochs)
+    train_set, chosen_by, tested = ((x.flatten(1), y) for x, y in (data.tensors(*cut) for cut in cuts))
+    return Problem(name, train_set, chosen_by, tested, radii, epochs)
 
 
 def _table(name: str) -> Problem:
@@ -97,7 +97,8 @@ def _table(name: str) -> Problem:
     n = len(y)
     cuts = slice(0, n // 2), slice(n // 2, 3 * n // 4), slice(3 * n // 4, n)
     x = torch.tensor((x - x[cuts[0]].mean(0)) / x[cuts[0]].std(0), dtype=torch.float32)
-    return Problem(name, *((x[cut], y[cut]) for cut in cuts), {"l2": 1.0, "linf": 0.3}, 60)
+    train, held_out, test = ((x[cut], y[cut]) for cut in cuts)
+    return Problem(name, train, held_out, test, {"l2": 1.0, "linf": 0.3}, 60)
 
 
 def grid(norm: str, radius: float, d: int) -> Iterator[Method]:
