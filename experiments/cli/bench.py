@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from phiball.experiments.cli.errors import fail, one_line_errors
+from phiball.experiments.cli.run import load_study
 
 app = typer.Typer(help="Benchmarks: speed, accuracy, training cost, and settings.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Threads that may be used.")]
@@ -136,7 +137,9 @@ def scaling(
 ) -> None:
     """Show how time and memory grow: fitted exponents beside theory, ours and those of other systems."""
     if simulate:
-        _run("phiball.experiments.benchmarks.growth.makespan", times=times, out=out)
+        with one_line_errors(ImportError):
+            study = load_study("worst-case")  # whose tasks are timed, unless `times` has others
+        _run("phiball.experiments.benchmarks.growth.makespan", study=study, times=times, out=out)
         return
     _run("phiball.experiments.benchmarks.scaling", axis=axis, quick=quick, out=out)
 

@@ -61,7 +61,7 @@ class Estimate:
     stderr: Array
     population_stderr: Array
     lower_bound: bool
-    per_point: tuple[Array, Array, Array, bool] | None = field(default=None, compare=False)
+    per_point: tuple[Array, Array, Array, bool] | None = field(default=None, repr=False, compare=False)
     __repr__ = one_line
 
     @staticmethod

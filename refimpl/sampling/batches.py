@@ -8,6 +8,7 @@ from math import lcm
 from typing import Any, TypeAlias
 
 from phiball.backends import Array, array_namespace, detach, is_array_api_obj, without_gradient
+from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import TILE, indices, joined, valid_data
 from phiball.refimpl.types import Loss
 
@@ -24,6 +25,7 @@ class Points:
     z: Array
     i: Array
     labelled: bool = False
+    __repr__ = one_line
 
 
 def is_stream(z: Any) -> bool:

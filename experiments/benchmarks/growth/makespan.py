@@ -10,21 +10,21 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from heapq import heapify, heappop, heappush
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
 from phiball.backends.files import read_json
 from phiball.experiments.benchmarks.growth.plan import Assumptions, measured_passes, tables
 from phiball.experiments.benchmarks.output import open_console, run_details, write_results
+from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tables import ReportTable
 
 WORKERS = (1, 3, 10, 30, 100, 300, 1000)
 TASKS = 10_000  # drawn from the measured times: a study of that many tasks of the same kind
-STUDY = "phiball.experiments.studies.worst_case.study"  # measured where no folder is named
 
 
 @dataclass(frozen=True)
@@ -95,20 +95,19 @@ def measured_times(folder: Path) -> list[float]:
     return found
 
 
-def _measure() -> list[float]:
-    """Return the seconds of the tasks of a small study, run here."""
+def _measure(study: Study[Any]) -> list[float]:
+    """Return the seconds of the tasks of a study at its smallest scale, run here."""
     from phiball.experiments.framework.runner import run
 
-    study = import_module(STUDY).STUDY
     with TemporaryDirectory() as folder:
         run(study, study.scales["smoke"], Path(folder))
         return measured_times(Path(folder))
 
 
-def main(times: Path | None = None, seed: int = 0, out: Path | None = None) -> None:
+def main(study: Study[Any], times: Path | None = None, seed: int = 0, out: Path | None = None) -> None:
     """Print the table of makespans, and the plan on paper; write both to the folder `out`, if any."""
     console = open_console(out)
-    known = _measure() if times is None else measured_times(times)
+    known = _measure(study) if times is None else measured_times(times)
     source = np.random.default_rng(seed)
     drawn = source.choice(known, TASKS).tolist()
     rows, record = [], []
@@ -126,7 +125,7 @@ def main(times: Path | None = None, seed: int = 0, out: Path | None = None) -> N
     pages = [page, *tables(Assumptions(), measured_passes())]
     for one in pages:
         console.print(one.table())
-    details = run_details(seed=seed, times=str(times or "a smoke run of worst-case"))
+    details = run_details(seed=seed, times=str(times or f"a smoke run of {study.name}"))
     settings = {name: asdict(trouble) for name, trouble in SETTINGS.items()}
     facts = [f"{key}: {value}" for key, value in details.items()]
     content = {**details, "measured": known, "settings": settings, "makespans": record}

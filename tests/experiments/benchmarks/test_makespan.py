@@ -11,6 +11,7 @@ import pytest
 from phiball.experiments.benchmarks.growth import makespan as bench
 from phiball.experiments.benchmarks.growth.makespan import Trouble, ideal, makespan, measured_times
 from phiball.experiments.benchmarks.growth.plan import Assumptions, plan
+from tests.support.tiny_study import STUDY
 
 NONE = Trouble()
 
@@ -65,7 +66,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         measured_times(tmp_path)
     for k, seconds in enumerate((1.0, 3.0)):
         (tmp_path / "rows" / f"{k}.json").write_text(json.dumps({"seconds": seconds}))
-    bench.main(tmp_path, out=tmp_path)
+    bench.main(STUDY, tmp_path, out=tmp_path)
     written = json.loads((tmp_path / "makespan.json").read_text())
     assert written["measured"] == [1.0, 3.0]
     for row in written["makespans"]:
