@@ -77,7 +77,7 @@ def _counting(module: Any, count: Callable[[int], None]) -> Any:
     torch = import_module("torch")
     parameter = next(module.parameters())
 
-    class Counting(torch.nn.Module):  # type: ignore[misc]
+    class Counting(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.inside = module

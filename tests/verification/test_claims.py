@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
@@ -18,7 +17,6 @@ from hypothesis import strategies as st
 
 from phiball.backends import use
 from phiball.refimpl import ENTROPIC, QUADRATIC
-from phiball.verification import oracles
 from phiball.verification.framework.claim import Claim, claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
@@ -30,8 +28,6 @@ from phiball.verification.instances.assumptions import (
     strongly_convex,
 )
 from phiball.verification.instances.tolerances import TEST_LEVEL
-from phiball.verification.oracles import definitions
-from phiball.verification.oracles.inner import solve_exactly
 from phiball.verification.report.files import circumstances, write_report
 from phiball.verification.report.words import summary
 
@@ -380,49 +376,6 @@ def test_run_tells_of_each_result_and_the_report_is_written(tmp_path: Path) -> N
     page = written[1].read_text()
     assert all(part in page for part in text.split(". "))
     assert "recorded verdict: holds" in page
-
-
-# --- The oracles ----------------------------------------------------------------------------------
-
-
-ORACLES = {file.stem: file for file in Path(oracles.__path__[0]).glob("[!_]*.py")}
-
-
-@pytest.mark.parametrize("name", sorted(ORACLES))
-def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
-    imported = set()
-    for node in ast.walk(ast.parse(ORACLES[name].read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0
-            imported.add((node.module or "").partition(".")[0])
-    ours = {name for name in imported if name not in sys.stdlib_module_names}
-    assert ours <= {"mpmath", "numpy", "scipy", "cvxpy"}
-
-
-@pytest.mark.parametrize(
-    ("family", "parameter", "eta", "value"),
-    [
-        ("entropic", None, 1.0, 0.620114506958),
-        ("quadratic", None, 1.0, 5 / 8),
-        ("quadratic", None, 0.5, 3 / 4),
-        ("quadratic", None, 0.25, 7 / 8),
-        ("absolute", None, 0.2, 4 / 5),
-        ("hinge", None, 0.2, 9 / 10),
-        ("indicator", 0.75, 1.0, 2 / 3),
-    ],
-)
-def test_oracles_on_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
-    f = (0.0, 1.0)
-    answer = solve_exactly(f, eta, family, parameter)
-    least = definitions.dual_minimum(f, eta, family, parameter)
-    reached = definitions.primal(f, answer.weights, eta, family, parameter)
-    cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
-    # The table of values is given to twelve digits.
-    for result in (float(answer.value), float(least), float(reached)):
-        assert result == pytest.approx(value, abs=1e-12)
-    assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy
 
 
 def test_without_hypothesis_the_package_says_what_to_install() -> None:

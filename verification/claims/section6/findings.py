@@ -12,11 +12,11 @@ from scipy.stats import binom
 
 from phiball.backends import active
 from phiball.refimpl import Ball, fgm
-from phiball.verification.claims.section6.studies import RETURNS, Losses, toy_loss, toy_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.studies import RETURNS, Losses, toy_loss, toy_weights
 from phiball.verification.instances.tolerances import TEST_LEVEL
 
 # --- Section 6.2 ----------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache
 from math import nan, sqrt
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from scipy.stats import binom
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.instances.studies import RETURNS, Losses, shapes, toy_loss
 from phiball.verification.instances.tolerances import TEST_LEVEL
 
 # --- Section 6.1 ----------------------------------------------------------------------------------
@@ -71,12 +72,6 @@ def _() -> Columns:
 
 
 # --- Section 6.2: the table -----------------------------------------------------------------------
-
-RETURNS = (
-    *((469.42, 19.03), (487.11, 9.09), (187.63, 29.40), (394.12, 12.01)),
-    *((355.54, 28.89), (443.17, 9.98), (271.41, 20.70), (418.42, 13.64)),
-)
-"""Means and error bars of the table of Q-learning, of ten trials each."""
 
 
 def true_cap() -> float:
@@ -183,12 +178,6 @@ def _() -> dict[tuple[str, str], int]:
 # --- The toy loss of Section 2, in the last appendix ----------------------------------------------
 
 Shapes: TypeAlias = Callable[[], tuple[tuple[int, int], ...]]
-Losses: TypeAlias = Callable[[int, Any], Any]
-
-
-def shapes() -> tuple[tuple[int, int], ...]:
-    """Of W_1 to W_4, so that g is a function from R to R."""
-    return ((512, 5), (512, 512), (10, 512), (1, 10))
 
 
 def printed_shapes() -> tuple[tuple[int, int], ...]:
@@ -239,26 +228,6 @@ def _() -> tuple[tuple[int, int], ...]:
 
 
 DRAWS, POINTS = 100, np.linspace(-5, 5, 161, dtype=np.float32)
-
-
-@lru_cache(maxsize=1)
-def toy_weights(seed: int) -> list[Any]:
-    """W_1 to W_4, drawn from the printed law."""
-    rng = np.random.default_rng(seed)
-    # N(0, 0.25) is read as a variance, in the convention of N(0, I).
-    drawn = [rng.standard_normal(size=shape, dtype=np.float32) for shape in shapes()]
-    return [drawn[0] / 2, *drawn[1:]]
-
-
-def toy_loss(seed: int, z: Any) -> Any:
-    """f(z) = g(z)^2 at each z, with weights drawn from the printed law."""
-    W1, W2, W3, W4 = toy_weights(seed)
-
-    def softplus(t: Any) -> Any:
-        return np.maximum(t, 0) + np.log1p(np.exp(-np.abs(t)))
-
-    basis = np.stack([z, np.sqrt(np.abs(z)), z * z, np.sin(z), np.cos(z)])
-    return (W4 @ expit(W3 @ softplus(W2 @ softplus(W1 @ basis))))[0] ** 2
 
 
 @cache

@@ -1,0 +1,54 @@
+"""The oracles stand alone, and agree with values by hand."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from phiball.verification import oracles
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles.inner import solve_exactly
+
+ORACLES = {file.stem: file for file in Path(oracles.__path__[0]).glob("[!_]*.py")}
+
+
+@pytest.mark.parametrize("name", sorted(ORACLES))
+def test_oracles_share_no_code_with_what_they_judge(name: str) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(ORACLES[name].read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            module = node.module or ""
+            if not module.startswith("phiball.verification.oracles"):  # an oracle may use another
+                imported.add(module.partition(".")[0])
+    ours = {name for name in imported if name not in sys.stdlib_module_names}
+    assert ours <= {"mpmath", "numpy", "scipy", "cvxpy"}
+
+
+@pytest.mark.parametrize(
+    ("family", "parameter", "eta", "value"),
+    [
+        ("entropic", None, 1.0, 0.620114506958),
+        ("quadratic", None, 1.0, 5 / 8),
+        ("quadratic", None, 0.5, 3 / 4),
+        ("quadratic", None, 0.25, 7 / 8),
+        ("absolute", None, 0.2, 4 / 5),
+        ("hinge", None, 0.2, 9 / 10),
+        ("indicator", 0.75, 1.0, 2 / 3),
+    ],
+)
+def test_oracles_on_two_points(family: str, parameter: float | None, eta: float, value: float) -> None:
+    f = (0.0, 1.0)
+    answer = solve_exactly(f, eta, family, parameter)
+    least = definitions.dual_minimum(f, eta, family, parameter)
+    reached = definitions.primal(f, answer.weights, eta, family, parameter)
+    cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
+    # The table of values is given to twelve digits.
+    for result in (float(answer.value), float(least), float(reached)):
+        assert result == pytest.approx(value, abs=1e-12)
+    assert cone == pytest.approx(value, abs=1e-6)  # the conic solver's own accuracy
