@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -291,14 +292,22 @@ def _by_torch(
     fixed = [v.detach() for v in x]
     for (to, _), exact_of in zip(moves, true, strict=True):
         dx = numbers_of(to.f, to.setting, to.p)
-        _, dy = torch.func.jvp(outputs, tuple(fixed), tuple(dx))
+        dy = _forward(outputs, tuple(fixed), tuple(dx))
         off = max(float((a.reshape(-1) - b).abs().max()) for a, b in zip(dy, exact_of, strict=True))
         yield Evidence(off, 10 * CLOSE * size, f"{note}: forward")
     value = torch.func.grad(lambda f: outputs(f, *fixed[1:])[0])
-    bend = torch.func.jvp(value, (fixed[0],), (numbers_of(moves[0][0].f)[0],))[1]
+    bend = _forward(value, (fixed[0],), (numbers_of(moves[0][0].f)[0],))
     yield Evidence(float((bend - true[0][-1]).abs().max()), 10 * CLOSE * size, f"{note}: twice")
     batch = torch.func.vmap(value)(torch.stack([fixed[0], fixed[0] + 1]))
     yield Evidence(float((batch - y[-1].detach()).abs().max()), 1e-9, f"{note}: in a batch")
+
+
+def _forward(function: Solve, x: tuple[Any, ...], dx: tuple[Any, ...]) -> Any:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, in its forward mode
+        return torch.func.jvp(function, x, dx)[1]
 
 
 def _rows(
