@@ -46,6 +46,10 @@ class Rng:
         key = tuple(self._seed.spawn_key)
         return f"rng({self._seed.entropy})" if not key else f"rng({self._seed.entropy}), spawned as {key}"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What copy and pickle make a source of, which goes on as this one does."""
+        return Rng.restore, (self.state(),)
+
     def _stream(self, like: Array) -> Any:
         """The generator for the library and device of `like`, made on first use."""
         kind = library(like)
