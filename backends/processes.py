@@ -77,7 +77,7 @@ def run_in_processes(
     try:
         while True:
             queue, limit = (suspects, 1) if suspects else (waiting, jobs)
-            with ignore_interrupts():  # processes inherit this; their initializer comes a second later
+            with postpone_interrupts():  # processes inherit this; their initializer comes a second later
                 while queue and len(running) < limit:
                     try:
                         used = [taken[index] for index in running.values()] if places else []
@@ -122,6 +122,20 @@ def _pool(jobs: int, threads: int) -> ProcessPoolExecutor:
 def _reason(death: BaseException) -> str:
     codes = re.search(r"exit codes of the workers are \{(.*)\}", str(death))
     return f"the process died with {codes[1]}" if codes else "the process died"
+
+
+@contextmanager
+def postpone_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block; processes that are started there do not get it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        with ignore_interrupts():
+            yield
+        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def estimate(
     source: Rng,
 ) -> Mean:
     """Estimate the risk of the test images and its gradient `count` times, from 2^level points per image."""
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal)
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal, check_index=False)
     parameters = list(classifier.model.parameters())
     seen, values, gradients = 0, [], []
 

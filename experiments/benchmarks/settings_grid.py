@@ -41,7 +41,9 @@ def baselines(radii: tuple[int, ...], level: int) -> Iterator[Method]:
         for copies in (SG(0), SG(level)):
             family = f"noise {name}" if copies.level == 0 else f"noise x{copies.evaluations:g} {name}"
             for radius in (SAMPLE_RADII[norm][k] for k in radii):
-                objective = RegularizedLoss(Ball(norm, radius), UNWEIGHTED_ETA, ENTROPIC, copies)
+                objective = RegularizedLoss(
+                    Ball(norm, radius), UNWEIGHTED_ETA, ENTROPIC, copies, check_index=False
+                )
                 cost = copies.evaluations
                 yield Method(family, f"radius {radius:g}", cost, partial(by_objective, objective))
         for radius in (ATTACK_RADII[norm][k] for k in radii):
@@ -63,7 +65,9 @@ def tilted(radii: tuple[int, ...]) -> Iterator[Method]:
                 (f"tilted by kappa {name}", f"kappa {k:g}", UNWEIGHTED_ETA, Tilted(kappa=k)) for k in KAPPAS
             ]
             for family, strength, eta, proposal in proposals:
-                objective = RegularizedLoss(Ball(norm, radius), eta, ENTROPIC, SG(0), proposal)
+                objective = RegularizedLoss(
+                    Ball(norm, radius), eta, ENTROPIC, SG(0), proposal, check_index=False
+                )
                 yield Method(family, f"radius {radius:g}, {strength}", 2, partial(by_objective, objective))
 
 
@@ -71,7 +75,7 @@ def regularized(
     family: str, ball: Ball, ratio: float, divergence: Divergence, estimator: SG | RTMLMC
 ) -> Method:
     """Return the regularised loss with eta = ratio * radius."""
-    objective = RegularizedLoss(ball, ratio * ball.radius, divergence, estimator)
+    objective = RegularizedLoss(ball, ratio * ball.radius, divergence, estimator, check_index=False)
     eta = "" if divergence.family == "indicator" else f", eta {ratio * ball.radius:g}"  # which ignores it
     setting = f"radius {ball.radius:g}{eta}"
     return Method(family, setting, estimator.evaluations, partial(by_objective, objective))

@@ -76,10 +76,10 @@ def objectives() -> dict[str, RegularizedLoss]:
         zip(
             METHODS,
             (
-                *(RegularizedLoss(BALL, ETA, ENTROPIC, SG(level)) for level in (0, 2)),
-                RegularizedLoss(BALL, ETA, ENTROPIC, RTMLMC(LEVEL)),
-                RegularizedLoss(CUBE, CUBE_ETA, ENTROPIC, SG(0), Tilted()),
-                RegularizedLoss(BALL, ETA, ENTROPIC, SG(0), Tilted()),
+                *(RegularizedLoss(BALL, ETA, ENTROPIC, SG(level), check_index=False) for level in (0, 2)),
+                RegularizedLoss(BALL, ETA, ENTROPIC, RTMLMC(LEVEL), check_index=False),
+                RegularizedLoss(CUBE, CUBE_ETA, ENTROPIC, SG(0), Tilted(), check_index=False),
+                RegularizedLoss(BALL, ETA, ENTROPIC, SG(0), Tilted(), check_index=False),
             ),
             strict=True,
         )

@@ -113,7 +113,7 @@ def training_steps(
         on: Workload = work,
     ) -> TrainingStep:
         proposal = Uniform() if retilt is None else Tilted(retilt=retilt)
-        objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal)
+        objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal, check_index=False)
         return TrainingStep(
             lambda: objective(on.loss, on.x, rng=source).backward(), isinstance(estimator, RTMLMC)
         )
@@ -123,7 +123,7 @@ def training_steps(
         return TrainingStep(lambda: on.plain(ifgm(slope, on.x, BALL, steps=STEPS), on.y))
 
     def chunked(estimator: SG | RTMLMC, chunk: int) -> TrainingStep:
-        objective = RegularizedLoss(BALL, ETA, ENTROPIC, estimator)
+        objective = RegularizedLoss(BALL, ETA, ENTROPIC, estimator, check_index=False)
 
         def run() -> None:
             objective.backward(work.loss, work.x, rng=source, chunk=chunk)

@@ -18,7 +18,9 @@ pytest.importorskip("sklearn", reason="scikit-learn: not installed")
 FOLDER = ROOT / "examples"
 NEEDS = {"lightning_module": ["lightning", "jinja2"], "hugging_face_trainer": ["transformers", "accelerate"]}
 LIMIT = 600  # seconds; each takes well under a minute on a free core
-ERRORS = re.compile(r"^(\w+) +(?:squared )?error +([\d.]+)(?: %)?, under attack +([\d.]+)", re.MULTILINE)
+ERRORS = re.compile(
+    r"^(\w+) +(?:squared )?error +([\d.]+)(?: ± [\d.]+)?(?: %)?, under attack +([\d.]+)", re.MULTILINE
+)
 
 
 def run(name: str) -> str:

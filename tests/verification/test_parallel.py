@@ -128,7 +128,9 @@ def test_processes_give_the_same_results_in_the_same_order() -> None:
     )
     assert len(results) >= 3
     assert order == [result.id for result in results] == [claim.id for claim in find(FEW)]
-    assert counts == list(range(len(results) + 1))
+    # Two that end together are told of at once.
+    assert counts == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (0, len(results))
     for jobs in (1, None):
         assert timeless(results) == timeless(run(FEW, jobs=jobs, seed=3, backend="strict"))
     assert active_children() == []

@@ -120,11 +120,13 @@ def grid(norm: str, radius: float, d: int) -> Iterator[Method]:
         (4, 1.0, None),
     ):
         proposal = Tilted(kappa=kappa, start=start)
-        objective = RegularizedLoss(Ball(p, times * radius), UNWEIGHTED_ETA, ENTROPIC, SG(0), proposal)
+        objective = RegularizedLoss(
+            Ball(p, times * radius), UNWEIGHTED_ETA, ENTROPIC, SG(0), proposal, check_index=False
+        )
         name = f"tilted, {times} radii, kappa {kappa:g}" + (", random start" if start else "")
         yield Method(name, "", 2, partial(by_objective, objective))
     wide = Ball(p, radius * (sqrt(d + 2) if p == 2 else 8))
-    uniform = RegularizedLoss(wide, 0.2 * wide.radius, ENTROPIC, SG(2))
+    uniform = RegularizedLoss(wide, 0.2 * wide.radius, ENTROPIC, SG(2), check_index=False)
     yield Method("uniform, SG(2)", "", 4, partial(by_objective, uniform))
 
 

@@ -206,7 +206,7 @@ def _network() -> tuple[Any, Any, Any, Any]:
 def _step(estimator: Callable[[int], SG | RTMLMC], size: int, chunk: int | None = None) -> Work:
     cross_entropy = import_module("torch.nn.functional").cross_entropy
     model, optimizer, x, y = _network()
-    objective = RegularizedLoss(Ball(2, 0.5), 0.5, ENTROPIC, estimator(round(log2(size))))
+    objective = RegularizedLoss(Ball(2, 0.5), 0.5, ENTROPIC, estimator(round(log2(size))), check_index=False)
     source = rng(0)
 
     def loss(z: Any, i: Any) -> Any:

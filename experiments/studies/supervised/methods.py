@@ -130,12 +130,12 @@ def _rtmlmc(config: Any) -> RTMLMC:
 def _sampled(
     family: str, at: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
 ) -> Method:
-    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform())
+    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform(), check_index=False)
     return Method(family, at, estimator.evaluations, partial(by_objective, objective))
 
 
 def _tilted(ball: Ball, at: str, eta: float, *, kappa: float | None = None) -> Method:
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), Tilted(kappa=kappa))
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), Tilted(kappa=kappa), check_index=False)
     return Method("tilted", at, 2, partial(by_objective, objective))
 
 

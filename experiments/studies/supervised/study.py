@@ -294,7 +294,7 @@ class SupervisedStudy(Study[Config]):
         torch = require("torch", user="the study supervised", extra="experiments")
         require("scipy", user="the study supervised", extra="experiments")  # for the verdicts, in the end
         try:
-            for device in config.device.split(","):
+            for device in str(config.device).split(","):
                 torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).splitlines()[0][:80]

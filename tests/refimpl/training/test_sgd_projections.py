@@ -179,7 +179,9 @@ def test_a_ball_is_checked() -> None:
     with pytest.raises(TypeError, match=r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"):
         onto_ball(1.0)  # type: ignore[arg-type]
     for ball in (Ball(3, 1.0), Ball(2, 1.0, clip=(0.0, 1.0))):
-        with pytest.raises(ValueError, match=r"ball is Ball.*; expected norm 1, 2 or inf, and no clip"):
+        with pytest.raises(
+            ValueError, match=r"ball is Ball.*; expected norm 1, 2 or inf, no clip and no scale"
+        ):
             onto_ball(ball)
     with pytest.raises(TypeError, match="centre is 0, of type int; expected an array"):
         onto_ball(Ball(2, 1.0), 0)
