@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from warnings import warn
 
@@ -28,6 +29,33 @@ def named_divergence(divergence: str | Divergence) -> Divergence:
     return DIVERGENCES[divergence]
 
 
+def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
+    """`values` as d numbers in the order of the features; a Series or a dict of pandas goes by their names.
+
+    - `columns`: the names of the features, or None. Features that a dict does not name get 1.
+    """
+    names = None if columns is None else [str(column) for column in columns]
+    if isinstance(values, Mapping) or hasattr(values, "reindex"):
+        given = {str(key): value for key, value in values.items()}
+        positions = list(given) == [str(k) for k in range(d)]  # a Series without names
+        if names is None and not positions:
+            raise ValueError(f"{name} has names, {list(given)}, and X has none; expected {d} numbers")
+        if names is not None and not (positions and set(given) != set(names)):
+            unknown = sorted(set(given) - set(names))
+            missing = [] if isinstance(values, Mapping) else sorted(set(names) - set(given))
+            if unknown or missing:
+                raise ValueError(f"{name} names {unknown + missing}; expected the columns of X, {names}")
+            return np.asarray([given.get(column, 1.0) for column in names], dtype=np.float64)
+        values = list(given.values())
+    try:
+        found = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        found = np.asarray(np.nan)
+    if found.shape != (d,):
+        raise ValueError(f"{name} is {values!r}; expected {d} numbers, one per feature")
+    return found
+
+
 class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     """A linear model against perturbed features, and against reweighted examples.
 
@@ -36,7 +64,8 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     - `eta`: what the adversary pays for leaving the uniform law; 0 for the worst point, inf for the average.
     - `divergence`: entropic, quadratic, absolute, hinge, or a `Divergence` such as indicator(0.1).
     - `norm`: of the ball; 2 is solved exactly, others on a fixed set of `points` Sobol points.
-    - `feature_scale`: how far each feature moves, as multiples of the radius; 0 holds it.
+    - `feature_scale`: how far each feature moves, as multiples of the radius; 0 holds it. Numbers, a Series
+      by the names of the columns, or a dict such as {"age": 0}, in which the others are 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
     - `fit_intercept`, `tol` (on the gradient), `max_iter`: as in scikit-learn.
 
@@ -69,15 +98,15 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         self.tol = tol
         self.max_iter = max_iter
 
-    def problem(self, loss: LinearLoss | str, ridge: float) -> LinearProblem:
-        """The problem that a fit with this loss and ridge solves."""
+    def problem(self, loss: LinearLoss | str, ridge: float, scale: Any) -> LinearProblem:
+        """The problem that a fit with this loss, ridge and sizes of features solves."""
         return LinearProblem(
             loss,
             Ball(self.norm, self.radius),
             self.eta,
             named_divergence(self.divergence),
             ridge=ridge,
-            scale=self.feature_scale,
+            scale=scale,
             intercept=self.fit_intercept,
             reweighting=self.reweighting,
         )
@@ -91,12 +120,11 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any,
         start: LinearModel | None = None,
     ) -> LinearModel:
-        if self.feature_scale is not None and np.shape(self.feature_scale) != (X.shape[1],):
-            raise ValueError(
-                f"feature_scale is {self.feature_scale!r}; expected {X.shape[1]} numbers, one per feature"
-            )
+        scale = self.feature_scale
+        if scale is not None:
+            scale = by_feature("feature_scale", scale, getattr(self, "feature_names_in_", None), X.shape[1])
         found = fit_linear_model(
-            self.problem(loss, ridge),
+            self.problem(loss, ridge, scale),
             np.asarray(X, dtype=np.float64),
             np.asarray(y, dtype=np.float64),
             sample_weight=np.asarray(sample_weight, dtype=np.float64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -15,15 +16,17 @@ from phiball.refimpl.attacks import pgm
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.sampling.estimators import SG
-from phiball.refimpl.sklearn.base import named_divergence
+from phiball.refimpl.sklearn.base import by_feature, named_divergence
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
 
 
 class _RobustNet:
     """A training step with the robust loss in place of the plain one; all else is skorch's.
 
-    - `module`: a torch module, or its class. `criterion`: the loss, which is called with reduction="none".
-    - `radius`, `norm`, `eta`, `divergence`: as in `RobustLinearModel`. `level`: 2^level points per example.
+    - `module`: a torch module, or its class. A module is copied, so that every fit starts from its weights.
+      `criterion`: the loss, which is called with reduction="none".
+    - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`. `level`: 2^level
+      points per example.
     - `seed`: of the perturbations; the weights of the network have that of torch.
 
     All other parameters are skorch's: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
@@ -36,10 +39,18 @@ class _RobustNet:
     divergence: str | Divergence
     level: int
     seed: int
+    feature_scale: Any
     device: str
 
     def _settings(
-        self, radius: float, norm: float, eta: float, divergence: str | Divergence, level: int, seed: int
+        self,
+        radius: float,
+        norm: float,
+        eta: float,
+        divergence: str | Divergence,
+        level: int,
+        seed: int,
+        feature_scale: Any,
     ) -> None:
         self.radius = radius
         self.norm = norm
@@ -47,6 +58,33 @@ class _RobustNet:
         self.divergence = divergence
         self.level = level
         self.seed = seed
+        self.feature_scale = feature_scale
+
+    def initialized_instance(self, instance_or_cls: Any, kwargs: Any) -> Any:
+        """A copy of a module that is given as it is, and what skorch makes of all else."""
+        made = super().initialized_instance(instance_or_cls, kwargs)  # type: ignore[misc]
+        return deepcopy(made) if made is instance_or_cls else made
+
+    def get_dataset(self, X: Any, y: Any = None) -> Any:
+        """The data as skorch has it; tables become arrays."""
+        if hasattr(X, "columns"):
+            self.columns_ = list(X.columns)
+            X = X.to_numpy()
+        y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        return super().get_dataset(_writeable(X), _writeable(y))  # type: ignore[misc]
+
+    def _dtype(self) -> Any:
+        parameter = next(self.module_.parameters(), None)  # type: ignore[attr-defined]
+        return torch.get_default_dtype() if parameter is None else parameter.dtype
+
+    def _input(self, x: Any) -> Any:
+        """`x` as a tensor in the precision of the network, if it has one."""
+        x = to_tensor(x, device=self.device)
+        return x.to(self._dtype()) if torch.is_tensor(x) and x.is_floating_point() else x
+
+    def infer(self, x: Any, **fit_params: Any) -> Any:
+        """The outputs of the network, for data of any floating-point precision."""
+        return super().infer(self._input(x), **fit_params)  # type: ignore[misc]
 
     def initialize(self) -> Any:
         """Make the network, and the source of its perturbations."""
@@ -70,7 +108,8 @@ class _RobustNet:
         function: Any = type(self.criterion_)(reduction="none")  # type: ignore[attr-defined]
 
         def losses(z: Any, i: Any) -> Any:
-            return function(self.infer(z), yi[i]).reshape(len(z), -1).mean(dim=1)  # type: ignore[attr-defined]
+            out = self.infer(z)
+            return function(out, _aligned(yi[i], out)).reshape(len(z), -1).mean(dim=1)
 
         return losses
 
@@ -78,28 +117,29 @@ class _RobustNet:
         """Leave the gradient of the robust loss of a batch."""
         self._set_training(True)  # type: ignore[attr-defined]
         Xi, yi = unpack_data(batch)
-        Xi, yi = to_tensor(Xi, device=self.device), to_tensor(yi, device=self.device)
+        Xi, yi = self._input(Xi), to_tensor(yi, device=self.device)
+        scale = self.feature_scale
+        if scale is not None:
+            scale = by_feature("feature_scale", scale, getattr(self, "columns_", None), Xi.shape[1])
         objective = RegularizedLoss(
-            Ball(self.norm, self.radius),
+            Ball(self.norm, self.radius, scale=scale),
             eta=self.eta,
             divergence=named_divergence(self.divergence),
             estimator=SG(self.level),
+            check_index=False,
         )
         loss = objective(self._losses(yi), Xi, rng=self.source_)
         loss.backward()
         with torch.no_grad():
-            return {"loss": loss.detach(), "y_pred": self.infer(Xi)}  # type: ignore[attr-defined]
+            return {"loss": loss.detach(), "y_pred": self.infer(Xi)}
 
     def attack(self, X: Any, y: Any, ball: Ball) -> Any:
         """The points of the ball around each row of X that projected gradient steps find, in float64."""
         self._set_training(False)  # type: ignore[attr-defined]
         labels = np.searchsorted(self.classes_, y) if hasattr(self, "classes_") else np.asarray(y)
-        kind = torch.int64 if hasattr(self, "classes_") else torch.float32
-        targets = torch.as_tensor(labels, dtype=kind, device=self.device)
-        if kind is torch.float32:
-            targets = targets.reshape(len(X), -1)
-        losses = self._losses(targets)
-        points = torch.as_tensor(np.asarray(X, dtype=np.float32), device=self.device)
+        kind = torch.int64 if hasattr(self, "classes_") else self._dtype()
+        losses = self._losses(torch.as_tensor(labels, dtype=kind, device=self.device))
+        points = torch.as_tensor(np.array(X, dtype=np.float64), dtype=self._dtype(), device=self.device)
 
         def gradient(x: Any, i: Any) -> Any:
             return input_gradient(losses, x, i)
@@ -108,11 +148,41 @@ class _RobustNet:
         return found.detach().cpu().numpy().astype(np.float64)
 
 
-class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
-    """A network of torch that classifies, trained against perturbed features; see `_RobustNet`.
+def _writeable(x: Any) -> Any:
+    """`x`, copied if it is an array that must not be written to, which torch does not take."""
+    return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
 
-    The module returns the scores of the classes, before a softmax.
+
+def _aligned(y: Any, out: Any) -> Any:
+    """Targets in the shape and precision of predictions: (n,) beside (n, 1) would be broadcast to (n, n)."""
+    if not y.is_floating_point():
+        return y
+    y = y.to(out.dtype)
+    if y.shape != out.shape and (y.numel() != out.numel() or len(y) != len(out)):
+        raise ValueError(
+            f"y has shape {tuple(y.shape)}; expected that of the predictions, {tuple(out.shape)}"
+        )
+    return y.reshape(out.shape)
+
+
+class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
+    """A network of torch that classifies, trained against perturbed features.
+
+    The module returns the scores of the classes, before a softmax; labels are the whole numbers from 0 on.
     """
+
+    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[operator, union-attr]
+
+    def check_data(self, X: Any, y: Any) -> None:
+        """Raise unless labels are whole numbers from 0 on."""
+        super().check_data(X, y)
+        if y is not None and hasattr(y, "dtype"):
+            found = np.unique(np.asarray(y))
+            if found.dtype.kind not in "iu" or not np.array_equal(found, np.arange(len(found))):
+                raise ValueError(
+                    f"y has the labels {found[:5].tolist()}; expected the whole numbers from 0 on, as "
+                    "LabelEncoder makes them"
+                )
 
     def __init__(
         self,
@@ -124,18 +194,26 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
         divergence: str | Divergence = "entropic",
         level: int = 2,
         seed: int = 0,
+        feature_scale: Any = None,
         criterion: Any = torch.nn.CrossEntropyLoss,
         **kwargs: Any,
     ) -> None:
-        self._settings(radius, norm, eta, divergence, level, seed)
+        self._settings(radius, norm, eta, divergence, level, seed, feature_scale)
         super().__init__(module, criterion=criterion, **kwargs)
 
 
 class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
-    """A network of torch that predicts numbers, trained against perturbed features; see `_RobustNet`.
+    """A network of torch that predicts numbers, trained against perturbed features.
 
-    Targets have the shape that the module returns, (n, 1) as a rule.
+    Targets have the shape that the module returns, or (n,) for one that returns (n, 1).
     """
+
+    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[operator, union-attr]
+
+    def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
+        """The plain loss, for the held-out part."""
+        aligned = _aligned(to_tensor(y_true, device=self.device), y_pred)
+        return super().get_loss(y_pred, aligned, *args, **kwargs)
 
     def __init__(
         self,
@@ -147,8 +225,9 @@ class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
         divergence: str | Divergence = "entropic",
         level: int = 2,
         seed: int = 0,
+        feature_scale: Any = None,
         criterion: Any = torch.nn.MSELoss,
         **kwargs: Any,
     ) -> None:
-        self._settings(radius, norm, eta, divergence, level, seed)
+        self._settings(radius, norm, eta, divergence, level, seed, feature_scale)
         super().__init__(module, criterion=criterion, **kwargs)

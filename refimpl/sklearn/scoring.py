@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from phiball.backends import rng
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.risk.robust_risk import robust_risk
-from phiball.refimpl.sklearn.base import named_divergence
+from phiball.refimpl.sklearn.base import by_feature, named_divergence
 
 _AFFINE = 1e-8  # of the predictions: what a linear model, or a pipeline of linear steps, has of rounding
 
@@ -35,13 +36,14 @@ def robust_scorer(
       for regressors. A number scores minus the robust risk, of the log loss or of half of the squared error.
     - `divergence`: of the robust risk.
     - `scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
+      A Series of pandas goes by the names of the columns, and so does a dict, in which the others are 1.
     - `samples`: points of the ball per example, for models that are not linear, and for the risk.
     - `seed`: of these points.
 
     The worst point is exact where predictions are affine functions of the features: whether they are is
     checked on the data and on points around it, so that pipelines with linear steps count too. A network of
-    `RobustClassifier` is attacked by its gradient. For others the worst of the sampled points is taken, which
-    is too kind to the model.
+    `RobustClassifier` is attacked by its gradient, also behind steps of a pipeline that only shift and scale
+    the features. For others the worst of the sampled points is taken, which is too kind to the model.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -57,9 +59,11 @@ def robust_scorer(
     phi = named_divergence(divergence)
 
     def score(model: Any, X: Any, y: Any) -> float:
-        framed = _like(X)
+        framed, columns = _like(X), getattr(X, "columns", None)
         X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
-        law: Any = ball if scale is None else _Stretched(ball, _valid_scale(scale, X.shape[1]))
+        law = ball
+        if scale is not None:
+            law = replace(ball, scale=by_feature("scale", scale, columns, X.shape[1]))
         if eta is not None:
             loss = _losses(model, y, framed)
             return -float(robust_risk(loss, X, law, eta, phi, samples=samples, rng=rng(seed)).value)
@@ -67,11 +71,9 @@ def robust_scorer(
         affine = _affine(model, X, points[:, 0, :], framed)
         if affine is not None:
             return _worst_affine(model, *affine, y, law)
-        attack = getattr(model, "attack", None)
-        if attack is not None:
-            if scale is not None:
-                raise ValueError(f"scale is {scale!r} and the model a network; expected None, for its attack")
-            points = np.concatenate([points, attack(X, y, ball)[:, None, :]], axis=1)
+        attacked = _attacked(model, X, y, law, framed)
+        if attacked is not None:
+            points = np.concatenate([points, attacked[:, None, :]], axis=1)
         found = np.asarray(model.predict(framed(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
         if is_classifier(model):
             return float(np.mean(np.all(found == y[:, None], axis=1)))
@@ -80,25 +82,32 @@ def robust_scorer(
     return score
 
 
-class _Stretched:
-    """The uniform law on a ball whose axes are stretched."""
+def _attacked(model: Any, X: Any, y: Any, ball: Ball, framed: Callable[[Any], Any]) -> Any:
+    """The points that the attack of a network finds, alone or at the end of a pipeline; None without one."""
+    if hasattr(model, "attack"):
+        return model.attack(X, y, ball)
+    steps = getattr(model, "steps", None)
+    if not steps or not hasattr(steps[-1][1], "attack"):
+        return None
 
-    def __init__(self, ball: Ball, scale: Any) -> None:
-        self.ball, self.scale, self.radius = ball, scale, ball.radius
+    def inside(x: Any) -> Any:
+        return np.asarray(model[:-1].transform(framed(x)), dtype=np.float64)
 
-    def sample(self, x: Any, m: int, source: Any, **options: Any) -> Any:
-        moves = self.ball.sample(np.zeros_like(x), m, source, **options)
-        return x[..., None, :] + self.scale * moves
-
-    def dual_norm(self, g: Any) -> Any:
-        return self.ball.dual_norm(g * self.scale)
-
-
-def _valid_scale(scale: Any, d: int) -> Any:
-    found = np.asarray(scale, dtype=np.float64)
-    if found.shape != (d,) or not np.all((found >= 0) & np.isfinite(found)):
-        raise ValueError(f"scale is {scale!r}; expected {d} finite numbers that are not negative")
-    return found
+    Z = inside(X)
+    if Z.shape != X.shape:
+        return None
+    size = 1e-3 * (1 + np.abs(X).max())
+    slopes = (inside(X[:1] + size * np.eye(X.shape[1])) - Z[:1]) / size
+    sizes = np.diag(slopes)
+    linear = Z[:1] + (X - X[:1]) * sizes
+    tight = _AFFINE * (1 + np.abs(Z).max())
+    if not (np.allclose(slopes, np.diag(sizes), atol=1e-6 * np.abs(slopes).max()) and np.all(sizes != 0)):
+        return None
+    if not np.allclose(linear, Z, rtol=0, atol=1e3 * tight):
+        return None
+    given = 1.0 if ball.scale is None else ball.scale.values
+    found = steps[-1][1].attack(Z, y, replace(ball, scale=np.abs(sizes) * given, clip=None))
+    return ball.project(X + (found - Z) / sizes, X)
 
 
 def _like(X: Any) -> Callable[[Any], Any]:
@@ -133,7 +142,7 @@ def _affine(model: Any, X: Any, around: Any, framed: Callable[[Any], Any]) -> tu
     return slopes.T, values
 
 
-def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball | _Stretched) -> float:
+def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball) -> float:
     """The accuracy, or minus the mean squared error, at the worst point of the ball around each row."""
     if not is_classifier(model):
         reach = ball.radius * float(ball.dual_norm(slopes)[0])

@@ -21,7 +21,7 @@ from skorch.callbacks import EarlyStopping
 
 from phiball.backends import rng
 from phiball.refimpl import Ball
-from phiball.refimpl.sklearn import RobustSVC, robust_scorer
+from phiball.refimpl.sklearn import RobustLogisticRegression, RobustSVC, robust_scorer
 from phiball.refimpl.sklearn.networks import RobustClassifier, RobustRegressor
 
 X, Y = load_iris(return_X_y=True)
@@ -84,7 +84,7 @@ def test_tables_and_scales() -> None:
         assert robust_scorer(Ball(2, 0.5), samples=4, scale=[0.0] * 4)(forest, frame, Y) == forest.score(
             frame, Y
         )
-    with pytest.raises(ValueError, match=r"scale is \[1\.0\]; expected 4 finite numbers"):
+    with pytest.raises(ValueError, match=r"scale is \[1\.0\]; expected 4 numbers, one per feature"):
         robust_scorer(Ball(2, 0.7), scale=[1.0])(model, X, Y)
 
 
@@ -115,3 +115,49 @@ def test_networks() -> None:
     model.fit(x[:, :3], x[:, 3:])
     assert model.score(x[:, :3], x[:, 3:]) > 0.8
     assert robust_scorer(Ball(2, 0.2))(model, x[:, :3], x[:, 3]) < 0
+
+
+def test_sizes_of_features_go_by_name() -> None:
+    """A Series in another order, or a dict, is that of the columns; a wrong name is an error."""
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 3)), columns=list("abc"))
+    y = (X.a + 0.5 * X.b + 0.3 * X.c > 0).astype(int)
+    named = pd.Series({"a": 1.0, "b": 0.0, "c": 2.0})
+    fits, scores = [], []
+    for scale in ([1, 0, 2], named, named[::-1], {"b": 0, "c": 2}):
+        model = RobustLogisticRegression(radius=0.5, feature_scale=scale).fit(X, y)
+        fits.append(model.coef_)
+        scores.append(robust_scorer(Ball(2, 0.5), scale=scale)(model, X, y))
+    assert all(np.array_equal(coef, fits[0]) for coef in fits)
+    assert len(set(scores)) == 1
+    for wrong in ({"z": 0}, named.rename({"a": "q"})):
+        with pytest.raises(ValueError, match="expected the columns of X"):
+            robust_scorer(Ball(2, 0.5), scale=wrong)(model, X, y)
+        with pytest.raises(ValueError, match="expected the columns of X"):
+            RobustLogisticRegression(feature_scale=wrong).fit(X, y)
+
+
+@pytest.mark.slow
+def test_networks_take_what_the_estimators_take() -> None:
+    """Tables, doubles and targets (n,); a module is left as it was, and attacked inside a pipeline too."""
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(120, 3)), columns=list("abc"))
+    y = (X.a + 0.5 * X.b > 0).astype(int)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        before = module[0].weight.clone()
+        options = {"radius": 0.3, "max_epochs": 5, "lr": 0.1, "verbose": 0}
+        net = RobustClassifier(module, **options)
+        model = make_pipeline(StandardScaler(), net).fit(X, y)
+        assert torch.equal(module[0].weight, before)
+        linear = RobustRegressor(torch.nn.Linear(3, 1), **{**options, "max_epochs": 60, "radius": 0.01})
+        target = (X @ [1.0, 2.0, 3.0]).to_numpy()
+        assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
+        held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
+    score = robust_scorer(Ball(2, 0.5), samples=2)
+    inside = model[0].transform(X)
+    moved = model[-1].attack(inside, y, Ball(2, 0.5, scale=1 / X.std(ddof=0).to_numpy()))
+    assert score(model, X, y) <= np.mean(model[-1].predict(moved.astype(np.float32)) == y)
+    fixed = held.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, scale=[1, 0, 1]))
+    assert np.allclose(fixed[:, 1], X.b, atol=1e-6)
+    with pytest.raises(ValueError, match="expected the whole numbers from 0 on"):
+        RobustClassifier(module, **options).fit(X.to_numpy(), np.where(y, "no", "yes"))
