@@ -171,7 +171,7 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
     The module returns the scores of the classes, before a softmax; labels are the whole numbers from 0 on.
     """
 
-    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[operator, union-attr]
+    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
 
     def check_data(self, X: Any, y: Any) -> None:
         """Raise unless labels are whole numbers from 0 on."""
@@ -208,7 +208,7 @@ class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
     Targets have the shape that the module returns, or (n,) for one that returns (n, 1).
     """
 
-    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[operator, union-attr]
+    __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
         """The plain loss, for the held-out part."""
