@@ -13,6 +13,7 @@ from phiball.backends.numba.primitives import _bits, _float, instruction
 
 # log 2 in two parts; the first has 21 digits, so that an exponent times it is exact.
 _HIGH, _LOW = 0.6931467056274414, 4.7493250390316726e-07
+_CRUDE = 0x3F7A3BEA  # the bits of a number close to one: the errors of `crude_power` are of both signs
 # In single precision: adding _ROUND rounds to an integer, and 2^_LEAST is as good as zero.
 _ZERO, _ONE, _ROUND, _LEAST = np.float32(0.0), np.float32(1.0), np.float32(12582912.0), np.float32(-125.0)
 
@@ -161,6 +162,28 @@ def power_single(t: Any, q: Any) -> Any:
         + (r * r) * (np.float32(0.00967554) + np.float32(0.00132765) * r)
     )
     return _scaled(power, shifted)
+
+
+def _crude_in_python(y: float, q: float) -> Any:
+    bits = np.float32(y).view(np.int32) - _CRUDE
+    return np.int32(np.float32(q) * np.float32(bits) + _CRUDE).view(np.float32)
+
+
+@instruction(_crude_in_python)
+def crude_power(context: Any, y: Any, q: Any) -> Any:
+    """y^q in single precision to a few percent, for y > 0 and q in (0, 1), in a tenth of the time.
+
+    The bits of a number, as an integer, are close to its logarithm.
+    """
+    signature = float32(float32, float32)
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word, single = context.get_value_type(types.int32), context.get_value_type(float32)
+        bits = builder.sitofp(builder.sub(builder.bitcast(args[0], word), word(_CRUDE)), single)
+        bits = builder.fptosi(builder.fmul(bits, args[1]), word)
+        return builder.bitcast(builder.add(bits, word(_CRUDE)), single)
+
+    return signature, build
 
 
 @compiled({"contract"})

@@ -1,6 +1,6 @@
 """Passes over a row for the kernel of powers: x_i = y_i^q with y_i = Y + (f_i - ref) scale, 0 where y_i <= 0.
 
-Each takes the losses of the points that are kept, and a law that has a mass for each of them, or None if it is
+Each takes the losses of the points that are kept, and a law with a mass for each of them, or None if it is
 uniform: then masses are counts. None both sums and stores, see `kernels`.
 """
 
@@ -12,14 +12,14 @@ import numpy as np
 from numba import float32, float64
 
 from phiball.backends.numba.compilation import compiled
-from phiball.backends.numba.elementary import exponentials, log_normal, power_single
+from phiball.backends.numba.elementary import crude_power, exponentials, log_normal, power_single
 from phiball.backends.numba.primitives import SUMS, larger, minus, over, weighted
 
 _CHUNK = 1024  # numbers of which a few arrays fit into the fastest cache
 _PART = 512  # partial sums of this length: many equal ratios, as ties have, are all rounded to one side
 LANES = 8  # numbers of single precision in a vector
 SMALL = 0.25  # an order k below which phi* is computed from logarithms
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO, _ONE, _SMALL = np.float32(0.0), np.float32(1.0), np.float32(1.0 / 32.0)
 
 
 @compiled(SUMS)
@@ -101,8 +101,27 @@ def _slope_part(t: Any, law: Any, inverse: Any, q: Any, small: Any, entering: An
 
 
 @compiled(SUMS)
+def crude_slope(t: Any, law: Any, inverse: float, q: float) -> tuple[float, float, float]:
+    """`rough_slope` to a few percent, in a fifth of the time."""
+    unit, power = float32(inverse), float32(q)
+    entering = power_single(_SMALL - _ONE, float32(q - 1.0))
+    zero = _ZERO if law is None else 0.0
+    first, slope, count = zero, zero, _ZERO
+    for i in range(t.size):
+        z = _ONE + t[i] * unit
+        active = z > _ZERO
+        x = crude_power(z if active else _ONE, power)
+        steep = power * x / (z if active else _ONE)
+        steep = steep if z > _SMALL else entering
+        first += weighted(law, i, x if active else _ZERO)
+        slope += weighted(law, i, steep if active else _ZERO)
+        count += _ONE if active else _ZERO
+    return float64(first), float64(slope), float64(count)
+
+
+@compiled(SUMS)
 def plain_sums(f: Any, law: Any, ref: float, scale: float, Y: float, q: float) -> tuple[float, float, float]:
-    """`rough_sums` with z = y/Y in double precision: where masses or losses differ by more than single has."""
+    """`rough_sums` with z = y/Y in double precision: where masses or losses differ by too much for single."""
     first, second, third = 0.0, 0.0, 0.0
     for i in range(f.size):
         z = 1.0 + minus(f[i], ref) * scale / Y
@@ -132,12 +151,12 @@ def ratios(
     """
     if f.size <= _CHUNK:  # a slice costs as much as a few dozen points
         _logarithms(f, ref, scale, Y, low, q, log)
-        _exponentials(log, x, d)
+        _exponentials(f.size, log, x, d)
         return
     for start in range(0, f.size, _CHUNK):
         stop = min(start + _CHUNK, f.size)
         _logarithms(f[start:stop], ref, scale, Y, low, q, log[start:stop])
-        _exponentials(log[start:stop], x[start:stop], d[start:stop])
+        _exponentials(stop - start, log[start:stop], x[start:stop], d[start:stop])
 
 
 @compiled(SUMS)
@@ -150,7 +169,7 @@ def _logarithms(f: Any, ref: float, scale: float, Y: float, low: float, q: float
 @compiled(SUMS)
 def logarithm(Y: float, c: float, low: float, q: float) -> float:
     y = Y + c
-    # Divided by y it is what log y lacks. That counts where log y is small, and 2 - y is as good as 1/y there.
+    # Over y it is what log y lacks. That counts where log y is small, and 2 - y is as good as 1/y there.
     lost = _lost(Y, c, y, low) * (2.0 - y) if abs(y - 1.0) < 0.5 else 0.0
     active = y > 0.0
     log = q * (log_normal(y if active else 1.0) + lost)
@@ -165,8 +184,8 @@ def _lost(Y: float, c: float, y: float, low: float) -> float:
 
 
 @compiled(SUMS)
-def _exponentials(log: Any, x: Any, d: Any) -> None:
-    for i in range(x.size):
+def _exponentials(n: int, log: Any, x: Any, d: Any) -> None:
+    for i in range(n):
         x[i], d[i] = exponentials(log[i])
 
 
@@ -283,7 +302,7 @@ def pad(f: Any, law: Any, t: Any, n: int) -> None:
 
 @compiled()
 def padded(n: int) -> int:
-    """The next multiple of LANES: a loop of so many has no remainder, which is slow, as it is not vectorised."""
+    """The next multiple of LANES: a loop of so many has no remainder, which is not vectorised."""
     return (n + LANES - 1) // LANES * LANES
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import float64
 
+from phiball.backends.numba.balance import MET
 from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.elementary import exponentials, log_normal
 from phiball.backends.numba.power_passes import (
@@ -33,7 +34,7 @@ from phiball.backends.numba.power_passes import (
     sums,
 )
 from phiball.backends.numba.primitives import BLOCK, SUMS, larger, minus, store_mu, weighted
-from phiball.backends.numba.thresholds import MET, rough_threshold, settle
+from phiball.backends.numba.thresholds import rough_threshold, settle
 
 
 @compiled(SUMS)
@@ -55,13 +56,8 @@ def power(
     for row in range(start, stop):
         longest = max(longest, offsets[row + 1] - offsets[row])
     room = longest + LANES
-    g, log, x, d, t = (
-        np.empty(room),
-        np.empty(room),
-        np.empty(room),
-        np.empty(room),
-        np.empty(room, np.float32),
-    )
+    g, log, x, d = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
+    t = np.empty(room, np.float32)
     where, at, law = np.empty(room, np.int64), np.empty(room, np.int64), None if p is None else np.empty(room)
     k, a, q = parameter, parameter - 1.0, 1.0 / (parameter - 1.0)
     size = room if k > 2.0 else 0
@@ -86,28 +82,32 @@ def power(
         # mean <= 0, and E x is at least, or for k in (1, 2) and below 1 at most, what it is for equal losses
         mean = mean * scale
         lone = np.exp(a * np.log(total / at_top))  # Y if the largest loss had all the weight
-        Y = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
-        coarse = at_top > 1e-20 * total and spread < 1e25 * Y  # single precision has the range
+        start_Y = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
+        coarse = at_top > 1e-20 * total and spread < 1e25 * start_Y  # single precision has the range
         if coarse:
-            single(g[:n], top, scale / Y, t)
+            single(g[:n], top, scale / start_Y, t)
         pad(g, law, t, n)
-        dropped, n_kept, kept = -np.inf, n, total
+        n_loaded = n
         if k > 2.0:
-            Y, dropped, n = rough_threshold(
-                g, law, where, t, at, n, total, top, scale, q, Y, lone, spread, coarse
-            )
-        else:
-            Y, dropped, n = _rough_root(g, law, where, t, at, n, total, top, scale, k, Y, coarse)
-        if n < n_kept:
-            kept = 0.0
-            for i in range(n):
-                kept += weighted(law, i, 1.0)
-        if k > 2.0:
-            Y, T, ref, rate, mass = settle(
-                g, law, n, total, kept, top, scale, q, dropped, Y, log, x, d, close, coefficients
-            )
+            for careful in (not coarse, True):
+                if careful and n < n_loaded:  # too many points were dropped
+                    _load(losses, own, g, law, where)
+                    single(g[:n_loaded], top, scale / start_Y, t)
+                    pad(g, law, t, n_loaded)
+                bounds = start_Y, lone, spread
+                Y, dropped, n = rough_threshold(
+                    g, law, where, t, at, n_loaded, total, top, scale, q, bounds, coarse, careful
+                )
+                kept = _mass(law, n, n_loaded, total)
+                Y, T, ref, rate, mass = settle(
+                    g, law, n, total, kept, top, scale, q, dropped, Y, log, x, d, close, coefficients
+                )
+                if abs(mass) < 1e-13:
+                    break
         else:
             ref = top
+            Y, dropped, n = _rough_root(g, law, where, t, at, n, total, top, scale, k, start_Y, coarse)
+            kept = _mass(law, n, n_loaded, total)
             Y, T, rate, mass = _exact(g, law, n, total, kept, top, scale, k, dropped, Y, log, x, d)
         if not abs(mass) < 1e-13:
             continue
@@ -163,6 +163,17 @@ def _load(losses: Any, p: Any, g: Any, law: Any, where: Any) -> int:
     if not (amiss == 0.0 and abs(total - 1.0) <= (1e-6 if p.itemsize == 8 else 1e-4)):  # as in the reference
         g[0] = np.nan
     return max(n, 1)
+
+
+@compiled(SUMS)
+def _mass(law: Any, n: int, n_loaded: int, total: float) -> float:
+    """The mass of the first n points; `total` is that of all."""
+    if n == n_loaded:
+        return total
+    mass = 0.0
+    for i in range(n):
+        mass += weighted(law, i, 1.0)
+    return mass
 
 
 @compiled(SUMS)
