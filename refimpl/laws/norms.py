@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach
+from phiball.backends import Array, array_namespace
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
 
 
@@ -65,13 +66,6 @@ def length(v: Array, p: float) -> Array:
     root = xp.where(positive, total, xp.ones_like(total))
     root = xp.sqrt(root) if p == 2 else root ** (1 / p)
     return xp.where(positive, top[..., 0] * root, xp.zeros_like(root))
-
-
-def largest(v: Array) -> float:
-    """The largest |v_j| of all, NaN if v holds one; 0 if v is empty."""
-    xp = array_namespace(v)
-    v = detach(v)
-    return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0
 
 
 def check_overflow(name: str, value: float, reach: float, z: Array) -> None:
