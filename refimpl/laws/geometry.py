@@ -76,7 +76,8 @@ class Geometry:
         >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
         7.0
         """
-        return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
+        with ignore_float_warnings():  # it is infinite where it overflows
+            return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
 
     def _weighed(self, g: Array, event_ndim: int) -> Array:
         """scale times g."""
