@@ -16,7 +16,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -91,13 +91,19 @@ def _run_first(
 ) -> tuple[Table, list[Path]]:
     """Do what `run` does, in the only process, or in the first of torchrun's."""
     out = folder.path
+    fresh = not (out / "run.json").exists()
     folder.make()
-    with _locked(out):
+    with _locked(out), ExitStack() as refused:
+        if merge and fresh:  # a merge that is refused leaves nothing
+            refused.callback(shutil.rmtree, out, ignore_errors=True)
         folder.open(study, config, resume)
         for other in merge:
             folder.join(other, resume)
+        if not folder.only_join:
+            refused.pop_all()
         from_first(None)
         table = study.compute(config, rng(folder.seed), folder.map_tasks)
+        refused.pop_all()
         figures = write_figures(study, table, out)
         return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
 
@@ -139,7 +145,7 @@ class RunFolder:
         if resume == "none" or not file.exists():
             write_whole(file, json.dumps({**asked, **now}, indent=1) + "\n")
         else:
-            self._check(asked, [now], resume, f"{self.path} holds")
+            self._check(asked, [now], resume)
         (self.path / "rows").mkdir(exist_ok=True)
 
     def join(self, other: Path, resume: str = "same") -> None:
@@ -154,17 +160,30 @@ class RunFolder:
             _ = [origin(record) for record in records]
         except (TypeError, KeyError):
             raise ValueError(f"{other / 'run.json'} is damaged (in continued_with)") from None
-        self._check(kept, records, resume, f"{other} does not belong here: it holds")
+        self._check(kept, records, resume, other)
         join(other, self.path)
 
-    def _check(self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, who: str) -> None:
-        """Compare the run that is kept with one that is asked for, and with what that is computed by."""
+    def _check(
+        self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, other: Path | None = None
+    ) -> None:
+        """Compare the run that is kept with one that is asked for, or that of an `other` folder to be merged.
+
+        `come` says what that one is computed by.
+        """
         file = self.path / "run.json"
         kept = _read(file, KINDS)
-        different = differences(_settings(kept), _settings(asked))
-        if different:
+
+        def different(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+            """How the folder that is named differs from what is expected of it."""
+            return differences(ours, theirs) if other is None else differences(theirs, ours)
+
+        settings = different(_settings(kept), _settings(asked))
+        if settings:
             raise ValueError(
-                f"{who} another run: {different}; expected the same configuration, or another folder (--out)"
+                f"{self.path} holds another run: {settings}; expected the same configuration, or another "
+                "folder (--out)"
+                if other is None
+                else f"{other} holds another run: {settings}; expected a merge with the options of its shards"
             )
         later = kept.get("continued_with", [])
         try:
@@ -175,9 +194,11 @@ class RunFolder:
         if not new:
             return
         if resume == "same":
+            anew = ", or --resume none to begin anew" if other is None else ""
             raise ValueError(
-                f"{who} results of other origin: {differences(origins[-1], origin(new[0]))}; "
-                "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
+                f"{other or self.path} holds results of other origin: "
+                f"{different(origins[-1], origin(new[0]))}; "
+                f"expected the same, or --resume any to go on all the same{anew}"
             )
         write_whole(file, json.dumps({**kept, "continued_with": [*later, *new]}, indent=1) + "\n")
 
@@ -250,7 +271,8 @@ class RunFolder:
                 "--merge joins the folders of all shards"
             )
         raise ValueError(
-            f"{what} are in none of the folders: the first is {tasks[absent[0]]}; expected all shards"
+            f"{what} {'is' if len(absent) == 1 else 'are'} in none of the folders: the first is "
+            f"{tasks[absent[0]]}; expected the folders of all shards"
         )
 
 

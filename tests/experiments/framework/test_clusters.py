@@ -125,11 +125,14 @@ def shards(tmp_path: Path) -> list[Path]:
 def test_shards_merge_into_the_table_of_one_run(shards: list[Path], tmp_path: Path) -> None:
     run(STUDY, Config(), tmp_path / "one", seed=3)
     with pytest.raises(ValueError, match=r"2 of 6 tasks are in none of the folders: the first is .*task 0"):
-        run(STUDY, Config(), tmp_path / "part", seed=3, merge=shards[1:])
+        run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[1:])
+    assert not (tmp_path / "all").exists()
     run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[::-1])
     assert table(tmp_path / "all") == table(tmp_path / "one")
-    run(STUDY, Config(), tmp_path / "part", seed=3, merge=shards[:2])  # what is there already is compared
-    assert table(tmp_path / "part") == table(tmp_path / "one")
+    run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[:2])  # what is there already is compared
+    with pytest.raises(ValueError, match="seed is 3, not 4"):
+        run(STUDY, Config(), tmp_path / "all", seed=4, merge=shards)
+    assert table(tmp_path / "all") == table(tmp_path / "one")  # only a folder that is new is removed
     run(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
     assert table(shards[0]) == table(tmp_path / "one")
 
@@ -139,8 +142,11 @@ def test_what_does_not_belong_together_is_not_merged(shards: list[Path], tmp_pat
         run(STUDY, Config(), tmp_path / "all", seed=seed, merge=folders, **more)
 
     run(STUDY, Config(), tmp_path / "other", seed=4)
-    with pytest.raises(ValueError, match="does not belong here: it holds another run: seed is 3, not 4"):
+    with pytest.raises(
+        ValueError, match="other holds another run: seed is 4, not 3; expected a merge with the"
+    ):
         merge(tmp_path / "other")
+    assert not (tmp_path / "all").exists()
     with pytest.raises(ValueError, match="which holds no run"):
         merge(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the folder of the run itself"):
@@ -148,7 +154,7 @@ def test_what_does_not_belong_together_is_not_merged(shards: list[Path], tmp_pat
     note = shards[1] / "run.json"
     kept = note.read_text()
     note.write_text(kept.replace('"backend": "numpy"', '"backend": "torch"'))
-    with pytest.raises(ValueError, match="results of other origin: backend is 'numpy', not 'torch'"):
+    with pytest.raises(ValueError, match="2 holds results of other origin: backend is 'torch', not 'numpy'"):
         merge(*shards)
     merge(*shards, resume="any")
     assert "continued_with" in (tmp_path / "all" / "run.json").read_text()
