@@ -13,7 +13,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
 
@@ -21,12 +23,16 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
 from phiball.backends import rng  # noqa: E402
+from phiball.backends.child import in_worker  # noqa: E402
 from phiball.backends.engines import Engine  # noqa: E402
-from phiball.experiments.framework.compute import check_origin, compute_row  # noqa: E402
-from phiball.experiments.framework.provenance import provenance  # noqa: E402
+from phiball.backends.provenance import check_origin, provenance  # noqa: E402
+from phiball.experiments.cli.app import app  # noqa: E402
+from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
 from phiball.experiments.framework.shards import Shard, ShardDoneError, task_list  # noqa: E402
 from phiball.experiments.framework.tasks import task_source  # noqa: E402
+from phiball.experiments.robustness import robustness_report  # noqa: E402
+from phiball.experiments.robustness.files import to_csv  # noqa: E402
 from tests.support import worker_tasks  # noqa: E402
 from tests.support.parallel.clusters import ENVIRONMENT, LIMIT, Cluster, dask_cluster, ray_cluster, wait_until  # noqa: E402
 from tests.support.parallel.killed_study import KilledStudy  # noqa: E402
@@ -99,6 +105,34 @@ def test_a_cluster_that_loses_a_worker_gives_the_table_of_one_process(
     assert table(tmp_path / "out") == table(tmp_path / "one")
     notes = [file.read_text() for file in sorted((tmp_path / "out" / "tasks").glob("*/note.txt"))]
     assert notes == [f"task {k}" for k in range(COUNT)]
+
+
+@pytest.mark.slow
+def test_claims_and_reports_have_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    def invoke(*words: str) -> Any:
+        result = CliRunner().invoke(app, [*words])
+        assert result.exit_code == 0, result.output
+        return result
+
+    where = ("--engine", cluster.engine, "--address", cluster.address)
+    found = []
+    for place in ((), where):
+        invoke("verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *(place or ("--jobs", "1")))
+        claims = json.loads((tmp_path / "claims.json").read_text())["claims"]
+        found.append([{k: v for k, v in claim.items() if k != "seconds"} for claim in claims])
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    tables = []
+    for jobs, engine in ((1, None), (None, Engine(cluster.engine, cluster.address))):
+        report = robustness_report(
+            {"one": lambda z: z, "two": lambda z: -z}, (x, np.argmax(x, axis=1)), norms=["l2"], radii=[0.5],
+            draws=2, samples=4, queries=5, batch=15, jobs=jobs, engine=engine, cache=tmp_path / str(jobs),
+        )  # fmt: skip
+        tables.append(to_csv(report.summary))
+    assert tables[0] == tables[1]
+    assert len(list((tmp_path / "None").iterdir())) == 6  # what is found comes back, and is kept here
 
 
 def alive(pid: int) -> bool:
@@ -221,7 +255,8 @@ def test_a_worker_with_other_versions_is_refused() -> None:
     record = {**provenance(), "seed": 3}
     other = {**record, "versions": {**record["versions"], "numpy": "0.1"}}
     with pytest.raises(ValueError, match=r"a worker of the cluster differs: numpy is .*, not '0\.1'"):
-        compute_row(STUDY, Config(), STUDY.tasks(Config())[0], rng(0), {}, other)
+        in_worker(other, worker_tasks.divide, (1, 2))
+    assert in_worker(record, worker_tasks.divide, (1, 2)) == 0.5
     check_origin({**record, "revision": None}, {**record, "revision": "abc"})  # not known, so not compared
     with pytest.raises(ValueError, match="revision is 'abc', not 'def'"):
         check_origin({**record, "revision": "def"}, {**record, "revision": "abc"})
