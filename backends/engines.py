@@ -1,8 +1,9 @@
 """Where tasks run: processes on this machine, or the workers of a Dask or Ray cluster that exists.
 
-Processes are joblib's. Its backends for Dask and Ray cannot take the place of the two clients below: when a
-run is stopped they leave its tasks to run to their end on Dask's workers, and a task that kills its worker
-stops the whole run, or leaves it waiting, where here it is repeated and in the end named.
+Processes are joblib's. Its backend for Dask does not do: it leaves the tasks of a stopped run to run to their
+end, and a run in which a task kills its worker does not end. Here a task is stopped with its run, one whose
+worker dies is repeated, and one that kills its workers is named. The client for Ray, of a few lines, does the
+same.
 """
 
 from __future__ import annotations

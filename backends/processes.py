@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from threading import Thread, current_thread, main_thread
 from time import sleep
 from typing import Any, TypeVar
@@ -138,6 +139,8 @@ def postpone_interrupts() -> Iterator[None]:
         with ignore_interrupts():
             yield
         return
+    # Python starts this process with the first of the others, and takes the block away when it does.
+    import_module("multiprocessing.resource_tracker").ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
