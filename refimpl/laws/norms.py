@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
 
@@ -87,7 +87,8 @@ def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     ordered = xp.sort(size, axis=-1, descending=True)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
-    excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
+    with ignore_float_warnings():  # what overflows is far below the largest of them
+        excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
     # t is the largest of the excesses: they rise as long as a coordinate stays positive, then fall.
     t = xp.max(excess, axis=-1, keepdims=True)
     kept = size - t
