@@ -81,7 +81,7 @@ class Margins:
         self.rules = (
             make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
         )
-        self.levels: dict[int, Array] = {}  # of the last model, by the first example of a chunk
+        self.levels: Array | None = None  # of the last model
 
     @property
     def adaptive(self) -> bool:
@@ -146,14 +146,17 @@ class Margins:
         offsets = None if self.sobol is None else self.sobol @ theta
         r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
         sums: dict[str, list[Array]] = {}
+        levels = []
         for part in self._chunks(offsets):
             if isinstance(self.rules, Tails) and r > 0:
-                found, level = self.rules(m[part], r, self.y[part], self.levels.get(part.start))
-                self.levels[part.start] = level
+                start = None if self.levels is None else self.levels[part]
+                found, level = self.rules(m[part], r, self.y[part], start)
+                levels.append(level)
             else:
                 found = self._sums(*self._risks(part, m, r, offsets))
             for name, x in found.items():
                 sums.setdefault(name, []).append(x)
+        self.levels = xp.concat(levels) if levels else self.levels
         row = {name: xp.concat(x) for name, x in sums.items()}
         w, total, motion = self.w, xp.sum(self.w * row["value"]), None
         if problem.reweighting is not None:
