@@ -81,6 +81,8 @@ class Margins:
         self.rules = (
             make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
         )
+        # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
+        self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
         self.levels: Array | None = None  # of the last model
 
     @property
@@ -184,7 +186,8 @@ class Margins:
                 H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
             # The ridge, and a little of the matrix's size on the diagonal: it may be singular.
             charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
-            diagonal = charged + ((1e-15 + damping) * xp.max(xp.abs(H)) + 1e-14)
+            largest = xp.max(xp.abs(H))
+            diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
             return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
 
         value = float(total) + problem.ridge / 2 * float(theta @ theta)
