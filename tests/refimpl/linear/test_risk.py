@@ -105,6 +105,10 @@ def test_powers_and_own_divergences() -> None:
         ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
         ("squared", 0.3, 0.9, 0.5, 20, 0.05, 1.5),
         ("hinge", 0.8, 0.7, 1.0, 400, 0.01, 1.2),
+        ("logistic", 0.4, 2.0, 1.0, 6, 0.5, 0.5),
+        ("logistic", 0.4, 2.0, 1.0, 8, 0.03, 0.5),  # with an atom at the end
+        ("hinge", 0.8, 0.7, 1.0, 9, 0.05, 0.0),  # with an atom
+        ("squared", 0.3, 0.9, 0.5, 5, 0.1, -1.0),  # with an atom
     ):
         exact = example_risk(loss, m, r, y, d, eta, "power", k)
         risk = one_example(loss, m, r, y, d, eta, cressie_read(k))
