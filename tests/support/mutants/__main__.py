@@ -222,7 +222,7 @@ def main() -> int:
     known = {"left_out": [], "survivor": [], **tomllib.loads(KNOWN.read_text())}
     reasons = {(e["module"], e["was"], e["becomes"]): e["why"] for e in known["survivor"]}
     chosen, left_out = sampled(arguments, known)
-    copies = [Copy(arguments.out / f"copy{k}") for k in range(arguments.workers)]
+    copies = [Copy((arguments.out / f"copy{k}").resolve()) for k in range(arguments.workers)]
     for copy in copies:
         copy.update(ROOT)
     preload()
