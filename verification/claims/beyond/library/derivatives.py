@@ -71,7 +71,7 @@ def _ways(case: Case) -> list[tuple[str, Direction]]:
     turn = [0.03 * s if q else 0.0 for s, q in zip((1, -2, 2, 3), case.law, strict=True)]
     return [
         ("the losses", Direction([1.0, -2.0, 0.5, 3.0], 0.0, none)),
-        ("price or radius", Direction(none, 1.0, none)),
+        ("price or radius", Direction(none, 0.75, none)),
         ("the law", Direction(none, 0.0, turn)),
     ]
 

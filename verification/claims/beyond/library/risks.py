@@ -17,6 +17,7 @@ from phiball.refimpl import (
     Ball,
     Conditional,
     Gaussian,
+    Tilted,
     adversarial_risk,
     causal_risk,
     conditional_loss,
@@ -111,6 +112,13 @@ def risk_is_what_it_evaluates(
             if phi in (ENTROPIC, QUADRATIC):
                 error = np.sqrt(_influence(rows, eta, family).sum()) / N
                 yield Evidence(abs(float(got.stderr) - error), 1e-10, f"{note}: the standard error")
+                # Without a slope, weights that are normalised are equal, and so is everything else.
+                seen = Recorded(_smooth)
+                how = {"proposal": Tilted(self_normalised=True), "input_gradient": lambda x, i: 0 * x}
+                same = risk(seen, array(Z), law, eta, phi, samples=n, rng=rng(seed), **how)
+                error = np.sqrt(_influence(seen.rows(n), eta, family).sum()) / N
+                off = abs(float(same.stderr) - error)
+                yield Evidence(off, 1e-10, f"{note}: the standard error, with weights")
                 heavy = levels.solve(rows, eta, family)[1].max(axis=1).mean() > 0.05
                 yield Evidence(float(got.lower_bound is not bool(heavy)), 0.0, f"{note}: whether it is heavy")
     seen = Recorded(lambda x, i: array_namespace(x).sin(x[:, 0]) ** 2)
