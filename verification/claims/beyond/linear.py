@@ -40,12 +40,12 @@ CASES = (
     ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
 )
 
-BENT: tuple[tuple[LinearLoss, float, Callable[[float], float], tuple[float, ...]], ...] = (
-    (huber_loss(0.8), 0.5, lambda e: e * e / 2 if abs(e) <= 0.8 else 0.8 * abs(e) - 0.32, (-0.8, 0.8)),
-    (quantile_loss(0.9), 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
-    (smoothed_hinge_loss(0.4), -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
+BENT: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float], float], Any], ...] = (
+    (huber_loss, 0.8, 0.5, lambda e: e * e / 2 if abs(e) <= 0.8 else 0.8 * abs(e) - 0.32, (-0.8, 0.8)),
+    (quantile_loss, 0.9, 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
+    (smoothed_hinge_loss, 0.4, -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
 )
-"""Losses, a label y, their formulas in e = z - y, and where these change. That of hinges is e = 1 + z."""
+"""Losses and their parameters, a label y, their formulas in e = z - y, and where these change. That of hinges is e = 1 + z."""
 
 
 def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
@@ -87,7 +87,8 @@ def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evide
         value = risk(problem, theta, m, np.zeros((1, d)), np.asarray([y])).value
         exact = example_risk(loss, m, r, y, d, eta, phi)
         yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), f"{loss} loss, {phi} phi, d = {d}")
-    for (bent, y, formula, kinks), d, eta in product(BENT, (1, 4), (0.3, inf)):
+    for (make, width, y, formula, kinks), d, eta in product(BENT, (1, 4), (0.3, inf)):
+        bent = make(width)
         problem = LinearProblem(bent, Ball(2, 1.0), eta)
         value = risk(problem, np.full(d, 1.5 / sqrt(d)), 0.3, np.zeros((1, d)), np.asarray([y])).value
         exact = _by_pieces(formula, kinks, 0.3 - y if y > 0 else 1.3, 1.5, d, eta)

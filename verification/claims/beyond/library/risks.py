@@ -214,6 +214,9 @@ def budget_has_its_dual(risk: Risk = constrained_risk, seed: int = 0) -> Iterato
             ]
             error = np.sqrt(np.sum(spread)) / len(Z)
             yield Evidence(abs(float(got.stderr) - error), 1e-8, f"{note}: the standard error")
+            flat = risk(lambda x, i: 0 * x[:, 0] + 3, array(Z), Ball(2, 0.4), phi, **how)
+            off = abs(float(flat.value) - 3) + abs(float(flat.stderr))
+            yield Evidence(off, 1e-12, f"{note}: a constant loss, which no budget changes")
 
 
 def _price(rows: Any, r: float, family: str) -> Callable[[float], float]:
