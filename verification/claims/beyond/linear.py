@@ -45,7 +45,7 @@ BENT: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float],
     (quantile_loss, 0.9, 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
     (smoothed_hinge_loss, 0.4, -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
 )
-"""Losses and their parameters, a label y, their formulas in e = z - y, and where these change. That of hinges is e = 1 + z."""
+"""Losses, their parameter, a label y, formulas in e = z - y, or 1 + z for the hinge, and their kinks."""
 
 
 def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
