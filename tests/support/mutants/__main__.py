@@ -62,7 +62,7 @@ class Checks:
         self.folder.mkdir(parents=True, exist_ok=True)
         if judge == "tests":
             tests = [p for name in judges.MEASURED for p in (ROOT / "tests" / name).rglob("test_*.py")]
-            names = [str(p.relative_to(ROOT)) for p in tests]
+            names = [str(p.relative_to(ROOT)) for p in tests if not p.stem.startswith(judges.COMPILED)]
             names += [m for m in modules() if ">>> " in (ROOT / m).read_text()]
             self.common = [ROOT / "tests/conftest.py"]
         else:
@@ -189,7 +189,7 @@ def judge_all(
             todo.append(
                 Job(
                     fault,
-                    lambda copy, names=names: run(copy, names),
+                    lambda copy, reaching=reaching: run(copy, reaching),
                     20 + 4 * sum(reaching.values()),
                     before=lambda copy, fault=fault: copy.write(fault.module, fault.mutated),
                     after=lambda copy, fault=fault: copy.write(fault.module, fault.source),
@@ -222,7 +222,7 @@ def main() -> int:
     known = {"left_out": [], "survivor": [], **tomllib.loads(KNOWN.read_text())}
     reasons = {(e["module"], e["was"], e["becomes"]): e["why"] for e in known["survivor"]}
     chosen, left_out = sampled(arguments, known)
-    copies = [Copy(arguments.out / f"copy{k}") for k in range(arguments.workers)]
+    copies = [Copy((arguments.out / f"copy{k}").resolve()) for k in range(arguments.workers)]
     for copy in copies:
         copy.update(ROOT)
     preload()

@@ -17,6 +17,7 @@ from phiball.refimpl import (
     Ball,
     Conditional,
     Gaussian,
+    Tilted,
     adversarial_risk,
     causal_risk,
     conditional_loss,
@@ -35,6 +36,7 @@ from phiball.verification.instances.divergences import PAPER_DIVERGENCES
 from phiball.verification.instances.laws import Midpoints
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
 from phiball.verification.oracles import levels
+from phiball.verification.oracles.inner import solve_exactly
 
 Risk: TypeAlias = Callable[..., Any]
 ROUNDING = 2.0**-40
@@ -111,12 +113,40 @@ def risk_is_what_it_evaluates(
             if phi in (ENTROPIC, QUADRATIC):
                 error = np.sqrt(_influence(rows, eta, family).sum()) / N
                 yield Evidence(abs(float(got.stderr) - error), 1e-10, f"{note}: the standard error")
+                # Without a slope, weights that are normalised are equal, and so is everything else.
+                seen = Recorded(_smooth)
+                how = {"proposal": Tilted(self_normalised=True), "input_gradient": lambda x, i: 0 * x}
+                same = risk(seen, array(Z), law, eta, phi, samples=n, rng=rng(seed), **how)
+                error = np.sqrt(_influence(seen.rows(n), eta, family).sum()) / N
+                off = abs(float(same.stderr) - error)
+                yield Evidence(off, 1e-10, f"{note}: the standard error, with weights")
                 heavy = levels.solve(rows, eta, family)[1].max(axis=1).mean() > 0.05
                 yield Evidence(float(got.lower_bound is not bool(heavy)), 0.0, f"{note}: whether it is heavy")
+    yield from _tilted_risk(risk, seed)
     seen = Recorded(lambda x, i: array_namespace(x).sin(x[:, 0]) ** 2)
     got = bounded(seen, array(Z), Ball(inf, 0.3), 0.5, ENTROPIC, samples=16, rng=rng(seed))
     exact = levels.solve(seen.rows(16), 0.5, "entropic")[0].mean()
     yield Evidence(abs(float(got.value) - exact), ROUNDING, "a loss in [0, 1]")
+
+
+def _tilted_risk(risk: Risk, seed: int) -> Iterator[Evidence]:
+    """Points of the normal law, tilted by g: weights proportional to exp(-g.b/eta), exact or normalised."""
+    g, eta, n, sigma = np.array([1.0, -0.5]), 2.0, 16, 0.3
+    for phi, own in ((ENTROPIC, False), (ENTROPIC, True), (QUADRATIC, True)):
+        seen = Recorded(_smooth)
+        how = {"proposal": Tilted(self_normalised=own), "input_gradient": lambda x, i: 0 * x + array(g)}
+        got = risk(seen, array(Z), Gaussian(sigma), eta, phi, samples=n, rng=rng(seed), **how)
+        rows = seen.rows(n)
+        b = np.concatenate(seen.x)[: len(Z) * n].reshape(len(Z), n, 2) - Z[:, None, :]
+        log_w = sigma**2 * float(g @ g) / (2 * eta**2) - b @ g / eta
+        p = np.exp(log_w) if own else np.ones_like(log_w)
+        rows = rows if own else rows + eta * log_w
+        best = [
+            float(solve_exactly(f, eta, phi.family or "", p=q / q.sum()).value)
+            for f, q in zip(rows, p, strict=True)
+        ]
+        note = f"{phi.name}, tilted points, {'normalised' if own else 'exact'} weights"
+        yield Evidence(float(np.abs(to_numpy(got.values) - best).max()), ROUNDING, note)
 
 
 @risk_is_what_it_evaluates.mutant("adds the data points up", replaces="risk")
@@ -206,6 +236,9 @@ def budget_has_its_dual(risk: Risk = constrained_risk, seed: int = 0) -> Iterato
             ]
             error = np.sqrt(np.sum(spread)) / len(Z)
             yield Evidence(abs(float(got.stderr) - error), 1e-8, f"{note}: the standard error")
+            flat = risk(lambda x, i: 0 * x[:, 0] + 3, array(Z), Ball(2, 0.4), phi, **how)
+            off = abs(float(flat.value) - 3) + abs(float(flat.stderr))
+            yield Evidence(off, 1e-12, f"{note}: a constant loss, which no budget changes")
 
 
 def _price(rows: Any, r: float, family: str) -> Callable[[float], float]:
