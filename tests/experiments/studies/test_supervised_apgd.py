@@ -137,3 +137,16 @@ def test_points_lie_in_the_ball(ball: Ball) -> None:
     assert bool(ball.contains(found, x, event_ndim=3).all())
     with pytest.raises(ValueError, match="kind is 'margin'; expected one of ce, dlr"):
         apgd(model, x, y, ball, steps=7, source=rng(0), kind="margin")
+
+
+def test_images_that_are_left_meet_the_second_loss() -> None:
+    model, x, y = network()
+    ball, source = Ball(2, 0.25), rng(1)
+    ok = torch.ones(len(x), dtype=torch.bool)
+    _, first = apgd(model, x, y, ball, steps=9, source=source, kind="ce")
+    _, second = apgd(model, x[~first], y[~first], ball, steps=9, source=source, kind="dlr")
+    assert first.any()
+    assert second.any()
+    want = ~first
+    want[~first] = ~second
+    assert torch.equal(after_apgd(model, x, y, ok, ball, 9, rng(1), None), want)
