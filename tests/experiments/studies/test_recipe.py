@@ -145,7 +145,7 @@ def test_the_other_methods(norm: str) -> None:
     """Where gradients are taken, and how far points lie from the images."""
     size, p = {"l2": (1.5, 2), "linf": (0.15, np.inf)}[norm]
     far = {
-        "ERM": 0.0, REFERENCE: size, CONSTANT: size, "tilted": size, "tilted, random start": size,
+        "ERM": 0.0, REFERENCE: size, CONSTANT: size, "tilted": size, "random-start tilted": size,
         "RobustLoss": 2 * size, "IFGM": size,
     }  # fmt: skip
     for name, most in far.items():

@@ -24,7 +24,7 @@ OWN: dict[str, dict[str, Any]] = {
     "N-FGSM": {"color": "#0072B2", "marker": "s"},
     "RobustLoss": {"color": "#000000", "marker": "*"},
     "ATTA-1": {"color": "#E69F00", "marker": "^"},
-    "tilted, random start": {"color": "#CC79A7", "marker": "X", "linestyle": "--"},
+    "random-start tilted": {"color": "#CC79A7", "marker": "X", "linestyle": "--"},
 }
 
 

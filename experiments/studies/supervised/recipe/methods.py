@@ -7,11 +7,11 @@
 - `ATTA-1`: the perturbation of the epoch before, moved by one step of the radius and projected (Zheng et
   al.); in the first epoch, a uniform point of the ball. Perturbations are never reset.
 - `tilted`: one tilted point in the ball of the attack, with the strong tilt KAPPA_OWN.
-- `tilted, random start`: the same with the gradient at a uniform point of the ball.
+- `random-start tilted`: the same with the gradient at a uniform point of the ball.
 - `RobustLoss`: one tilted point as it draws it, in a ball of twice the radius, and less tilted.
 - `RT-MLMC`: the paper's, in a ball of radius 0.45 with eta = 0.9 and L = 7.
 - `IFGM`: several projected steps, at several times the cost.
-- `random-start FGM, constant rate`: without the recipe, at Adam's usual rate.
+- `random-start FGM at a constant rate`: without the recipe, at Adam's usual rate.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from phiball.refimpl import (
 from phiball.refimpl.training.robust_loss import KAPPA
 
 REFERENCE = "random-start FGM"  # that all are compared with
-CONSTANT = "random-start FGM, constant rate"
+CONSTANT = "random-start FGM at a constant rate"
 FAMILIES = (
-    "ERM", CONSTANT, REFERENCE, "N-FGSM", "ATTA-1", "tilted", "tilted, random start", "RobustLoss",
+    "ERM", CONSTANT, REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "RobustLoss",
     "RT-MLMC", "IFGM",
 )  # fmt: skip
 CONSTANT_RATE = 1e-3
@@ -77,7 +77,7 @@ def methods(config: Any, data: str) -> dict[str, Method]:
         Method("N-FGSM", "", 2, partial(attacked, partial(_noise_and_step, ball, wide))),
         Method("ATTA-1", "", 2, partial(_moved_on, ball), first=partial(_first, ball)),
         _tilted("tilted", ball, Tilted(kappa=KAPPA_OWN)),
-        _tilted("tilted, random start", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
+        _tilted("random-start tilted", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
         _tilted("RobustLoss", wide, Tilted(kappa=KAPPA[ball.norm])),
         Method("RT-MLMC", "", SCHEME.evaluations, partial(by_objective, _paper(config.norm))),
         Method("IFGM", "", INNER_STEPS + 1, partial(attacked, partial(_steps, ball))),
