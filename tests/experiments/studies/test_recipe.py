@@ -91,6 +91,7 @@ def test_every_method_gets_the_same_effort() -> None:
         assert all(rates == list(config.rates) for rates in tried.values())
     assert SCALES["paper"] == Config()
     assert SCALES["paper"].methods == FAMILIES
+    assert not any("," in name for name in FAMILIES)  # which divides the names of --methods
     assert set(RADII) == {"digits", *Config().data}
 
 
