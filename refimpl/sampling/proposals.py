@@ -21,7 +21,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.laws.norms import largest
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import indices, joined, slices
 from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
 from phiball.refimpl.validation import (

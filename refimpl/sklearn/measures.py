@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -49,7 +49,9 @@ def measure_of(model: Any, loss: LinearLoss | str | None) -> Measure | None:
         return None
     last = model.steps[-1][1] if hasattr(model, "steps") else model
     if isinstance(last, RobustLinearModel):
-        return Measure(valid_loss(last._loss()))
+        return Measure(cast(LinearLoss, valid_loss(last._loss())))
     if isinstance(last, QuantileRegressor):
         return Measure(quantile_loss(last.quantile))
-    return Measure(valid_loss("poisson" if isinstance(last, PoissonRegressor) else "squared"))  # type: ignore[arg-type]
+    return Measure(
+        cast(LinearLoss, valid_loss("poisson" if isinstance(last, PoissonRegressor) else "squared"))
+    )
