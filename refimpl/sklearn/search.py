@@ -119,8 +119,9 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
             raise ValueError("radii or etas is empty; expected numbers to choose from")
         if self.max_cost is not None:
             valid_number("max_cost", self.max_cost, least=0.0)
-        table = X
+        given = X
         X, labels, _ = self._read(X, y, sample_weight)
+        table = given if hasattr(given, "columns") else X
         y = self.classes_[labels]
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without those of the classes
         scorer = check_scoring(self._plain(0.0, 1.0), scoring=self.scoring)

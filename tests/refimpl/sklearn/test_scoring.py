@@ -279,6 +279,9 @@ def test_networks_take_what_the_estimators_take() -> None:
         linear = RobustRegressor(torch.nn.Linear(3, 1), **{**options, "max_epochs": 60, "radius": 0.01})
         target = (X @ [1.0, 2.0, 3.0]).to_numpy()
         assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
+        assert linear.predict(X.to_numpy()).shape == target.shape
+        with pytest.raises(ValueError, match="returns 1 scores; expected one per class, 2"):
+            RobustClassifier(torch.nn.Linear(3, 1), **options).fit(X, y)
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), samples=2)
     inside = model[0].transform(X)
