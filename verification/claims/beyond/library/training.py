@@ -289,8 +289,9 @@ def tilt_is_free_of_scale(
     default = robust(rho, "linf", scale=[*sizes, 0.0])
     value = float(default(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
     yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss")
-    how = {"mask": [*np.ones(len(g)), 0.0], "input_gradient": gradient}
-    value = float(robust(rho, "linf", scale=[*sizes, 3.0])(loss, array(np.zeros((3, len(g) + 1))), **how))
+    still = robust(rho, "linf", scale=[*sizes, 3.0])
+    mask = [*np.ones(len(g)), 0.0]
+    value = float(still(loss, array(np.zeros((3, len(g) + 1))), mask=mask, input_gradient=gradient))
     yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss, with a mask")
 
 
