@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
+from math import inf, pi
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -153,6 +153,10 @@ def shapes_do_not_matter(library: Callable[[str], Any] = _public, seed: int = 0)
     for batch, event in (((6,), (2, 2)), ((2, 3), (4,)), ((3, 2), (1, 4, 1))):
         for name, value in _of_laws(batch, event, seed):
             yield _alike(f"{batch + event}: {name}", rows[name], value)
+    for norm, unit in ((1.0, 2 / 3), (2.0, pi**2 / 2), (inf, 16.0)):  # of the ball in four dimensions
+        volume = Ball(norm, 0.5, scale=SIZES[0]).log_volume(4)
+        exact = unit / 16 * SIZES[0].prod()
+        yield Evidence(abs(np.exp(volume) / exact - 1), ROUNDING, f"norm {norm:g}: the volume with sizes")
     rows = dict(_of_risks(library, (4,), seed))
     for name, value in _of_risks(library, (2, 2), seed):
         yield _alike(f"images: {name}", rows[name], value)
