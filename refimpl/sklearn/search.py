@@ -41,13 +41,13 @@ def best_within(
     valid_number("max_cost", max_cost, least=0.0)
 
     def choose(results: dict[str, Any]) -> int:
-        keys = [f"mean_test_{name}" for name in (plain, robust)]
-        if not set(keys) <= set(results):
+        usual, moved = (results.get(f"mean_test_{name}") for name in (plain, robust))
+        if usual is None or moved is None:
             raise ValueError(
                 f"the search has no scores {plain!r} and {robust!r}; expected "
                 f"scoring={{{plain!r}: 'accuracy', {robust!r}: robust_scorer(...)}}"
             )
-        return _best(*(np.asarray(results[key]) for key in keys), max_cost)
+        return _best(np.asarray(usual), np.asarray(moved), max_cost)
 
     return choose
 
