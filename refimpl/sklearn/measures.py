@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -48,10 +48,11 @@ def measure_of(model: Any, loss: LinearLoss | str | None) -> Measure | None:
     if model is None or is_classifier(model):
         return None
     last = model.steps[-1][1] if hasattr(model, "steps") else model
+    name: LinearLoss | str = "poisson" if isinstance(last, PoissonRegressor) else "squared"
     if isinstance(last, RobustLinearModel):
-        return Measure(cast(LinearLoss, valid_loss(last._loss())))
-    if isinstance(last, QuantileRegressor):
-        return Measure(quantile_loss(last.quantile))
-    return Measure(
-        cast(LinearLoss, valid_loss("poisson" if isinstance(last, PoissonRegressor) else "squared"))
-    )
+        name = last._loss()
+    elif isinstance(last, QuantileRegressor):
+        name = quantile_loss(last.quantile)
+    found = valid_loss(name)
+    assert isinstance(found, LinearLoss)
+    return Measure(found)

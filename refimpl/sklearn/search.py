@@ -41,13 +41,13 @@ def best_within(
     valid_number("max_cost", max_cost, least=0.0)
 
     def choose(results: dict[str, Any]) -> int:
-        first, second = f"mean_test_{plain}", f"mean_test_{robust}"
-        if not {first, second} <= set(results):
+        usual, moved = (results.get(f"mean_test_{name}") for name in (plain, robust))
+        if usual is None or moved is None:
             raise ValueError(
                 f"the search has no scores {plain!r} and {robust!r}; expected "
                 f"scoring={{{plain!r}: 'accuracy', {robust!r}: robust_scorer(...)}}"
             )
-        return _best(np.asarray(results[first]), np.asarray(results[second]), max_cost)
+        return _best(np.asarray(usual), np.asarray(moved), max_cost)
 
     return choose
 
