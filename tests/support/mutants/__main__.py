@@ -163,9 +163,16 @@ def _draw(items: list[Fault], n: int, seed: str) -> list[Fault]:
 
 
 def judge_all(
-    chosen: list[Fault], checks: Checks, copies: list[Copy], arguments: argparse.Namespace
+    chosen: list[Fault],
+    checks: Checks,
+    copies: list[Copy],
+    arguments: argparse.Namespace,
+    reasons: dict[Any, str],
 ) -> Iterator[tuple[Fault, str, str]]:
-    """Each fault with its outcome and what noticed it. What the journal of earlier runs knows is not run."""
+    """Each fault with its outcome and what noticed it. What the journal of earlier runs knows is not run.
+
+    New faults come first, and last the survivors that are explained.
+    """
     journal = arguments.out / f"journal-{checks.judge}.jsonl"
     past = (
         {e["key"]: e for e in map(json.loads, journal.read_text().splitlines())} if journal.is_file() else {}
@@ -195,6 +202,7 @@ def judge_all(
                     after=lambda copy, fault=fault: copy.write(fault.module, fault.source),
                 )
             )
+    todo.sort(key=lambda job: (keys[id(job.name)][0] in past, (job.name.module, *job.name.change) in reasons))
     with journal.open("a") as lines:
         for count, (job, answer) in enumerate(run_jobs(todo, copies), 1):
             outcome = "timed out" if answer is None else "killed" if answer["by"] else "survived"
@@ -229,7 +237,7 @@ def main() -> int:
     checks = Checks(arguments.judge, arguments.out, copies)
     outcomes: list[tuple[Fault, str, str]] = []
     try:
-        outcomes.extend(judge_all(chosen, checks, copies, arguments))
+        outcomes.extend(judge_all(chosen, checks, copies, arguments, reasons))
     except KeyboardInterrupt:
         print(f"stopped: {len(outcomes)} of {len(chosen)} are judged")
     survivors = sorted((f for f in outcomes if f[1] == "survived"), key=lambda f: (f[0].module, f[0].start))
