@@ -252,12 +252,12 @@ def _scores(made: Any) -> Iterator[Evidence]:
         exact = levels.solve(f, 0.5, "quadratic")[0].mean()
         yield Evidence(abs(score + exact), 1e-12, "scores: the robust risk")
     counts = made.RobustPoissonRegressor(radius=0.0).fit(X, COUNTS)
-    z, reach = X @ counts.coef_ + counts.intercept_, 0.3 * np.abs(counts.coef_).max()
+    z, reach = X @ counts.coef_ + counts.intercept_, 0.6 * np.abs(counts.coef_).max()
     ends = [2 * (np.exp(v) - COUNTS * v + xlogy(COUNTS, COUNTS) - COUNTS) for v in (z - reach, z + reach)]
     score = made.robust_scorer(ball)(counts, X, COUNTS)
     yield Evidence(abs(score + np.mean(np.maximum(*ends))), 1e-7, "scores: the deviance")
     tail = made.RobustQuantileRegressor(quantile=0.8, radius=0.0, alpha=0.1).fit(X, NUMBERS)
-    z, reach = X @ tail.coef_ + tail.intercept_, 0.3 * np.abs(tail.coef_).max()
+    z, reach = X @ tail.coef_ + tail.intercept_, 0.6 * np.abs(tail.coef_).max()
     ends = [np.maximum(0.8 * (NUMBERS - v), 0.2 * (v - NUMBERS)) for v in (z - reach, z + reach)]
     score = made.robust_scorer(ball)(tail, X, NUMBERS)
     yield Evidence(abs(score + np.mean(np.maximum(*ends))), 1e-7, "scores: the pinball loss")

@@ -210,7 +210,7 @@ def _handed_over(library: Callable[[str], Any], z: Array, seed: int) -> Iterator
             for cuts in ((), (1,), (2, 5), (1, 2, 3, 4, 5)):
                 for labels in (False, True):
                     note = f"{name}, chunks of {chunk}, cut at {cuts}{', with labels' if labels else ''}"
-                    got = risk(batches(*cuts, labels=labels), chunk=chunk)
+                    got = risk(batches(*cuts, labels=labels), chunk=chunk, labels=labels)
                     yield note, (whole.values, got.values)
                     if name == "robust_risk":
                         yield f"{note}: its error", (whole.stderr, got.stderr)
