@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
@@ -158,6 +159,14 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
     assert rough.gap > rough.value - fine.value > 1e-4
     without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
     assert fit_linear_model(without, X, y).gap == inf
+    # An intercept that is off by little, where no step was taken: its slope alone tells.
+    one = np.ones((len(y), 1)) * 1e-3
+    for shift in (0.3, 1e-2, 1e-4):
+        flat = fit_linear_model(problem, one, y)
+        moved = replace(flat, intercept=flat.intercept + shift)
+        early = fit_linear_model(problem, one, y, start=moved, tolerance=1.0)
+        assert early.iterations == 0
+        assert early.gap + 1e-15 > early.value - flat.value > 1e-10
 
 
 def test_kinks_with_no_example_near_them() -> None:

@@ -228,6 +228,7 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
         for name, phi in FAMILIES.items():
             cases[f"{loss}, {name}"] = LinearProblem(loss, Ball(2, 0.6), 0.1, phi)
     cases["power"] = LinearProblem("squared", Ball(2, 0.6), 0.1, cressie_read(3), intercept=False)
+    cases["atoms"] = LinearProblem("logistic", Ball(2, 0.6), 0.02, cressie_read(-1))
     for name, problem in cases.items():
         X, y, theta = data(problem.loss)
         theta = theta if problem.intercept else theta[:4]
