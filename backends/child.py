@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from phiball.backends.processes import THREAD_VARIABLES, Lost, worker_initializer
+from phiball.backends.provenance import check_origin, provenance
+from phiball.backends.selection import use
 
 T = TypeVar("T")
 PAUSE = 0.2  # seconds between two looks at whether a task is still wanted
@@ -58,9 +60,11 @@ def call_in_child(
     return value  # type: ignore[no-any-return]
 
 
-def in_worker(function: Callable[..., T], task: tuple[Any, ...]) -> T:
-    """Return `function(*task)`, in a process that has the right number of threads from its start."""
-    return function(*task)
+def in_worker(record: dict[str, Any], function: Callable[..., T], task: tuple[Any, ...]) -> T:
+    """Return `function(*task)`, on a worker of a cluster whose versions are those of `record`, or raise."""
+    with use(record["backend"]):
+        check_origin(record, provenance())
+        return function(*task)
 
 
 def main(file: Path, parent: int) -> None:

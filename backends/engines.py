@@ -1,9 +1,14 @@
-"""Where tasks run: processes on this machine, or the workers of a Dask or Ray cluster that exists."""
+"""Where tasks run: processes on this machine, or the workers of a Dask or Ray cluster that exists.
+
+Processes are joblib's. Its backend for Dask does not do: it leaves the tasks of a stopped run to run to their
+end, and a run in which a task kills its worker does not end. Here a task is stopped with its run, one whose
+worker dies is repeated, and one that kills its workers is named. The client for Ray, of a few lines, does the
+same.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from queue import Empty, SimpleQueue
@@ -12,6 +17,7 @@ from uuid import uuid4
 
 from phiball.backends.child import call_in_child, in_worker
 from phiball.backends.processes import THREAD_VARIABLES, Lost, ignore_interrupts, run_in_processes
+from phiball.backends.provenance import provenance
 
 T = TypeVar("T")
 ENGINES = ("processes", "dask", "ray")
@@ -54,16 +60,17 @@ class Engine:
     def run(
         self,
         function: Callable[..., T],
-        tasks: Sequence[tuple[Any, ...]],
+        tasks: Iterable[tuple[Any, ...]],
         *,
         threads: int = 1,
         places: Sequence[Any] = (),
     ) -> Generator[tuple[list[int], dict[int, T | Lost]], None, None]:
         """Call `function(*task)` for every task, each in a process that does nothing else and has `threads`.
 
-        The function must be importable by name. An error that it raises is raised here. A task whose worker
-        dies is repeated; one that kills its process is `Lost`. With `places`, such as devices, a task gets
-        one of them as its last argument: that which the fewest running tasks have.
+        The function must be importable by name. An error that it raises is raised here. Tasks are taken from
+        their iterator when there is room for them. A task whose worker dies is repeated; one that kills its
+        process is `Lost`. A worker of a cluster that has other versions is refused. With `places`, such as
+        devices, a task gets one of them as its last argument: that which the fewest running tasks have.
 
         Yields (indices of the tasks that are running, outcomes by index of those that have just ended): once
         at the start, and whenever a task ends. Closing the generator stops all of them.
@@ -79,17 +86,16 @@ class Engine:
 
 
 def _on_cluster(
-    cluster: Any, function: Callable[..., T], tasks: Sequence[tuple[Any, ...]], jobs: int
+    cluster: Any, function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], jobs: int
 ) -> Generator[tuple[list[int], dict[int, T | Lost]], None, None]:
     """Hand tasks to a cluster, no more at a time than it has workers, so that those that run are known."""
-    waiting, running = deque(range(len(tasks))), dict[Any, int]()
+    coming, running, record = enumerate(tasks), dict[Any, int](), provenance()
     ended: dict[int, T | Lost] = {}
     try:
         while True:
             limit = jobs or max(1, cluster.size())
-            while waiting and len(running) < limit:
-                running[cluster.submit(function, tasks[waiting[0]])] = waiting[0]
-                waiting.popleft()
+            while len(running) < limit and (fresh := next(coming, None)) is not None:
+                running[cluster.submit((record, function, fresh[1]))] = fresh[0]
             yield list(running.values()), ended
             if not running:
                 return
@@ -127,9 +133,9 @@ class _Dask:
     def size(self) -> int:
         return len(self._client.nthreads())
 
-    def submit(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
+    def submit(self, call: tuple[Any, ...]) -> Any:
         key = f"phiball-{uuid4()}"
-        handle = self._client.submit(_on_dask_worker, function, task, self._threads, key=key, pure=False)
+        handle = self._client.submit(_on_dask_worker, call, self._threads, key=key, pure=False)
         handle.add_done_callback(self._done.put)
         return handle
 
@@ -154,8 +160,8 @@ class _Dask:
         self._client.close()
 
 
-def _on_dask_worker(function: Callable[..., T], task: tuple[Any, ...], threads: int) -> T | Lost:
-    """Run a task in a child of a Dask worker; the child is killed when nobody wants its result any more."""
+def _on_dask_worker(call: tuple[Any, ...], threads: int) -> Any:
+    """Run `in_worker(*call)` in a child of a Dask worker, which is killed when nobody wants its result."""
     worker = import_module("distributed").get_worker()
     key = worker.get_current_task()
 
@@ -164,7 +170,7 @@ def _on_dask_worker(function: Callable[..., T], task: tuple[Any, ...], threads: 
         state = worker.state.tasks.get(key)
         return state is not None and state.state != "cancelled"
 
-    return call_in_child(function, task, threads, wanted)
+    return call_in_child(in_worker, call, threads, wanted)
 
 
 class _Ray:
@@ -191,8 +197,8 @@ class _Ray:
     def size(self) -> int:
         return int(self._ray.cluster_resources().get("CPU", 1))
 
-    def submit(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
-        return self._call.remote(function, task)
+    def submit(self, call: tuple[Any, ...]) -> Any:
+        return self._call.remote(*call)
 
     def wait(self, handles: list[Any]) -> list[Any]:
         done, _ = self._ray.wait(handles, num_returns=1, timeout=PAUSE)

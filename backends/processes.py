@@ -6,11 +6,12 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from threading import Thread, current_thread, main_thread
 from time import sleep
 from typing import Any, TypeVar
@@ -54,7 +55,7 @@ def worker_initializer(parent: int) -> None:
 
 def run_in_processes(
     function: Callable[..., T],
-    tasks: Sequence[tuple[Any, ...]],
+    tasks: Iterable[tuple[Any, ...]],
     *,
     jobs: int,
     threads: int = 1,
@@ -62,27 +63,32 @@ def run_in_processes(
 ) -> Generator[tuple[list[int], dict[int, T | Lost]], None, None]:
     """Call `function(*task)` for every task, on `jobs` new processes of `threads` threads each.
 
-    The function must be importable by name. An error that it raises is raised here. When a process dies,
-    all tasks that were running are repeated one at a time, so that only the one to blame is `Lost`. With
-    `places`, such as devices, a task gets one as its last argument: that which the fewest running tasks have.
+    The function must be importable by name. An error that it raises is raised here. Tasks are taken from
+    their iterator when there is room for them. When a process dies, all tasks that were running are repeated
+    one at a time, so that only the one to blame is `Lost`. With `places`, such as devices, a task gets one as
+    its last argument: that which the fewest running tasks have.
 
     Yields (indices of the tasks that are running, outcomes by index of those that have just ended): once at
     the start, and whenever a task ends. Closing the generator kills the processes.
     """
-    waiting, suspects = deque(range(len(tasks))), deque[int]()
+    coming, waiting, suspects = enumerate(tasks), deque[int](), deque[int]()
+    held: dict[int, tuple[Any, ...]] = {}  # the tasks that have not ended
     running: dict[Future[T], int] = {}
     taken: dict[int, Any] = {}  # the places of tasks
     ended: dict[int, T | Lost] = {}
     pool = _pool(jobs, threads)
     try:
         while True:
+            while len(held) < jobs and (fresh := next(coming, None)) is not None:
+                waiting.append(fresh[0])
+                held[fresh[0]] = fresh[1]
             queue, limit = (suspects, 1) if suspects else (waiting, jobs)
             with postpone_interrupts():  # processes inherit this; their initializer comes a second later
                 while queue and len(running) < limit:
                     try:
                         used = [taken[index] for index in running.values()] if places else []
                         place = sorted(places, key=used.count)[:1]
-                        future = pool.submit(function, *tasks[queue[0]], *place)
+                        future = pool.submit(function, *held[queue[0]], *place)
                         taken[queue[0]] = next(iter(place), None)
                         running[future] = queue.popleft()
                     except BrokenProcessPool:
@@ -107,6 +113,8 @@ def run_in_processes(
                     ended[index] = Lost(_reason(deaths[0]))
                 else:
                     suspects.append(index)
+                    continue
+                del held[index]
     finally:
         # Until a task has been handed to a process, loky cannot be stopped cleanly.
         while not all(future.running() or future.done() for future in running):
@@ -131,6 +139,8 @@ def postpone_interrupts() -> Iterator[None]:
         with ignore_interrupts():
             yield
         return
+    # Python starts this process with the first of the others, and takes the block away when it does.
+    import_module("multiprocessing.resource_tracker").ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from math import log2
+from math import log2, prod
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array, array_namespace, detach
 
 _BLOCK = 32  # numbers that are left to the library's own sum, in whatever order it takes them
 
@@ -62,3 +62,10 @@ def cast_up(x: Array, dtype: object) -> Array:
     xp = array_namespace(x)
     y = xp.astype(x, dtype, copy=False)
     return xp.where(y < x, xp.nextafter(y, xp.full_like(y, xp.inf)), y)
+
+
+def largest(v: Array) -> float:
+    """The largest |v_j| of all, NaN if v holds one; 0 if v is empty."""
+    xp = array_namespace(v)
+    v = detach(v)
+    return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0

@@ -167,10 +167,12 @@ def quadratic(
             density[i] = weighted(law, i, (1.0 + d) * scale)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / whole
-        # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by.
+        # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by. It is flat
+        # beyond the edge, so that no step costs more than its length.
         h = minus(shift, c)
         conj = e * (mass + 0.5 * cost) / whole - h * (1.0 + mass / whole)
-        conj = conj + 0.5 * h * h * inverse * (active / whole)
+        square = 0.5 * h * h * inverse * (active / whole)
+        conj = conj + (square if square < h or h < 0.0 else h)
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + conj) - primal
 

@@ -23,6 +23,7 @@ _EPS, _TINY = (
     2.0**-52,
     2.2250738585072014e-308,
 )  # of float64: the unit in the last place of 1, the least normal
+_HUGE = 1.7976931348623157e308
 _NONE = -1e300  # for the logarithm of 0
 _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/multiplier.py
 
@@ -96,13 +97,14 @@ def _root(
     end = max(spread * np.exp(-longest), 1e-290)
     mean, variance = 0.0, 0.0
     for j in range(n):
-        mean += p[j] * g[j]
+        mean += p[j] * (g[j] / spread)
     for j in range(n):
-        variance += p[j] * (g[j] - mean) ** 2
+        variance += p[j] * (g[j] / spread - mean) ** 2  # squares of huge losses would overflow
     first = (0.5 * variance) ** 0.5 / (radius / (1.0 - radius / most)) ** 0.5
     if k != 1.0:
         a = abs(k - 1.0)
         first = max(first / a - (mean if k > 1.0 else -mean), first / (16.0 * a))
+    first = min(first * spread, _HUGE)
     cost, eta, beta = _newton(row, radius, most, k, series, max(first, end), 0.0, end)
     if k > 2.0 and beta > end and abs(cost - radius) > 8.0 * _EPS * radius:
         anchor = 0.0

@@ -67,19 +67,20 @@ def rows(
     shapes: tuple[tuple[int, int], ...] = SHAPES,
     clock: Clock = perf_counter,
     update: Update = silent,
+    quick: bool = False,
 ) -> Iterator[Row]:
-    """Yield the measurement of every solver of every problem on every shape."""
+    """Yield the measurement of every solver of every problem on every shape; if `quick`, no slow solvers."""
     losses = {shape: losses_of(shape) for shape in shapes}
     known: dict[tuple[str, str, tuple[int, int]], list[Any]] = {}
     for number, problem in enumerate(DIVERGENCES):
         for shape, f in losses.items():
-            for solver, (law, solve) in solvers(problem, shape).items():
+            for solver, (law, solve) in solvers(problem, shape, slow=not quick).items():
                 update(number / len(DIVERGENCES), f"{problem} {shape}: {solver}")
                 if (problem, law, shape) not in known:
                     p = law_of(law, shape)
                     known[problem, law, shape] = [
                         truth(problem, f[i], p if p is None or p.ndim == 1 else p[i])
-                        for i in range(min(shape[0], JUDGED_ROWS))
+                        for i in range(1 if quick else min(shape[0], JUDGED_ROWS))
                     ]
                 weights, error = solve(f), None
                 if VALUE_ONLY not in solver:
@@ -163,8 +164,8 @@ def _solvers_and_bars(
         _compile(progress.part(0.0, 0.3), tuple(sorted({min(shape[1], 128) for shape in shapes})))
         update = progress.part(0.3, 0.7).update
         seconds, clock = 0.02 if quick else 0.6, clock_for(threads)
-        measured = list(rows(seconds=seconds, shapes=shapes, clock=clock, update=update))
-        pairs = list(kernel_bars.comparisons(BAR_SHAPES, with_peers=not quick))
+        measured = list(rows(seconds=seconds, shapes=shapes, clock=clock, update=update, quick=quick))
+        pairs = list(kernel_bars.comparisons(BAR_SHAPES, quick=quick))
         effort = (0.06, 3, clock) if quick else (1.5, ROUNDS, clock)
         verdicts = [kernel_bars.judge(pair, *effort) for pair in progress.part(0.7, 1.0).each(pairs, str)]
         pages = [table(measured, thread_count()), kernel_bars.table(verdicts, thread_count())]

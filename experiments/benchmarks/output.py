@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from phiball.backends.files import write_whole
-from phiball.experiments.framework.provenance import versions
+from phiball.backends.provenance import versions
 from phiball.experiments.framework.tables import ReportTable
 
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")

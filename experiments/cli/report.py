@@ -29,16 +29,28 @@ def report(
     radii: Annotated[str, typer.Option(help="first:last:how many, or numbers with commas.")] = "0:1:5",
     clip: Annotated[str, typer.Option(help="lo,hi if inputs live in a box, for instance 0,1.")] = "",
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Batches that are measured at a time; 0 is one per core.")
+    ] = 0,
+    engine: Annotated[
+        str, typer.Option(help="Where batches are measured: processes, dask or ray.")
+    ] = "processes",
+    address: Annotated[str, typer.Option(help="Of the Dask or Ray cluster.")] = "",
     out: Annotated[Path, typer.Option(help="The page; .json and .csv are written beside it.")] = Path(
         "report.html"
     ),
 ) -> None:
     """Measure how errors grow with the size of the perturbation; a killed run resumes."""
+    with one_line_errors(ImportError):
+        from phiball.backends.engines import Engine
+        from phiball.backends.processes import cores
     from phiball.experiments.robustness import robustness_report
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     if out.suffix != ".html":
         fail(f"--out is {str(out)!r}; expected a name that ends in .html", 2)
+    with one_line_errors(ValueError, code=2):
+        where = Engine(engine, address, jobs or (cores() if engine == "processes" else 0))
     try:
         with one_line_errors(ValueError, TypeError, ImportError, OSError):
             found = robustness_report(
@@ -48,6 +60,7 @@ def report(
                 radii=_radii(radii),
                 clip=None if not clip else _pair(clip),
                 seed=seed,
+                engine=where,
                 cache=out.with_suffix(".parts"),
                 progress=True,
             )

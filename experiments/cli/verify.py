@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from phiball.backends import active, threads
+from phiball.backends.provenance import code_links, revision, versions
 from phiball.experiments.cli.errors import fail, one_line_errors
-from phiball.experiments.framework.provenance import code_links, revision, versions
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")

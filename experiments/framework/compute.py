@@ -10,7 +10,7 @@ from typing import Any
 
 from phiball.backends import Rng, use
 from phiball.backends.files import atomic_write, open_regular
-from phiball.experiments.framework.provenance import provenance
+from phiball.backends.provenance import provenance
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import PROGRESS, Task, TaskDir, as_json
 
@@ -30,17 +30,17 @@ def compute_row(
 
     - `kept`: the folder of the task; or, where that cannot be seen, its files. Then the task has a folder for
       the moment, and what it leaves there is returned.
-    - `record`: where the run comes from. A worker that has other versions is refused.
+    - `record`: where the run comes from.
     - `device`: that of this task, where the run has several.
     """
     if isinstance(kept, TaskDir):
         return _computed(study, config, task, rng, kept, record, device), {}
     with TemporaryDirectory(prefix="phiball-") as folder, use(record["backend"]):
-        here = provenance()
-        check_origin(record, here)
         task_dir = TaskDir(Path(folder, "task"))
         write_files(task_dir, kept)
-        content = _computed(study, config, task, rng, task_dir, {**here, "seed": record["seed"]}, device)
+        content = _computed(
+            study, config, task, rng, task_dir, {**provenance(), "seed": record["seed"]}, device
+        )
         return content, read_files(task_dir)
 
 
@@ -81,26 +81,3 @@ def write_files(task_dir: TaskDir, files: Files) -> None:
     for name, content in files.items():
         with atomic_write(task_dir.path / name) as stream:
             stream.write(content)
-
-
-def origin(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what results depend on beyond their settings: versions, backend and revision."""
-    return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
-
-
-def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Say in which entries `before` differs from `after`."""
-    return "; ".join(
-        f"{name} is {before.get(name)!r}, not {after.get(name)!r}"
-        for name in sorted({*before, *after})
-        if before.get(name) != after.get(name)
-    )
-
-
-def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
-    """Raise ValueError if a worker would compute with other versions than the run was begun with."""
-    there, ours = origin(here), origin(record)
-    if there["revision"] is None or ours["revision"] is None:  # an installed package does not know it
-        there["revision"] = ours["revision"] = None
-    if there != ours:
-        raise ValueError(f"a worker of the cluster differs: {differences(there, ours)}; expected the same")

@@ -13,25 +13,24 @@ Rows are written by this process, wherever they are computed. Tasks on a cluster
 from __future__ import annotations
 
 import json
-import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from phiball.backends import Rng, rng
 from phiball.backends.distributed import from_first, process_group
 from phiball.backends.engines import Engine
-from phiball.backends.files import read_json, write_whole
+from phiball.backends.files import write_whole
 from phiball.backends.processes import Lost
-from phiball.experiments.framework.compute import compute_row, differences, origin, read_files, write_files
+from phiball.backends.provenance import differences, origin, provenance
+from phiball.experiments.framework.compute import compute_row, read_files, write_files
 from phiball.experiments.framework.config import result_settings
+from phiball.experiments.framework.kept import NEW_FOLDER, locked, read_object, read_row, slug
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
 from phiball.experiments.framework.progress import RunStatus, TaskStatus
-from phiball.experiments.framework.provenance import provenance
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.shards import Shard, ShardDoneError, join
 from phiball.experiments.framework.study import Study
@@ -42,7 +41,6 @@ PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
 HERE = Engine()
 KINDS = {"study": str, "config": dict, "seed": int, "versions": dict, "backend": str, "machine": str}
 RESUME = ("same", "any", "none")
-NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
 
 
 def run(
@@ -91,13 +89,19 @@ def _run_first(
 ) -> tuple[Table, list[Path]]:
     """Do what `run` does, in the only process, or in the first of torchrun's."""
     out = folder.path
+    fresh = not (out / "run.json").exists()
     folder.make()
-    with _locked(out):
+    with locked(out), ExitStack() as refused:
+        if merge and fresh:  # a merge that is refused leaves nothing
+            refused.callback(shutil.rmtree, out, ignore_errors=True)
         folder.open(study, config, resume)
         for other in merge:
             folder.join(other, resume)
+        if not folder.only_join:
+            refused.pop_all()
         from_first(None)
         table = study.compute(config, rng(folder.seed), folder.map_tasks)
+        refused.pop_all()
         figures = write_figures(study, table, out)
         return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
 
@@ -139,7 +143,7 @@ class RunFolder:
         if resume == "none" or not file.exists():
             write_whole(file, json.dumps({**asked, **now}, indent=1) + "\n")
         else:
-            self._check(asked, [now], resume, f"{self.path} holds")
+            self._check(asked, [now], resume)
         (self.path / "rows").mkdir(exist_ok=True)
 
     def join(self, other: Path, resume: str = "same") -> None:
@@ -148,23 +152,36 @@ class RunFolder:
             raise ValueError(f"merge has {other}, the folder of the run itself (--out); expected others")
         if not (other / "run.json").is_file():
             raise ValueError(f"merge has {other}, which holds no run; expected folders of runs")
-        kept = _read(other / "run.json", KINDS)
+        kept = read_object(other / "run.json", KINDS)
         try:
             records = [kept, *kept.get("continued_with", [])]
             _ = [origin(record) for record in records]
         except (TypeError, KeyError):
             raise ValueError(f"{other / 'run.json'} is damaged (in continued_with)") from None
-        self._check(kept, records, resume, f"{other} does not belong here: it holds")
+        self._check(kept, records, resume, other)
         join(other, self.path)
 
-    def _check(self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, who: str) -> None:
-        """Compare the run that is kept with one that is asked for, and with what that is computed by."""
+    def _check(
+        self, asked: dict[str, Any], come: list[dict[str, Any]], resume: str, other: Path | None = None
+    ) -> None:
+        """Compare the run that is kept with one that is asked for, or that of an `other` folder to be merged.
+
+        `come` says what that one is computed by.
+        """
         file = self.path / "run.json"
-        kept = _read(file, KINDS)
-        different = differences(_settings(kept), _settings(asked))
-        if different:
+        kept = read_object(file, KINDS)
+
+        def different(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+            """How the folder that is named differs from what is expected of it."""
+            return differences(ours, theirs) if other is None else differences(theirs, ours)
+
+        settings = different(_settings(kept), _settings(asked))
+        if settings:
             raise ValueError(
-                f"{who} another run: {different}; expected the same configuration, or another folder (--out)"
+                f"{self.path} holds another run: {settings}; expected the same configuration, or another "
+                "folder (--out)"
+                if other is None
+                else f"{other} holds another run: {settings}; expected a merge with the options of its shards"
             )
         later = kept.get("continued_with", [])
         try:
@@ -175,17 +192,19 @@ class RunFolder:
         if not new:
             return
         if resume == "same":
+            anew = ", or --resume none to begin anew" if other is None else ""
             raise ValueError(
-                f"{who} results of other origin: {differences(origins[-1], origin(new[0]))}; "
-                "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
+                f"{other or self.path} holds results of other origin: "
+                f"{different(origins[-1], origin(new[0]))}; "
+                f"expected the same, or --resume any to go on all the same{anew}"
             )
         write_whole(file, json.dumps({**kept, "continued_with": [*later, *new]}, indent=1) + "\n")
 
     def map_tasks(self, study: Study[Any], config: Any, tasks: list[Task], rng: Rng) -> list[Row]:
         """Return the rows of all tasks: those in the folder are read, the others computed and written."""
-        files = [self.path / "rows" / f"{k:04d}-{_slug(task)}.json" for k, task in enumerate(tasks)]
+        files = [self.path / "rows" / f"{k:04d}-{slug(task)}.json" for k, task in enumerate(tasks)]
         for task, file in zip(tasks, files, strict=True):
-            if file.exists() and _read_row(file)["task"] != as_json(task):
+            if file.exists() and read_row(file)["task"] != as_json(task):
                 raise ValueError(f"{file} is of another task; expected {task}")
         folders = [TaskDir(self.path / "tasks" / file.stem) for file in files]
         works = [float(study.work(config, task)) for task in tasks]
@@ -199,7 +218,7 @@ class RunFolder:
             self._compute(study, config, [(tasks[k], sources[k], files[k], folders[k]) for k in missing])
             from_first(None)  # all rows are written
         self._check_complete(tasks, files, mine, stage)
-        return [{**task, **_read_row(file)["row"]} for task, file in zip(tasks, files, strict=True)]
+        return [{**task, **read_row(file)["row"]} for task, file in zip(tasks, files, strict=True)]
 
     def _compute(self, study: Study[Any], config: Any, todo: list[tuple[Task, Rng, Path, TaskDir]]) -> None:
         """Compute some rows, each of which is written as soon as it is there."""
@@ -250,53 +269,10 @@ class RunFolder:
                 "--merge joins the folders of all shards"
             )
         raise ValueError(
-            f"{what} are in none of the folders: the first is {tasks[absent[0]]}; expected all shards"
+            f"{what} {'is' if len(absent) == 1 else 'are'} in none of the folders: the first is "
+            f"{tasks[absent[0]]}; expected the folders of all shards"
         )
-
-
-def _read(file: Path, kinds: dict[str, type], remedy: str = NEW_FOLDER) -> dict[str, Any]:
-    """Read a JSON object; raise ValueError unless it is complete and has these names, of these kinds."""
-    try:
-        content = read_json(file)
-    except ValueError as error:
-        raise ValueError(f"{error}; {remedy}") from None
-    if not isinstance(content, dict) or not all(isinstance(content.get(n), k) for n, k in kinds.items()):
-        raise ValueError(f"{file} is damaged (expected {', '.join(kinds)} in it); {remedy}")
-    return content
-
-
-def _read_row(file: Path) -> dict[str, Any]:
-    remedy = "delete it, and it is computed again"
-    content = _read(file, {"task": dict, "row": dict}, remedy)
-    if not content["row"]:
-        raise ValueError(f"{file} is damaged (its row is empty); {remedy}")
-    return content
-
-
-def _slug(task: Task) -> str:
-    words = "-".join(f"{name}-{value}" for name, value in task.items())
-    return re.sub(r"[^A-Za-z0-9.+-]+", "_", words)[:80]
 
 
 def _settings(record: dict[str, Any]) -> dict[str, Any]:
     return {**record["config"], "study": record["study"], "seed": record["seed"]}
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Keep other runs out of a folder: two would write the same files."""
-    try:
-        fcntl = import_module("fcntl")
-    except ImportError:  # Windows
-        yield
-        return
-    with (out / ".lock").open("w", encoding="utf-8") as lock:
-        try:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # released when the process ends, however it ends
-        except BlockingIOError:
-            raise ValueError(
-                f"another run is at work in {out}; expected to be alone, or another folder (--out)"
-            ) from None
-        yield

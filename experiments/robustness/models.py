@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ class Model:
     - `to_array`: brings data into the library, dtype and device that `outputs` takes.
     - `evaluating`: a context in which the model is to be run.
     - `module`: the torch module, if it is one.
+    - `source`: what was given for it: what goes to another process.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Model:
     evaluating: Callable[[], AbstractContextManager[None]] = nullcontext
     was_training: bool = False
     module: Any = None
+    source: Any = None
 
     def classes_of(self, x: Array) -> int:
         """How many scores a point has."""
@@ -80,8 +84,11 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
     """
     if isinstance(model, Model):
         return model
-    if isinstance(model, (str, Path)):
-        model = load_model(Path(model))
+    loaded = load_model(Path(model)) if isinstance(model, (str, Path)) else model
+    return replace(_as_model(name, loaded, kind, classes), source=model)
+
+
+def _as_model(name: str, model: Any, kind: str, classes: Any) -> Model:
     if _is_instance(model, "torch.nn", "Module"):
         return _torch_model(name, model, kind)
     if _is_instance(model, "sklearn.base", "BaseEstimator"):
@@ -112,6 +119,32 @@ def load_model(file: Path) -> Any:
         f"{file} has the ending {file.suffix!r}; expected .pt2 or .onnx (a pickle could run any code, and is "
         "not loaded)"
     )
+
+
+def packed(model: Model) -> bytes:
+    """A model as bytes that another process can load; a file goes along with what it holds."""
+    source = model.source
+    if isinstance(source, (str, Path)):
+        return pickle.dumps((Path(source).suffix, Path(source).read_bytes()))
+    try:
+        loky = require("joblib.externals.loky.backend.reduction", user="a report with jobs", extra="verify")
+        return bytes(loky.dumps((None, source)))  # which takes lambdas and what __main__ defines
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise TypeError(
+            f"model {model.name!r} cannot be sent to another process ({error}); expected one that can be "
+            "pickled, or no engine and no jobs"
+        ) from None
+
+
+def unpacked(content: bytes) -> Any:
+    """The model of `packed`: these bytes come from the process that this one works for."""
+    suffix, source = pickle.loads(content)
+    if suffix is None:
+        return source
+    with TemporaryDirectory(prefix="phiball-") as folder:
+        file = Path(folder, f"model{suffix}")
+        file.write_bytes(source)
+        return load_model(file)
 
 
 def _is_instance(model: Any, module: str, name: str) -> bool:

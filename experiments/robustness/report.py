@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
-from io import BytesIO
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phiball.backends.files import atomic_write, read_arrays
-from phiball.backends.random import Rng
-from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings, measure_batch
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
+from phiball.experiments.robustness.parts import Measures, Part, as_numpy, measured
 from phiball.experiments.robustness.summary import summarise
 from phiball.experiments.robustness.third_party import installed
 from phiball.refimpl.validation import valid_count, valid_number
 from phiball.verification.framework.progress import Progress
+
+if TYPE_CHECKING:
+    from phiball.backends.engines import Engine
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,8 @@ def robustness_report(
     queries: int = 100,
     seed: int = 0,
     cache: str | Path | None = None,
+    jobs: int | None = None,
+    engine: Engine | None = None,
     progress: bool = False,
 ) -> Report:
     """Measure how errors and losses of models grow with the size of the perturbation.
@@ -101,6 +103,10 @@ def robustness_report(
     - `seed`: of everything that is drawn. What is found does not depend on the other models.
     - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was. A model
       whose outputs have changed is measured anew.
+    - `jobs`: the number of new processes, of one thread each, that batches are spread over; None measures in
+      this process, with its threads. `engine`: an `Engine` of `phiball.backends.engines` in place of `jobs`,
+      for a Dask or Ray cluster. What is found is the same, bit by bit, for any `jobs` and any engine; another
+      number of threads may round sums differently.
     - `progress`: show how far it is, and the time left.
 
     Returns a `Report`. A torch module is evaluated in evaluation mode, and left as it was. Attacks are lower
@@ -131,62 +137,60 @@ def robustness_report(
         raise ValueError("models is empty; expected at least one model")
     batches, total = _batches(data, valid_count("batch", batch))
     folder = None if cache is None else Path(cache)
+    if jobs is not None or engine is not None:
+        engine = engine or _processes(valid_count("jobs", jobs))
     prepared: list[Model] = []
-    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in named}
+    parts: dict[str, dict[int, Measures]] = {name: {} for name in named}
     labels: list[Any] = []
-    classes = None
+    classes = _classes(named)
     with ExitStack() as stack, Progress("report", shown=progress) as shown:
-        done = 0
-        for k, (x, y) in enumerate(batches):
-            if not prepared:
-                kind = _kind(kind, y)
-                classes = _classes(named) if kind == CLASSIFIER else None
-                prepared = [as_model(name, model, kind, classes) for name, model in named.items()]
+
+        def missing() -> Iterator[Part]:
+            """The parts that no file keeps, as the data come."""
+            for k, (x, y) in enumerate(batches):
+                if not prepared:
+                    is_kind = _kind(kind, y)
+                    prepared.extend(as_model(name, model, is_kind, classes) for name, model in named.items())
+                    for model in prepared:
+                        stack.enter_context(model.evaluating())
+                encoded = _encoded(y, classes) if prepared[0].kind == CLASSIFIER else as_numpy(y)
+                labels.append(encoded)
                 for model in prepared:
-                    stack.enter_context(model.evaluating())
-            encoded = _encoded(y, classes)
-            labels.append(encoded)
-            for model in prepared:
-                shown.update(done / total if total else 0.0, f"{model.name}, batch {k + 1}")
-                parts[model.name].append(_measured(model, x, encoded, settings, k, folder))
-            done += len(encoded)
+                    part = Part.of(model, k, x, encoded, settings, folder)
+                    kept = part.read()
+                    if kept is None:
+                        yield part
+                    else:
+                        parts[model.name][k] = kept
+
+        done = 0
+        with closing(measured(missing(), settings, classes, engine)) as found:
+            for part, out in found:
+                part.write(out)
+                parts[part.model.name][part.number] = out
+                done = sum(len(out["clean/loss"]) for ended in parts.values() for out in ended.values())
+                share = done / (total * len(named)) if total else 0.0
+                shown.update(share, f"{part.model.name}, batch {part.number + 1}")
     if not prepared:
         raise ValueError("data has no points; expected at least one batch")
     return Report(
         summarise(
             prepared,
-            parts,
+            {name: [ended[k] for k in sorted(ended)] for name, ended in parts.items()},
             settings,
             np.concatenate(labels),
-            classes=classes,
+            classes=classes if prepared[0].kind == CLASSIFIER else None,
             groups=None if groups is None else np.asarray(groups),
             features=None if features is None else [str(name) for name in features],
         )
     )
 
 
-def _measured(
-    model: Model, x: Any, y: Any, settings: Settings, number: int, folder: Path | None
-) -> dict[str, Any]:
-    """The results of a batch, read from its file if there is one."""
-    points = model.to_array(x)
-    file = None
-    if folder is not None:
-        key = _key(settings, model.kind, number, _as_numpy(x), y, _as_numpy(model.outputs(points)))
-        file = folder / f"{_safe(model.name)}-{number:05d}-{key}.npz"
-        if file.exists():
-            with suppress(ValueError):  # a damaged one is measured again
-                return read_arrays(file)
-    source = Rng(np.random.SeedSequence([settings.seed, number]))
-    labels = model.to_array(y) if model.kind == CLASSIFIER or not hasattr(points, "detach") else y
-    out = measure_batch(model, points, model.to_array(labels), settings, source)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        stream = BytesIO()
-        np.savez(stream, **out)
-        with atomic_write(file) as target:
-            target.write(stream.getvalue())
-    return out
+def _processes(jobs: int) -> Engine:
+    require("joblib", user="a report with jobs", extra="verify")
+    from phiball.backends.engines import Engine
+
+    return Engine(jobs=jobs)
 
 
 def _batches(data: Any, size: int) -> tuple[Iterator[tuple[Any, Any]], int]:
@@ -207,7 +211,7 @@ def _batches(data: Any, size: int) -> tuple[Iterator[tuple[Any, Any]], int]:
 
 def _kind(kind: str | None, y: Any) -> str:
     if kind is None:
-        return REGRESSOR if _as_numpy(y).dtype.kind == "f" else CLASSIFIER
+        return REGRESSOR if as_numpy(y).dtype.kind == "f" else CLASSIFIER
     if kind not in (CLASSIFIER, REGRESSOR):
         raise ValueError(f"kind is {kind!r}; expected {CLASSIFIER!r} or {REGRESSOR!r}")
     return kind
@@ -224,7 +228,7 @@ def _classes(models: Mapping[str, Any]) -> Any:
 
 def _encoded(y: Any, classes: Any) -> Any:
     """Labels as places in `classes`, which is what scores are indexed by."""
-    y = _as_numpy(y)
+    y = as_numpy(y)
     if classes is None:
         return y
     unknown = sorted(set(y.tolist()) - set(classes.tolist()))
@@ -232,22 +236,6 @@ def _encoded(y: Any, classes: Any) -> Any:
         raise ValueError(f"y has the label {unknown[0]!r}, which the models do not know: {classes.tolist()}")
     order = np.argsort(classes)
     return order[np.searchsorted(classes, y, sorter=order)]
-
-
-def _as_numpy(x: Any) -> Any:
-    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
-
-
-def _key(settings: Settings, kind: str, number: int, *arrays: Any) -> str:
-    """What a result depends on: the settings, the data, and the model by its outputs there."""
-    digest = hashlib.sha256(json.dumps([asdict(settings), kind, number]).encode())
-    for array in arrays:
-        digest.update(repr((array.shape, array.dtype.str)).encode() + np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() else "_" for c in name)[:40]
 
 
 def _valid_words(name: str, words: Sequence[str], known: Iterable[str], least: int = 1) -> tuple[str, ...]:

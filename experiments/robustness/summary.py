@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.experiments.framework.provenance import provenance
+from phiball.backends.provenance import provenance
 from phiball.experiments.robustness.attacks import MOST_FRAGILE, Settings
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.experiments.robustness.pictures import picture_of

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from math import ceil, isfinite
+from math import ceil, cos, isfinite, pi
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
-from phiball.experiments.training.methods import Loss, Objective
+from phiball.experiments.training.methods import KeepingObjective, Loss, Objective
 from phiball.experiments.training.ranks import Ranks
 
 SAVE_EVERY = 20.0  # seconds between checkpoints
@@ -31,11 +31,29 @@ SAVE_EVERY = 20.0  # seconds between checkpoints
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how fast to train: passes over the data, data points per step, and Adam's step size."""
+    """How long and how fast to train: passes over the data, data points per step, and Adam's step size.
+
+    `warmup`: None keeps the step size `rate`. A share of all steps, less than 1, lets it rise evenly up to
+    `rate` over that share, and fall to 0 along a cosine over the rest.
+    """
 
     epochs: int
     batch: int
     rate: float
+    warmup: float | None = None
+
+    def rate_at(self, step: int, total: int) -> float:
+        """Return the step size of step 0, ..., total - 1."""
+        if self.warmup is None:
+            return float(self.rate)
+        first = self.warmup * total
+        if step + 1 <= first:
+            return self.rate * (step + 1) / first
+        return self.rate * (1 + cos(pi * (step + 1 - first) / (total + 1 - first))) / 2
+
+    def settings(self) -> dict[str, float]:
+        """Return the settings by name, without those that are None."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def losses(model: Any, y: Array) -> Loss:
@@ -46,13 +64,14 @@ def losses(model: Any, y: Array) -> Loss:
 
 def train(
     model: Any,
-    objective: Objective,
+    objective: Objective | KeepingObjective,
     x: Array,
     y: Array,
     plan: Plan,
     source: Rng,
     *,
     shuffle: Callable[[int], Array] | None = None,
+    kept_points: Array | None = None,
     about: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
     save_every: float = SAVE_EVERY,
@@ -61,6 +80,9 @@ def train(
     """Train `model` in place by Adam on the data (x, y), and return the mean loss of each epoch.
 
     - `objective(loss, x, rng)` is the scalar that a batch is trained with.
+    - `kept_points`: what the objective keeps of each data point, a row for each row of x. The objective is
+      then called with the rows of the batch as a fourth argument, and returns the scalar and the new rows.
+      The array is changed in place, and is part of the checkpoint. Not under torchrun.
     - `source` gives the order of the data, unless `shuffle(epoch)` does, and the draws of the objective.
     - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
       training resumes when it is called again with a model of the same initial weights, the same `about`,
@@ -71,11 +93,13 @@ def train(
     """
     torch = import_module("torch")
     ranks = Ranks.here()
+    if kept_points is not None and ranks.count > 1:
+        raise ValueError(f"kept_points is an array, and there are {ranks.count} processes; expected one")
     together = {"ranks": ranks.count} if ranks.count > 1 else {}
     # As JSON has it, without NumPy's numbers: `read` would not load them again.
     about = json.loads(
         json.dumps(
-            {**(about or {}), **together, "plan": asdict(plan), "images": list(x.shape)},
+            {**(about or {}), **together, "plan": plan.settings(), "images": list(x.shape)},
             default=lambda v: v.tolist(),
         )
     )
@@ -99,8 +123,11 @@ def train(
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
             optimizer.load_state_dict(kept["optimizer"])
+            if kept_points is not None:
+                kept_points.copy_(kept["kept_points"])
             source = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
     called = ranks.wrap(model)
+    evaluate: Callable[..., Any] = objective
     saved = monotonic()
     for step in range(first, total):
         epoch, place = divmod(step, steps)
@@ -108,8 +135,14 @@ def train(
             shuffled = shuffle(epoch)
         batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
         optimizer.zero_grad()
+        for group in optimizer.param_groups:
+            group["lr"] = plan.rate_at(step, total)
         part, factor = ranks.part(batch)
-        loss = objective(losses(called, y[part]), x[part], source)
+        given = losses(called, y[part]), x[part], source
+        if kept_points is None:
+            loss = evaluate(*given)
+        else:
+            loss, kept_points[part] = evaluate(*given, kept_points[part])
         loss = loss * factor if together else loss
         loss.backward()
         optimizer.step()
@@ -127,6 +160,7 @@ def train(
             if step + 1 < total:  # the last one is the network alone
                 drawn = ranks.gather(source.state())
                 state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
+                state |= {} if kept_points is None else {"kept_points": kept_points}
             if ranks.rank == 0:
                 write(checkpoint, {**state, "model": model.state_dict()})
             ranks.first_says(True)  # nobody goes on before it is written

@@ -14,16 +14,22 @@ UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points have equal weights,
 
 Loss = Callable[[Array, Array], Array]  # perturbed points and the indices of their data points, to losses
 Objective = Callable[[Loss, Array, Rng], Array]  # loss, batch and generator, to the scalar to minimise
+# The same with what was kept of each data point, which it returns anew beside the scalar.
+KeepingObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
 class Method:
-    """A training method: its family and setting, evaluations per data point, and its objective."""
+    """A training method: its family and setting, evaluations per data point, and its objective.
+
+    `first(x, rng)`, where there is one, returns what is kept of each data point before the first step.
+    """
 
     family: str
     setting: str
     evaluations: float
-    objective: Objective = field(compare=False)
+    objective: Objective | KeepingObjective = field(compare=False)
+    first: Callable[[Array, Rng], Array] | None = field(default=None, compare=False)
 
 
 def mean_loss(loss: Loss, x: Array, source: Rng | None = None) -> Array:

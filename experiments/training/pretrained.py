@@ -11,7 +11,7 @@ from typing import Any
 from phiball.backends import Array, input_gradient, rng
 from phiball.experiments.datasets import images
 from phiball.experiments.training.loop import Plan, losses, train
-from phiball.experiments.training.methods import Objective, mean_loss
+from phiball.experiments.training.methods import KeepingObjective, Objective, mean_loss
 from phiball.experiments.training.networks import torch_seed
 
 TEST_IMAGES = 32  # of `pretrained`; the risk is their mean
@@ -49,11 +49,12 @@ def fit(
     *,
     epochs: int,
     seed: int,
-    objective: Objective = mean_loss,
+    objective: Objective | KeepingObjective = mean_loss,
 ) -> Any:
     """Return a network of the layers `make_layers(torch.nn)`, trained by Adam at 3e-3 on batches of 64.
 
-    `seed` sets the initial weights, the order of the data and the objective's draws.
+    `seed` sets the initial weights, the order of the data and the objective's draws. Nothing is kept of a
+    data point from one epoch to the next.
     """
     with torch_seed(seed) as torch:
         model = torch.nn.Sequential(*make_layers(torch.nn))

@@ -28,7 +28,7 @@ from phiball.refimpl.inner.half import halved, is_half, single
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
 from phiball.refimpl.inner.solvers import dual_shifted, shifted, solve
 from phiball.refimpl.inner.worst_case import check_value
-from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total
+from phiball.refimpl.numerics import add_up, cast_up, largest, to_double, tolerance, total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
     check_p,
@@ -40,6 +40,7 @@ from phiball.refimpl.validation import (
 )
 
 Solution = tuple[Array, Array, Array, Array, Array]
+_MET = 1 + 1e-12  # times the radius: a divergence up to that has met it
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,9 @@ def _solve(losses: Array, radius: float | Array, divergence: Divergence, p: Arra
         valid_finite("losses", f)  # also where p is zero
     value, eta, mu, weights, gap = solve_constrained(f, radius, p, divergence)
     check_value(value, f, divergence, "radius")
+    check_value(gap, f, divergence, "radius", "a gap")
+    xp = array_namespace(f)
+    check_value(xp.where(radius > 0, eta, xp.zeros_like(eta)), f, divergence, "radius", "a multiplier")
     return back(value), back(eta), back(mu), back(weights), back(gap)
 
 
@@ -164,6 +168,10 @@ def solve_constrained(f: Array, radius: Array, p: Array | None, d: Divergence) -
     """The fields of `ConstrainedWorstCase`, for valid input: radius (...), and p (..., m) or None."""
     xp, dtype = array_namespace(f), f.dtype
     f, radius, p = to_double(f), to_double(radius), None if p is None else to_double(p)
+    top = largest(f)
+    # Something on the way would leave the range of the numbers.
+    unit = 2.0**100 if top > 1e280 else 2.0**-600 if 0 < top < 1e-200 else 1.0
+    f = f / unit
     with ignore_float_warnings():
         if d.family in FAMILIES:
             value, eta, mu, weights, gap = _on_the_curve(f, radius, p, d)
@@ -174,6 +182,9 @@ def solve_constrained(f: Array, radius: Array, p: Array | None, d: Divergence) -
             value, eta, mu, weights, gap = _transport(f, radius, p, d)
         else:
             value, eta, mu, weights, gap = _by_search(f, radius, p, d)
+        value, eta, mu, gap = (
+            (unit * v for v in (value, eta, mu, gap)) if unit != 1 else (value, eta, mu, gap)
+        )
         tiny = float(xp.finfo(dtype).smallest_normal)
         eta = xp.where((eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta)  # 0 would say that it is idle
         value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
@@ -190,7 +201,7 @@ def _on_the_curve(f: Array, radius: Array, p: Array | None, d: Divergence) -> So
     # The certificate is that of the centred phi, for whose mu no digit goes to a large eta.
     value, mu, weights, gap = solve(f, some, p, c)
     spent = eta * (radius - cost)
-    if xp.all(inner & (2 * cost > radius)):
+    if xp.all(inner & (2 * cost > radius) & (cost <= radius * _MET)):
         mu = mu - eta * d.slope1 if d.slope1 else mu
         return value + eta * radius, eta, mu, weights, gap + spent
     law = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -199,6 +210,10 @@ def _on_the_curve(f: Array, radius: Array, p: Array | None, d: Divergence) -> So
     # Where the dtype has no weights that are small enough, the largest loss is a better bound.
     gain = total(weights * g)
     bound = xp.minimum(gain + gap + spent, zero)
+    # Weights that cost too much are mixed with the reference law: within the budget, as phi is convex.
+    share = xp.where(inner & (cost > radius * _MET), radius / cost, xp.ones_like(cost))[..., None]
+    weights = xp.where(share < 1, law + share * (weights - law), weights)
+    gain = total(weights * g)
     # Without a budget the reference law is left, and with one that does not bind that on the largest losses.
     at_top = xp.where(g == 0, law, xp.zeros_like(law))
     at_top = at_top / total(at_top, keepdims=True)

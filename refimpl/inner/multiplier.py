@@ -133,12 +133,15 @@ def _newton(
 def _start(g: Array, p: Array, odds: Array, k: float) -> Array:
     """A first beta: the divergence is about Var g/(2 eta^2) for a large price."""
     xp = array_namespace(g)
+    spread = -xp.min(g, axis=-1)
+    size = xp.where(spread > 0, spread, xp.ones_like(spread))  # squares of huge losses would overflow
+    g = g / size[..., None]
     mean = total(p * g)
     variance = total(p * (g - mean[..., None]) ** 2)
     eta = xp.sqrt(variance / 2) / xp.sqrt(odds)
-    if k == 1:
-        return eta
-    return xp.maximum(eta / abs(k - 1) - copysign(1.0, k - 1) * mean, eta / (16 * abs(k - 1)))
+    if k != 1:
+        eta = xp.maximum(eta / abs(k - 1) - copysign(1.0, k - 1) * mean, eta / (16 * abs(k - 1)))
+    return xp.minimum(eta * size, xp.full_like(eta, float(xp.finfo(eta.dtype).max)))
 
 
 def _at(x: Array, anchor: Array, g: Array, p: Array, k: float) -> _Point:

@@ -12,7 +12,6 @@ from phiball.refimpl.laws.norms import (
     check_overflow,
     dual,
     flat,
-    largest,
     length,
     soft_threshold,
     split,
@@ -20,7 +19,8 @@ from phiball.refimpl.laws.norms import (
 )
 from phiball.refimpl.laws.scale import Scale
 from phiball.refimpl.laws.tilting import TILTABLE
-from phiball.refimpl.validation import all_finite, valid_count
+from phiball.refimpl.numerics import largest
+from phiball.refimpl.validation import all_finite, valid_count, valid_finite
 
 
 class Geometry:
@@ -57,11 +57,12 @@ class Geometry:
         7.0
         """
         split(v, event_ndim, "v")
-        if self.scale is None:
-            return length(flat(v, event_ndim, "v"), self.norm)
         xp = array_namespace(v)
-        share, forbidden = self.scale.divide(v, event_ndim)
-        size = length(flat(share, event_ndim, "v"), self.norm)
+        with ignore_float_warnings():  # it is infinite where it overflows
+            if self.scale is None:
+                return length(flat(v, event_ndim, "v"), self.norm)
+            share, forbidden = self.scale.divide(v, event_ndim)
+            size = length(flat(share, event_ndim, "v"), self.norm)
         return xp.where(forbidden, xp.full_like(size, inf), size)
 
     def dual_norm(self, g: Array, *, event_ndim: int = 1) -> Array:
@@ -75,7 +76,8 @@ class Geometry:
         >>> float(Ball(np.inf, 0.5).dual_norm(np.asarray([3.0, -4.0])))
         7.0
         """
-        return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
+        with ignore_float_warnings():  # it is infinite where it overflows
+            return length(flat(self._weighed(g, event_ndim), event_ndim, "g"), dual(self.norm))
 
     def _weighed(self, g: Array, event_ndim: int) -> Array:
         """scale times g."""
@@ -138,17 +140,19 @@ class Geometry:
             raise ValueError(
                 f"x - z contains NaN or infinity, or its norm overflows {x.dtype}; expected finite points"
             )
+        radius = min(self.radius, float(xp.finfo(x.dtype).max))  # beyond, every point lies inside
         if self.norm == inf:
-            b = xp.clip(v, -self.radius, self.radius)
+            b = xp.clip(v, -radius, radius)
         elif self.norm == 2:
-            b = self.radius * (v / xp.where(size > 0, size, xp.ones_like(size)))
+            b = radius * (v / xp.where(size > 0, size, xp.ones_like(size)))
         elif self.norm == 1:
-            b = soft_threshold(v, self.radius, xp=xp)
+            b = soft_threshold(v, radius, xp=xp)
         else:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which project is exact")
         # What lies inside is returned as it came, not as z + (x - z).
-        inside = xp.reshape(size <= self.radius, (*v.shape[:-1], *([1] * event_ndim)))
-        x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
+        inside = xp.reshape(size <= radius, (*v.shape[:-1], *([1] * event_ndim)))
+        with ignore_float_warnings():  # what overflows is not chosen
+            x = xp.where(inside, x + xp.zeros_like(moved), z + xp.reshape(b, moved.shape))
         return x if self.clip is None else xp.clip(x, *self.clip)
 
     def steepest(self, g: Array, *, event_ndim: int = 1) -> Array:
@@ -164,8 +168,10 @@ class Geometry:
         >>> print(Ball(2, 0.5).steepest(np.asarray([3.0, -4.0])))
         [ 0.3 -0.4]
         """
-        v = flat(self._weighed(g, event_ndim), event_ndim, "g")
+        with ignore_float_warnings():
+            v = flat(self._weighed(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
+        valid_finite("g" if self.scale is None else "scale times g", v)
         check_overflow("radius", self.radius, self.reach, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)

@@ -14,7 +14,8 @@ from math import ceil, exp, factorial, inf, lgamma, log, pi
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach
-from phiball.refimpl.laws.norms import dual, largest, length
+from phiball.refimpl.laws.norms import dual, length
+from phiball.refimpl.numerics import largest
 
 _HUGE = 1e75  # beyond it the powers that the functions below take would overflow
 

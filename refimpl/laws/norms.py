@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach
+from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
 
 
@@ -67,13 +68,6 @@ def length(v: Array, p: float) -> Array:
     return xp.where(positive, top[..., 0] * root, xp.zeros_like(root))
 
 
-def largest(v: Array) -> float:
-    """The largest |v_j| of all, NaN if v holds one; 0 if v is empty."""
-    xp = array_namespace(v)
-    v = detach(v)
-    return max(abs(float(xp.max(v))), abs(float(xp.min(v)))) if prod(v.shape) else 0.0
-
-
 def check_overflow(name: str, value: float, reach: float, z: Array) -> None:
     """Raise if numbers within `reach` of z, which `name` = `value` gives, leave the range of its dtype."""
     limits = array_namespace(z).finfo(z.dtype)
@@ -93,7 +87,8 @@ def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     ordered = xp.sort(size, axis=-1, descending=True)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
-    excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
+    with ignore_float_warnings():  # what overflows is far below the largest of them
+        excess = (xp.cumulative_sum(ordered, axis=-1) - radius) / count
     # t is the largest of the excesses: they rise as long as a coordinate stays positive, then fall.
     t = xp.max(excess, axis=-1, keepdims=True)
     kept = size - t

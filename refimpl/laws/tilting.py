@@ -12,7 +12,8 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, kernel
 from phiball.refimpl.laws.moments import debye_series, log_bessel, log_mgf
-from phiball.refimpl.laws.norms import largest, length
+from phiball.refimpl.laws.norms import length
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import check_same_array_type, valid_array
 
 TILTABLE = (1.0, 2.0, inf)  # the norms whose balls have tilts that can be drawn

@@ -10,6 +10,7 @@ from phiball.refimpl.linear.multinomial import Classes
 from phiball.refimpl.linear.problem import LinearProblem
 
 Objective = Margins | Classes
+_FLAT = 1e-15  # a slope in the intercept that is all rounding
 
 
 def lower_bound(objective: Objective, params: Array, point: Point, problem: LinearProblem) -> float:
@@ -32,8 +33,12 @@ def lower_bound(objective: Objective, params: Array, point: Point, problem: Line
         else [[float(k == j) - 1 / free for k in range(free)] for j in range(free)]
     )
     largest = float(xp.max(xp.abs(point.gradient[coefficients:])))
+    if largest <= _FLAT:
+        rest = point.gradient[:coefficients]
+        return point.value - float(rest @ rest) / (2 * problem.ridge)
     width = 4 * largest / max(point.curvature, 1e-300)
-    width = min(width, 1.0) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
+    # Where F hardly bends in the intercept, as at a quantile between two examples, that says nothing.
+    width = (width if width < 1 else 1e-8) + 1e-13 * (1 + float(xp.max(xp.abs(params[coefficients:]))))
     for _ in range(30):
         planes = []
         for direction in directions:
@@ -48,7 +53,7 @@ def lower_bound(objective: Objective, params: Array, point: Point, problem: Line
         mixture = _solve(rows, params)
         if mixture is not None and min(mixture) >= 0:
             return _mixed(planes, mixture, params, coefficients, problem.ridge)
-        width = 2 * width
+        width = 4 * width
     return -inf
 
 

@@ -72,3 +72,11 @@ class Line:
             slow = (moved > 1e-2) & (new > tau - (tau - low) / 4) & (over > 0)
             tau = xp.where(slow, (low + new) / 2, new)
         return tau
+
+    def shifted(self, tau: Array, change: Array, side: Array, bottom: Array) -> Array:
+        """The crossing tau (k,) after a small change (k,) of its level, to first order."""
+        xp = array_namespace(tau)
+        rate = self.r * side * self(side * tau)[1]
+        moves = (rate > 0) & (tau > bottom) & (tau < 1)
+        step = xp.where(moves, change / xp.where(moves, rate, xp.ones_like(rate)), xp.zeros_like(rate))
+        return xp.minimum(xp.maximum(tau + step, bottom), xp.ones_like(tau))

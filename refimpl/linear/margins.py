@@ -81,7 +81,9 @@ class Margins:
         self.rules = (
             make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
         )
-        self.levels: dict[int, Array] = {}  # of the last model, by the first example of a chunk
+        # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
+        self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+        self.levels: Array | None = None  # of the last model
 
     @property
     def adaptive(self) -> bool:
@@ -146,14 +148,17 @@ class Margins:
         offsets = None if self.sobol is None else self.sobol @ theta
         r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
         sums: dict[str, list[Array]] = {}
+        levels = []
         for part in self._chunks(offsets):
             if isinstance(self.rules, Tails) and r > 0:
-                found, level = self.rules(m[part], r, self.y[part], self.levels.get(part.start))
-                self.levels[part.start] = level
+                start = None if self.levels is None else self.levels[part]
+                found, level = self.rules(m[part], r, self.y[part], start)
+                levels.append(level)
             else:
                 found = self._sums(*self._risks(part, m, r, offsets))
             for name, x in found.items():
                 sums.setdefault(name, []).append(x)
+        self.levels = xp.concat(levels) if levels else self.levels
         row = {name: xp.concat(x) for name, x in sums.items()}
         w, total, motion = self.w, xp.sum(self.w * row["value"]), None
         if problem.reweighting is not None:
@@ -181,7 +186,8 @@ class Margins:
                 H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
             # The ridge, and a little of the matrix's size on the diagonal: it may be singular.
             charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
-            diagonal = charged + ((1e-15 + damping) * xp.max(xp.abs(H)) + 1e-14)
+            largest = xp.max(xp.abs(H))
+            diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
             return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
 
         value = float(total) + problem.ridge / 2 * float(theta @ theta)

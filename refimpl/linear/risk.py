@@ -159,7 +159,10 @@ def finer_objective(
 ) -> tuple[Objective | None, int]:
     """The objective on twice the nodes, or on more Sobol points of a new scramble, or None if F is exact."""
     if objective.adaptive:
-        return data.objective(problem, 2 * nodes, rounding=rounding), 2 * nodes
+        finer = data.objective(problem, 2 * nodes, rounding=rounding)
+        if isinstance(finer, Margins) and isinstance(objective, Margins):
+            finer.levels = objective.levels
+        return finer, 2 * nodes
     if not objective.sampled:
         return None, nodes
     return data.objective(problem, nodes, seed=1, rounding=rounding, more=_MORE), nodes

@@ -19,6 +19,7 @@ from phiball.refimpl.linear.nodes import gauss, quantile
 
 _STEPS = 60
 _MET = 1e-10  # of the mass: an error of the level enters the value by its square
+_NEAR = 1e-6  # of the mass: one more step of Newton's leaves the square of it
 _MASS = 1e-20  # relative to the density at the start of a tail: where it is left off
 _KINKED = ("indicator", "absolute", "hinge")
 
@@ -49,8 +50,8 @@ def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
 class Tails:
     """Risks and their derivatives for a loss, a divergence and a price, where `moving` features move.
 
-    A piece of a tail has 3/2 times as many nodes as `nodes` says. `like` is an array of the library and the
-    device of the data.
+    A piece of a tail has 3/2 times as many nodes as `nodes` says, or twice as many. `like` is an array of the
+    library and the device of the data.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class Tails:
         xp = array_namespace(like)
         self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
         self.family, self.alpha = divergence.family, divergence.parameter
-        x, w = gauss(3 * nodes // 2, 1, like)
-        self.x, self.w = (1 + x) / 2, w
         power = self.alpha if self.family == "cressie_read" else None
-        # The weight starts like a root at its level: so does this variable.
+        # The weight starts like a root at its level: so does this variable, which needs more nodes.
         self.rooted = self.family is None or (power is not None and power > 2)
+        x, w = gauss(2 * nodes if self.rooted else 3 * nodes // 2, 1, like)
+        self.x, self.w = (1 + x) / 2, w
         # Where the weight may grow like an exponential, nothing is left off.
         self.whole = self.family is None or (power is not None and power < 1.5)
         self.top = exp(lgamma((moving + 2) / 2) - lgamma((moving + 1) / 2)) / sqrt(pi)  # the density at 0
@@ -90,9 +91,10 @@ class Tails:
         return int(self.x.shape[0]) * sides * pieces
 
     def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
-        """(sums as those of `Margins`, the levels) for predictions m (k,), labels y (k,) and a reach r > 0.
+        """(sums as those of `Margins`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
 
-        `start` (k,) has levels near the right ones, from another model.
+        Levels (k,) are shares of the way from the least loss to the largest, which hardly change with the
+        model; `start` (k,) has those of another one, or is None.
         """
         with ignore_float_warnings():  # a step that is too long overflows, and is halved
             return self._risk(Line(self.loss, m, r, y), start)
@@ -109,21 +111,25 @@ class Tails:
         else:
             t = line.lowest()
             sides, bottoms, lowest = [one, -one], [t, -t], line(t)[0]
+        reach = xp.where(high > lowest, high - lowest, one)
+        if start is not None:
+            start = lowest + start * reach
         if self.family in ("absolute", "hinge"):  # a given amount below the maximum
             level = high - eta * (1 if self.family == "hinge" else 2)
             cuts = [line.crossing(level, s, b, b) for s, b in zip(sides, bottoms, strict=True)]
             atom = tuple(xp.where(up, ends[1][i], ends[0][i]) for i in (1, 2)), xp.where(up, one, -one)
-            return self._with_atom(line, level, sides, cuts, atom), level
+            return self._with_atom(line, level, sides, cuts, atom), one
         if self.family == "indicator":
             if self.fixed is not None:  # the level moves with the model, and the cut does not
                 if self.shared is not None:
                     t, p = sides[0][:, None] * self.shared[0], self.shared[1]
                 else:
                     t, p = self._nodes(line, sides, [xp.broadcast_to(self.fixed, line.m.shape)])
-                return self._cvar(line, lowest, [], [], (t, p / xp.sum(p, axis=1, keepdims=True))), lowest
+                return self._cvar(line, lowest, [], [], (t, p / xp.sum(p, axis=1, keepdims=True))), one
             level, cuts = self._level(line, sides, bottoms, lowest, high, start)
             t, p = self._nodes(line, sides, cuts)
-            return self._cvar(line, level, sides, cuts, (t, p / self.alpha)), level
+            share = (level - lowest) / reach
+            return self._cvar(line, level, sides, cuts, (t, p / self.alpha)), share
         mu, cuts = self._level(line, sides, bottoms, lowest, high, start)
         t, p = self._nodes(line, sides, cuts)
         f, slope, curvature = line(t)
@@ -137,7 +143,7 @@ class Tails:
         total = xp.sum(q, axis=1)
         root = xp.sqrt(xp.where(total > 0, total, xp.ones_like(total)))
         _less_square(sums, xp.sum(turn, axis=1) / root, xp.sum(turn * t, axis=1) / root)
-        return sums, mu
+        return sums, (mu - lowest) / reach
 
     def _level(
         self,
@@ -159,10 +165,14 @@ class Tails:
             near = [[v if rows is None else v[rows] for v in vs] for vs in (sides, bottoms, cuts)]
             ends, surplus, rate = self._surplus(part, at, *near)
             low_, high_ = xp.where(surplus > 0, at, low_), xp.where(surplus > 0, high_, at)
-            new = at + surplus / xp.where(rate > 0, rate, xp.ones_like(rate))
-            new = xp.where((rate > 0) & (new >= low_) & (new <= high_), new, (low_ + high_) / 2)
+            new = at + self._excess(surplus) / xp.where(rate > 0, rate, xp.ones_like(rate))
+            inside = (rate > 0) & (new >= low_) & (new <= high_)
+            new = xp.where(inside, new, (low_ + high_) / 2)
             done = (xp.abs(surplus) <= _MET) | (high_ - low_ <= _MET * xp.abs(high_))
             new = xp.where(done, at, new)
+            if self.family != "indicator":
+                done = done | (inside & (xp.abs(surplus) <= _NEAR))
+                ends = [part.shifted(c, new - at, s, b) for c, s, b in zip(ends, *near[:2], strict=True)]
             if rows is None:
                 mu, low, high, cuts, rows = new, low_, high_, ends, ~done
             else:
@@ -175,6 +185,17 @@ class Tails:
             if not bool(xp.any(rows)):
                 break
         return mu, cuts
+
+    def _excess(self, surplus: Array) -> Array:
+        """What Newton's method divides by the rate: the mass to the power k - 1 is straighter.
+
+        It is a straight line where all losses are equal.
+        """
+        if self.family != "cressie_read" or self.alpha == 2:
+            return surplus
+        xp, a = array_namespace(surplus), self.alpha - 1  # type: ignore[operator]
+        mass = xp.where(surplus > -0.9, 1 + surplus, xp.ones_like(surplus))
+        return xp.where(surplus > -0.9, -mass * xp.expm1(-a * xp.log(mass)) / a, surplus)
 
     def _surplus(
         self, line: Line, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]

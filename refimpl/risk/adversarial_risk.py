@@ -12,7 +12,7 @@ from phiball.backends import Array, Rng, array_namespace, detach, device
 from phiball.refimpl.inner.half import single
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream, plain
+from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
 from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, in_rows, joined, tiles, valid_sampling
 from phiball.refimpl.types import Loss
@@ -66,6 +66,7 @@ def adversarial_risk(
     samples: int,
     rng: Rng,
     attack: Callable[..., Array] | None = None,
+    labels: bool = False,
     chunk: int = CHUNK,
 ) -> AdversarialRisk:
     r"""Bound the unregularised risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$ from below, by search.
@@ -73,7 +74,8 @@ def adversarial_risk(
     Arguments:
     - `samples`: the number of random points tried in each ball, at least 1.
     - `attack`: a function attack(z) that returns points of the shape of z inside the balls, which are tried
-      too; None for none. For batches (z, y) it is attack(z, y), called on some thousand data points.
+      too; None for none. With `labels=True` it is attack(z, y). For batches it is called on some thousand
+      data points at a time.
     - The others are those of `robust_risk`. The points of one data point are held in memory at a time.
 
     Returns the larger loss for each data point, the points where it is attained, and their mean. It is a
@@ -98,18 +100,16 @@ def adversarial_risk(
     n = valid_count("samples", samples, 1)
     valid_count("chunk", chunk, 1)
     stream, data = is_stream(z), z
-    if stream:
-        loss = plain(loss)
-    else:
+    if not stream:
         z, loss = in_single(z, loss)
     tops: list[tuple[Array, ...]] = []
     tried: list[tuple[Array, Array]] = []
 
     def drawn() -> Iterator[tuple[Array, ...]]:
-        for block in blocks(z, n, chunk, evaluate=attack is not None):
+        for block in blocks(z, ball, n, chunk, labels=labels, evaluate=attack is not None):
             yield from tiles(block.z, block.i, ball, n, rng)
             if attack is not None:
-                candidates = _attacked(attack, block, ball, like=block.z if stream else data)
+                candidates = _attacked(attack, block, ball, labels, like=block.z if stream else data)
                 found = [f for _, _, f in evaluated(loss, [(candidates, block.i)], chunk)]
                 tried.append((candidates[:0, ...] if stream else candidates, joined(found)))
 
@@ -143,13 +143,13 @@ def highest(x: Array, f: Array) -> tuple[Array, Array]:
     return points, xp.take_along_axis(f, top, axis=-1)[:, 0]
 
 
-def _attacked(attack: Callable[..., Array], block: Points, ball: Ball, *, like: Array) -> Array:
+def _attacked(attack: Callable[..., Array], block: Points, ball: Ball, labels: bool, *, like: Array) -> Array:
     """The points of the attack on a block, which it gets in the precision of `like`."""
     z = rounded(block.z, like)
     xp = array_namespace(z)
     if not callable(attack):
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
-    x = attack(z, block.i) if block.labelled else attack(z)
+    x = attack(z, block.i) if labels else attack(z)
     valid_array("attack(z)", single(x))
     check_same_array_type("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):

@@ -17,7 +17,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.norms import length
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream, plain
+from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
 from phiball.refimpl.sampling.estimators import normalised
 from phiball.refimpl.sampling.half_points import in_single
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
@@ -98,6 +98,7 @@ def robust_risk(
     *,
     samples: int,
     rng: Rng,
+    labels: bool = False,
     chunk: int = CHUNK,
     proposal: Proposal | None = None,
     input_gradient: Gradient | None = None,
@@ -110,13 +111,14 @@ def robust_risk(
     - `loss`: a function loss(x, i) of points x (k,) + event that come from the data points i (k,), which
       returns losses (k,).
     - `z` (N,) + event: the data points. Or an iterator of batches of them, for data that memory does not
-      hold: arrays, or pairs (z, y) with labels y (n,), for which the loss is loss(x, y), with the label of
-      each x. Batches are read once, and the estimate is that of the data held at once; it has no gradient.
+      hold. They are read once, and the estimate is that of the data held at once.
     - `ball`: a `Ball`, or another law with its `sample`; a `Gaussian` gives the dual of Sinkhorn DRO.
     - `eta`: a positive number, or an array (N,), but not for batches.
     - `divergence`: phi, for example `ENTROPIC`.
     - `samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
     - `rng`: from `phiball.backends.rng`.
+    - `labels`: True if the batches are pairs (z, y) with labels y (n,), as those of a DataLoader: then the
+      loss is loss(x, y), with the label of each x, and so is `input_gradient`. Without it pairs are refused.
     - `chunk`: the largest number of points per call of the loss. What is drawn does not depend on it.
     - `proposal`: None draws from the ball itself. `Tilted()` draws towards larger losses and corrects with
       weights: for `ENTROPIC` it cuts bias and noise where the loss is close to linear in the ball, most of
@@ -172,12 +174,12 @@ def robust_risk(
     etas: list[Array] = []  # of the data points that are drawn, and not yet solved
 
     def drawn() -> Iterator[tuple[Array, ...]]:
-        for block in blocks(z, n, chunk, evaluate=not isinstance(how, Uniform)):
+        for block in blocks(z, ball, n, chunk, labels=labels, evaluate=not isinstance(how, Uniform)):
             prepared = how.prepare(ball, block.z, each_eta(eta, block.z), _at(slope, block), rng, chunk)
             etas.append(prepared.eta)
             yield from tiled(block.z, block.i, n, partial(_draw, prepared, rng))
 
-    pieces = evaluated(plain(loss) if stream else loss, drawn(), chunk)
+    pieces = evaluated(loss, drawn(), chunk)
     for f, log_w in in_rows(((f, log_w) for _, _, f, log_w in pieces), n):
         xp = array_namespace(f)
         waiting = joined(etas)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Any, TypeAlias
 
-from phiball.backends import Array, array_namespace, detach, is_array_api_obj, without_gradient
+from phiball.backends import Array, array_namespace, detach, is_array_api_obj
+from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import TILE, indices, joined, valid_data
-from phiball.refimpl.types import Loss
+from phiball.refimpl.types import Law
 
 Data: TypeAlias = Iterable[Any]
 """An iterator of batches: arrays (n,) + event, or pairs of these with labels (n,), as a DataLoader has."""
@@ -20,11 +21,10 @@ _COLLECTIONS = (list, tuple, str, bytes, Mapping, Set)
 
 @dataclass(frozen=True)
 class Points:
-    """Some data points `z` (k,) + event, with their indices or, if `labelled`, their labels, `i` (k,)."""
+    """Some data points `z` (k,) + event, and `i` (k,), what the loss gets: their indices, or their labels."""
 
     z: Array
     i: Array
-    labelled: bool = False
     __repr__ = one_line
 
 
@@ -40,24 +40,23 @@ def _is_dask(z: Any) -> bool:
     return hasattr(z, "dask") and hasattr(z, "numblocks")
 
 
-def plain(loss: Loss) -> Loss:
-    """The loss without its gradient: the graph of a pass over all batches would hold all of them."""
-
-    def value(x: Array, i: Array) -> Array:
-        with without_gradient():
-            return loss(x, i)
-
-    return value if callable(loss) else loss
-
-
-def blocks(z: Array | Data, n: int, chunk: int, *, evaluate: bool) -> Iterator[Points]:
+def blocks(
+    z: Array | Data, law: Law, n: int, chunk: int, *, labels: bool, evaluate: bool
+) -> Iterator[Points]:
     """The data points in blocks: all at once if z is an array, and else batches that are cut and joined anew.
 
     A block holds whole tiles of n points a data point, some `chunk` data points, and whole chunks of them if
     the caller is to `evaluate` the data points themselves. So the random numbers that are drawn, and the
-    calls of the loss, are those of the data held at once, whatever the batches are.
+    calls of the loss, are those of the data held at once, whatever the batches are. With `labels`, the
+    batches are pairs (z, y), and the loss gets y.
     """
+    if not isinstance(labels, bool):
+        raise TypeError(
+            f"labels is {type(labels).__name__}; expected True or False: y comes with the batches"
+        )
     if not is_stream(z):
+        if labels:
+            raise ValueError("labels is True for one array z; expected batches (z, y), or labels=False")
         z = valid_data(z)
         yield Points(z, indices(z))
         return
@@ -66,10 +65,13 @@ def blocks(z: Array | Data, n: int, chunk: int, *, evaluate: bool) -> Iterator[P
     held: list[Points] = []
     count = start = 0
     for batch in _batches(z):
-        part = _points(batch, start)
+        part = _points(batch, start, labels)
+        if isinstance(law, Ball) and law.scale is not None and law.scale.per_point(part.z.ndim - 1):
+            raise ValueError(
+                "ball has sizes for each data point; expected the same for all of them, for data in batches "
+                "(or measure each batch with its own ball, and merge)"
+            )
         start += part.z.shape[0]
-        if held and held[-1].labelled != part.labelled:
-            raise ValueError("some batches of z have labels and others have none; expected all alike")
         held.append(part)
         count += part.z.shape[0]
         while count >= size:
@@ -90,25 +92,35 @@ def _batches(z: Any) -> Iterator[Any]:
     yield from z
 
 
-def _points(batch: Any, start: int) -> Points:
+def _points(batch: Any, start: int, labels: bool) -> Points:
     """A batch with its indices, which begin at `start`, or with its labels."""
-    if not isinstance(batch, (list, tuple)):
+    paired = isinstance(batch, (list, tuple))
+    if paired and len(batch) != 2:
+        raise ValueError(f"a batch of z has {len(batch)} parts; expected an array, or a pair (z, y)")
+    if paired and not labels:
+        raise ValueError(
+            "a batch of z is a pair (z, y), and the loss could get labels or indices; expected labels=True, "
+            "for loss(x, y) with the label y of each point, or batches of z alone, for loss(x, i)"
+        )
+    if labels and not paired:
+        raise ValueError(
+            f"a batch of z is {type(batch).__name__}, and labels is True; expected a pair (z, y)"
+        )
+    if not paired:
         z = valid_data(batch, name="a batch of z")
         return Points(z, indices(z) + start)
-    if len(batch) != 2:
-        raise ValueError(f"a batch of z has {len(batch)} parts; expected an array, or a pair (z, y)")
     z, y = batch
     z = valid_data(z, name="a batch of z")
     if not is_array_api_obj(y) or tuple(y.shape) != tuple(z.shape[:1]):
         shape = tuple(y.shape) if is_array_api_obj(y) else type(y).__name__
         raise ValueError(f"the labels of a batch of z have shape {shape}; expected {tuple(z.shape[:1])}")
     array_namespace(z, y)
-    return Points(z, detach(y), labelled=True)
+    return Points(z, detach(y))
 
 
 def _joined(held: list[Points]) -> Points:
-    return Points(joined([p.z for p in held]), joined([p.i for p in held]), held[0].labelled)
+    return Points(joined([p.z for p in held]), joined([p.i for p in held]))
 
 
 def _rows(points: Points, rows: slice) -> Points:
-    return Points(points.z[rows, ...], points.i[rows], points.labelled)
+    return Points(points.z[rows, ...], points.i[rows])

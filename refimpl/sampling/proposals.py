@@ -21,7 +21,7 @@ from phiball.backends import (
 )
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.laws.norms import largest
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import indices, joined, slices
 from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
 from phiball.refimpl.validation import (
@@ -105,8 +105,13 @@ class Tilted:
     - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before. Each takes
       one evaluation per data point; the weights stay exact. It helps where the loss rises up to the border of
       the ball, and harms where it has its maximum inside, which the second tilt overshoots.
-    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the law around it.
-      The tilt is around the data point in both cases, and the weights stay exact. It costs nothing more.
+    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the law around it,
+      one for all points of the data point. The tilt is around the data point in both cases. The start is
+      drawn before the points and apart from them, so the weights stay exact whatever it is: the mean of the
+      weighted e^{f/eta} is that of uniform points, and the risk is biased low as without it. From one point
+      the mean is that of E_q f - eta KL(q | nu) over the starts. With `kappa` eta_z is set by the gradient at
+      the start, and so is random: the objective is then the mean over starts of the risks with their eta_z.
+      It takes no gradient more.
     - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`. Other
       divergences raise ValueError, because importance weights ruin them in high dimension. True normalises
       the weights of the points of each data point instead, for any divergence. That is biased, in either

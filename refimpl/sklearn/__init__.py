@@ -24,7 +24,7 @@ from phiball.refimpl.sklearn.regressors import (
     RobustQuantileRegressor,
 )
 from phiball.refimpl.sklearn.scoring import robust_scorer
-from phiball.refimpl.sklearn.search import RobustLogisticRegressionCV
+from phiball.refimpl.sklearn.search import RobustLogisticRegressionCV, best_within
 
 __all__ = [
     "RobustLinearRegression",
@@ -33,5 +33,6 @@ __all__ = [
     "RobustPoissonRegressor",
     "RobustQuantileRegressor",
     "RobustSVC",
+    "best_within",
     "robust_scorer",
 ]

@@ -15,6 +15,7 @@ from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.fit import LinearModel
 from phiball.refimpl.linear.problem import Reweighting
 from phiball.refimpl.sklearn.base import RobustLinearModel
+from phiball.refimpl.validation import valid_number
 
 
 class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
@@ -61,8 +62,7 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """(X, class numbers, weights), all validated; sets `classes_`."""
-        if not self.C > 0:
-            raise ValueError(f"C is {self.C!r}; expected a positive number")
+        valid_number("C", self.C, above=0.0)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -108,9 +108,9 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
 class RobustLogisticRegression(_RobustClassifier):
     """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
 
-    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). Three classes and
-    more need Sobol points (see `phiball.refimpl.linear.multinomial`). The other parameters are those of
-    `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). Three classes are as
+    exact as two; four and more take Sobol points (see `phiball.refimpl.linear.multinomial`). The other
+    parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"

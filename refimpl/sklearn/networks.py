@@ -71,6 +71,8 @@ class _RobustNet:
             self.columns_ = list(X.columns)
             X = X.to_numpy()
         y = y.to_numpy() if hasattr(y, "to_numpy") else y
+        if isinstance(y, np.ndarray):
+            self.flat_ = y.ndim == 1
         return super().get_dataset(_writeable(X), _writeable(y))  # type: ignore[misc]
 
     def _dtype(self) -> Any:
@@ -109,6 +111,11 @@ class _RobustNet:
 
         def losses(z: Any, i: Any) -> Any:
             out = self.infer(z)
+            classes = len(getattr(self, "classes_", ()))
+            if out.ndim == 2 and out.shape[1] < classes:
+                raise ValueError(
+                    f"the module returns {out.shape[1]} scores; expected one per class, {classes}"
+                )
             return function(out, _aligned(yi[i], out)).reshape(len(z), -1).mean(dim=1)
 
         return losses
@@ -205,10 +212,16 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
 class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
     """A network of torch that predicts numbers, trained against perturbed features.
 
-    Targets have the shape that the module returns, or (n,) for one that returns (n, 1).
+    Targets have the shape that the module returns, or (n,) for one that returns (n, 1); so do predictions.
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
+
+    def predict(self, X: Any) -> Any:
+        """The predictions, in the shape of the targets: (n, 1) minus (n,) would be (n, n)."""
+        found = super().predict(X)
+        flat = getattr(self, "flat_", False) and found.ndim == 2 and found.shape[1] == 1
+        return found[:, 0] if flat else found
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Any:
         """The plain loss, for the held-out part."""

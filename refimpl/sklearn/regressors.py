@@ -13,6 +13,7 @@ from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.losses import LinearLoss, quantile_loss
 from phiball.refimpl.linear.problem import Reweighting
 from phiball.refimpl.sklearn.base import RobustLinearModel
+from phiball.refimpl.validation import valid_number
 
 
 class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
@@ -53,8 +54,7 @@ class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to features X (n, d) and targets y (n,)."""
-        if not self.alpha >= 0:
-            raise ValueError(f"alpha is {self.alpha!r}; expected a number that is not negative")
+        valid_number("alpha", self.alpha, least=0.0)
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         found = self._solve(self._loss(), self._ridge(weights), X, y, weights)

@@ -1,17 +1,61 @@
-"""Robust logistic regression that chooses its radius and its eta by cross-validation."""
+"""How a search chooses: robust logistic regression with cross-validation, and a rule for `GridSearchCV`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from warnings import warn
 
 import numpy as np
-from sklearn.base import clone
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import check_cv
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _check_sample_weight
 
 from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.linear.problem import Reweighting
 from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression
+from phiball.refimpl.validation import valid_number
+
+
+def best_within(
+    max_cost: float, *, plain: str = "plain", robust: str = "robust"
+) -> Callable[[dict[str, Any]], int]:
+    """A `refit` for `GridSearchCV`: the best robust score among settings that cost little of the plain one.
+
+    By the robust score alone a search with a large ball ends at a model that hardly looks at the features:
+    nothing moves it. Plain scores may be lower than the best of them by `max_cost`; ties go to the first.
+
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> from sklearn.preprocessing import scale
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.refimpl.sklearn import RobustLogisticRegression, best_within, robust_scorer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> scores = {"plain": "accuracy", "robust": robust_scorer(Ball(2, 1.0))}
+    >>> model, grid = RobustLogisticRegression(C=10.0, tol=1e-4), {"radius": [0.0, 1.0, 3.0, 30.0]}
+    >>> search = GridSearchCV(model, grid, scoring=scores, refit=best_within(0.03), cv=3).fit(scale(X), y)
+    >>> search.best_params_
+    {'radius': 3.0}
+    """
+    valid_number("max_cost", max_cost, least=0.0)
+
+    def choose(results: dict[str, Any]) -> int:
+        usual, moved = (results.get(f"mean_test_{name}") for name in (plain, robust))
+        if usual is None or moved is None:
+            raise ValueError(
+                f"the search has no scores {plain!r} and {robust!r}; expected "
+                f"scoring={{{plain!r}: 'accuracy', {robust!r}: robust_scorer(...)}}"
+            )
+        return _best(np.asarray(usual), np.asarray(moved), max_cost)
+
+    return choose
+
+
+def _best(plain: Any, robust: Any, max_cost: float) -> int:
+    """The first index of the best robust score, where the plain one is within `max_cost` of its best."""
+    near = plain >= np.nanmax(plain) - max_cost - 1e-12
+    return int(np.nanargmax(np.where(near, robust, -np.inf)))
 
 
 class RobustLogisticRegressionCV(RobustLogisticRegression):
@@ -20,9 +64,11 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
     - `radii`, `etas`: what is tried. In each fold the radii are a path: every model starts at the last one.
     - `cv`: folds, as in scikit-learn. `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`;
       with plain accuracy the search has no reason to prefer a robust model.
+    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for any amount. A ball that
+      is too large for the data makes a search end at a model that predicts one class: then a fit warns.
 
-    The other parameters are those of `RobustLogisticRegression`. A fit leaves `radius_`, `eta_`, and
-    `scores_`, the mean scores over folds, (etas, radii).
+    The other parameters are those of `RobustLogisticRegression`. A fit leaves `radius_`, `eta_`, `scores_`
+    and `plain_scores_`: the mean scores and the mean accuracies over folds, (etas, radii).
     """
 
     def __init__(
@@ -32,10 +78,12 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         etas: Sequence[float] = (0.1, 1.0),
         cv: Any = None,
         scoring: Any = None,
+        max_cost: float | None = None,
         C: float = 1.0,
         divergence: str | Divergence = "entropic",
         norm: float = 2,
         feature_scale: Any = None,
+        reweighting: Reweighting | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
         points: int = 256,
@@ -47,6 +95,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
             divergence=divergence,
             norm=norm,
             feature_scale=feature_scale,
+            reweighting=reweighting,
             fit_intercept=fit_intercept,
             class_weight=class_weight,
             points=points,
@@ -57,6 +106,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         self.etas = etas
         self.cv = cv
         self.scoring = scoring
+        self.max_cost = max_cost
 
     def _plain(self, radius: float, eta: float) -> RobustLogisticRegression:
         names = set(RobustLogisticRegression().get_params()) - {"radius", "eta"}
@@ -67,27 +117,40 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         """Choose radius and eta, and fit the model to all of X (n, d) and y (n,)."""
         if not len(self.radii) or not len(self.etas):
             raise ValueError("radii or etas is empty; expected numbers to choose from")
-        X, labels, weights = self._read(X, y, sample_weight)
+        if self.max_cost is not None:
+            valid_number("max_cost", self.max_cost, least=0.0)
+        given = X
+        X, labels, _ = self._read(X, y, sample_weight)
+        table = given if hasattr(given, "columns") else X
         y = self.classes_[labels]
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without those of the classes
         scorer = check_scoring(self._plain(0.0, 1.0), scoring=self.scoring)
         radii = sorted(self.radii)
         folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
-        scores = np.zeros((len(self.etas), len(radii)))
+        scores, plain = np.zeros((2, len(self.etas), len(radii)))
         for train, test in folds:
+            # Rows of the table itself: its names are those of feature_scale, and of a scorer's scale.
+            left_out = _safe_indexing(table, test)
             for i, eta in enumerate(self.etas):
                 start = None
                 for j, radius in enumerate(radii):
-                    model = clone(self._plain(radius, eta))
-                    rows, numbers, w = model._read(X[train], y[train], weights[train])
-                    model._fit_classes(rows, numbers, w, start)
-                    model.n_features_in_ = X.shape[1]
+                    model = self._plain(radius, eta)
+                    read = model._read(_safe_indexing(table, train), y[train], weights[train])
+                    model._fit_classes(*read, start)
                     start = model.solutions_
-                    scores[i, j] += scorer(model, X[test], y[test]) / len(folds)
-        i, j = divmod(int(np.argmax(scores)), len(radii))
-        self.scores_, self.eta_, self.radius_ = scores, self.etas[i], radii[j]
+                    scores[i, j] += scorer(model, left_out, y[test]) / len(folds)
+                    plain[i, j] += model.score(left_out, y[test]) / len(folds)
+        cost = np.inf if self.max_cost is None else self.max_cost
+        i, j = divmod(_best(plain.ravel(), scores.ravel(), cost), len(radii))
+        self.scores_, self.plain_scores_, self.eta_, self.radius_ = scores, plain, self.etas[i], radii[j]
         chosen = self._plain(self.radius_, self.eta_)
-        chosen.classes_ = self.classes_
-        chosen._fit_classes(X, labels, weights)
+        chosen.fit(table, y, weights)
         for name in ("coef_", "intercept_", "objective_", "gap_", "error_", "n_iter_", "solutions_"):
             setattr(self, name, getattr(chosen, name))
+        if len(np.unique(chosen.predict(table))) == 1:
+            warn(
+                f"the best model, of radius {self.radius_:g}, predicts one class: the ball of the score may "
+                "be too large for these data; max_cost bounds what the choice may cost",
+                stacklevel=2,
+            )
         return self

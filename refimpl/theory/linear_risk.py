@@ -17,6 +17,7 @@ from phiball.refimpl.inner.divergences import Divergence, centred
 _STEP = 1 / 32  # of the trapezoidal rule, at which it is exact to rounding for all but steep integrands
 _DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]  # 1e-17 to 40
 _NARROW = 0.4  # of the worst law on one node, for a normal peak: nodes a deviation apart, an error of 3e-9
+_MISSED = 1e-9  # of the mass: no multiplier was found, as for a range of f/eta beyond 1e140 or so
 _MET = 1e-13  # of the mass: an error of the multiplier enters the value by its square
 
 
@@ -122,14 +123,15 @@ class _Law:
         conj = c.conj(w)
         above = xp.where(self.proper(p, conj), p * (conj - below[:, None]), xp.zeros_like(p))
         mass, mean = xp.sum(q, axis=-1), xp.sum(q * (1 - y), axis=-1)
+        atom = (sigma >= c.recession) & (mass < 1)
         narrow = xp.max(q, axis=-1) > _NARROW * xp.where(mass > 0, mass, xp.ones_like(mass))
+        narrow = narrow | (~(xp.abs(mass - 1) <= _MISSED) & ~atom & (self.t > 0))
         if xp.any(narrow):
             t = float(xp.max(self.t[narrow]))
             raise ValueError(
                 f"divergence is {c.name} and rho ||g||_*/eta = {t:.3g} in {self.d} dimensions, a worst case "
                 "too narrow for quadrature; expected a larger eta, or ENTROPIC, which has a closed form"
             )
-        atom = (sigma >= c.recession) & (mass < 1)
         mean = xp.where(atom, mean + (1 - mass), mean / mass)
         # At t = 0 every law is optimal that costs nothing, the uniform one among them.
         return (self.t - sigma) + (below + xp.sum(above, axis=-1)), xp.where(self.t > 0, mean, zero)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phiball.backends import Array, array_namespace, is_traced, rng, undisturbed
-from phiball.refimpl.laws.norms import largest
+from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import evaluate
 from phiball.refimpl.types import Loss
 

@@ -37,6 +37,7 @@ PLAIN = {
     "LevelGroup",
     "LinearLoss",
     "LinearProblem",
+    "Measure",
     "RTMLMC",
     "RegularizedLoss",
     "Reweighting",

@@ -32,6 +32,12 @@ def random_start(loss: Any, x: Any, source: Rng) -> Any:
     return plain(loss, fgm(gradient, x, Ball(inf, 0.2), rng=source), source)
 
 
+def moved_on(loss: Any, x: Any, source: Rng, kept: Any) -> Any:
+    """The loss at the perturbations that were kept of these images, moved by noise; and they."""
+    kept = kept + 0.1 * source.normal(tuple(x.shape), like=x)
+    return plain(loss, x + kept, source), kept
+
+
 def sampled(*how: Any) -> Any:
     return lambda loss, x, source: RegularizedLoss(*how)(loss, x, rng=source)
 
@@ -43,7 +49,9 @@ OBJECTIVES = {
     "RT-MLMC random": sampled(Ball(2, 2.0), 0.9, ENTROPIC, RTMLMC(3, "random")),
     "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "tilted l2": sampled(Ball(2, 2.0), 1.0, ENTROPIC, SG(0), Tilted(kappa=1.0)),
+    "kept perturbations": moved_on,
 }
+PLANS = {"kept perturbations": Plan(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # of the others, PLAN
 
 
 def model() -> Any:
@@ -62,20 +70,21 @@ def images() -> tuple[Any, Any]:
 class Training:
     """One training that may be stopped and begun again, as processes would do it; and what it leaves."""
 
-    def __init__(self, name: str, keep: Path | None, plan: Plan = PLAN) -> None:
-        self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan
+    def __init__(self, name: str, keep: Path | None, plan: Plan | None = None) -> None:
+        self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan or PLANS.get(name, PLAN)
         self.source: Rng | None = None  # the last that the objective was given
 
     def go(self, on_step: Callable[[int, int, float], None] = lambda done, total, loss: None) -> Training:
         self.model = model()  # a new process begins with the initial weights
         x, y = images()
 
-        def objective(loss: Any, x: Any, source: Rng) -> Any:
+        def objective(loss: Any, x: Any, source: Rng, *kept: Any) -> Any:
             self.source = source
-            return self.objective(loss, x, source)
+            return self.objective(loss, x, source, *kept)
 
         self.curve = train(
             self.model, objective, x, y, self.plan, rng(11),
+            kept_points=torch.zeros_like(x) if self.objective is moved_on else None,
             about=ABOUT, checkpoint=self.keep, save_every=0, on_step=on_step,
         )  # fmt: skip
         return self

@@ -103,6 +103,8 @@ def example_risk(
         if divergence == "quadratic":  # E (f - mu)_+ = eta, and the value mu + E (f - mu)_+^2/(2 eta) + eta/2
             mu = _level(lambda s: f.tail(lambda t: f(t) - s, s) > price, low - price, high)
             return float(mu + f.tail(lambda t: (f(t) - mu) ** 2, mu) / (2 * price) + price / 2)
+        if divergence == "power" and alpha < 1:
+            return float(_power_below_one(f, price, mp.mpf(alpha)))
         if divergence == "power":  # phi = (x^k - k x + k - 1)/(k (k - 1)) with k = alpha > 1
             k = mp.mpf(alpha)
             floor = -price / (k - 1)  # minus what the level is below mu
@@ -121,6 +123,29 @@ def example_risk(
         width = {"absolute": 2, "hinge": 1}[divergence] * price
         kept = f.tail(lambda t: mp.mpf(1), f.top - width)
         return float(f.tail(f, f.top - width) + (1 - kept) * (f.top - width))
+
+
+def _power_below_one(f: Example, price: Any, k: Any) -> Any:
+    """The risk for the same phi with k < 1, whose worst case may have an atom at the largest loss.
+
+    The multiplier is at least top - eta/(1 - k), the pole; if the mass of the weights is less than one there,
+    an atom has the rest, and the dual value is still right.
+    """
+
+    def base(t: Any, over: Any) -> Any:  # `over` is mu minus the pole
+        return (1 - k) * (max(f.top - f(t), mp.mpf(0)) + over) / price
+
+    def conjugate(t: Any, over: Any) -> Any:
+        y = base(t, over)
+        return -mp.log(y) if k == 0 else (y ** (k / (k - 1)) - 1) / k
+
+    def short(over: Any) -> Any:  # of one; this power of the mass is almost straight
+        return f.mean(lambda t: base(t, over) ** (1 / (k - 1))) ** (k - 1) - 1
+
+    over = price * mp.mpf(10) ** -40
+    if short(over) < 0:
+        over = mp.findroot(short, (over, price / (1 - k)), solver="anderson", tol=mp.mpf(10) ** -18)
+    return f.top - price / (1 - k) + over + price * f.mean(lambda t: conjugate(t, over))
 
 
 def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:

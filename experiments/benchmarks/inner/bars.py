@@ -63,9 +63,9 @@ class Verdict:
 
 
 def comparisons(
-    shapes: tuple[tuple[int, int], ...] = BAR_SHAPES, *, with_peers: bool = True
+    shapes: tuple[tuple[int, int], ...] = BAR_SHAPES, *, quick: bool = False
 ) -> Iterator[Comparison]:
-    """Yield every comparison: laws, powers, kinks, ragged rows, the radius form, and peers."""
+    """Yield every comparison: laws, powers, kinks, and unless `quick` ragged rows, the radius form, peers."""
     for shape in shapes:
         f = losses_of(shape)
 
@@ -84,9 +84,11 @@ def comparisons(
             yield Comparison(work, unit, shape, POWER_BAR, solve(work), solve(unit))
         for work in ("absolute", "hinge"):
             yield Comparison(work, "quadratic", shape, KINKED_BAR, solve(work), solve("quadratic"))
+        if quick:
+            continue
         yield from _ragged(f)
         yield from _radius_form(f)
-        for problem in DIVERGENCES if with_peers else ():
+        for problem in DIVERGENCES:
             for name, peer in peers(problem).items():
                 yield Comparison(problem, name, shape, PEER_BAR, solve(problem), partial(peer, f))
 

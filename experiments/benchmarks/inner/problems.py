@@ -124,10 +124,10 @@ def peers(problem: str) -> dict[str, Solver]:
     return solvers
 
 
-def solvers(problem: str, shape: tuple[int, int]) -> dict[str, tuple[str, Solver]]:
-    """Return name to (law, solver) of all that solve a problem."""
+def solvers(problem: str, shape: tuple[int, int], *, slow: bool = True) -> dict[str, tuple[str, Solver]]:
+    """Return name to (law, solver) of all that solve a problem; `slow`: with our array code and bisection."""
     named = {f"phiball, {law}": (law, ours(problem, law, shape)) for law in LAWS}
-    if problem == "quadratic":
+    if problem == "quadratic" and slow:
         named["phiball, array code"] = (UNIFORM, _array_code)
         named["phiball bisection (Algorithm 2)"] = (
             UNIFORM,

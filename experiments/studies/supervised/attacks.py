@@ -53,7 +53,7 @@ def errors(
             return model(x).argmax(-1) == y
 
     plain = [right(*part) for part in parts]
-    percentages = {"clean": _percent(plain)}
+    percentages = {"clean": percent(plain)}
     for attack, attack_rng in zip(ATTACKS, source.spawn(len(ATTACKS)), strict=True):
         kind, norm = attack.split()
         still = plain
@@ -63,16 +63,16 @@ def errors(
                 still = [right(white_noise(x, ball, attack_rng), y) for x, y in parts]
             else:
                 still = [
-                    _after(model, x, y, ok, ball, steps, attack_rng, right)
+                    after_pgm(model, x, y, ok, ball, steps, attack_rng, right)
                     for (x, y), ok in zip(parts, still, strict=True)
                 ]
-            percentages[f"{attack} {ratio:g}"] = _percent(still)
+            percentages[f"{attack} {ratio:g}"] = percent(still)
             done += 1
             on_attack(done, total)
     return percentages
 
 
-def _after(
+def after_pgm(
     model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, source: Rng, right: Any
 ) -> Array:
     """Which images of `ok` are still classified rightly after PGM."""
@@ -85,6 +85,7 @@ def _after(
     return still
 
 
-def _percent(right: list[Array]) -> float:
+def percent(right: list[Array]) -> float:
+    """Return the share in % of the images that are not classified rightly, of masks over all of them."""
     count = sum(len(part) for part in right)
     return 100.0 * (count - sum(int(part.sum()) for part in right)) / count

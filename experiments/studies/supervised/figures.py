@@ -56,7 +56,8 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """Leave two sides of the frame, and horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e4e4e4", linewidth=0.6)
     axes.tick_params(labelsize=8)
@@ -100,7 +101,7 @@ def _panels(table: Table, norm: str) -> Figure:
         for axes, attack in zip(row, ATTACKS, strict=True):
             for method, style in shown(table, norm).items():
                 _curve(axes, table, name, attack, method, style)
-            _tidy(axes)
+            tidy(axes)
             axes.set_yscale("log")
         for axes in row:  # once all have their curves, as they share a scale
             log_ticks(axes.yaxis, 8)
@@ -178,7 +179,7 @@ def _cost(table: Table) -> Figure:
         for place in range(1, len(methods)):
             if round(cost[methods[place]]) > round(cost[methods[place - 1]]):
                 axes.axhline(place - 0.5, color="#777777", linewidth=0.8)
-        _tidy(axes)
+        tidy(axes)
         axes.grid(axis="x", color="#e4e4e4", linewidth=0.6)
         axes.set_title(f"{KINDS[kind]}\n{name}", fontsize=8.5)
         axes.set_xscale("log")
@@ -233,7 +234,7 @@ def _training(table: Table) -> Figure:
         axes.set_xlim(0.7, config.epochs + 0.3)
         axes.set_title(name, fontsize=10)
         axes.set_xlabel("epoch", fontsize=8)
-        _tidy(axes)
+        tidy(axes)
     note = {"xy": (0.98, log(CLASSES)), "xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     panels[0].annotate("guessing", xytext=(0, -9), ha="right", fontsize=7, color="#777777", **note)
     panels[0].set_ylabel("mean loss in training", fontsize=9)

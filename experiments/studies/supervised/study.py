@@ -152,7 +152,7 @@ def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str
 def _trained_and_attacked(config: Config, task: Task, task_dir: TaskDir) -> Row:
     method = _methods(config, task["stage"])[task["setting"]]
     images = load(task["data"], config.data_dir or None)
-    (x, y), (test_x, test_y) = _parts(config, task["stage"], images)
+    (x, y), (test_x, test_y) = parts(config, task["stage"], images)
     weights, source, attacks = _sources(task["seed"])
     model = network(tuple(x.shape[2:]), config.width, seed=weights).to(config.device)
     training, attacking = _training_work(config, task), _attack_work(config, task)
@@ -217,7 +217,7 @@ def _sources(seed: int) -> tuple[int, Rng, Rng]:
     return int(weights.integers(1 << 31, (), like=np.empty(0))), training, attacks
 
 
-def _parts(config: Config, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def parts(config: Any, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """Return the images to train on and to judge by, as tensors: (x, y), (x, y)."""
     n, tensors = min(config.train, len(images.train_x)), partial(images.tensors, device=config.device)
     if stage != "choose":
@@ -235,6 +235,28 @@ def _attack_work(config: Config, task: Task) -> float:
     images = config.judged if task["stage"] == "choose" else config.attacked
     # About half of the images are fooled before the largest ratio.
     return images * config.steps * 2 * len(config.pgm_ratios) / 2
+
+
+def prepare(config: Any, study: str) -> None:
+    """Fetch missing data, and raise for data and devices that cannot be had."""
+    torch = require("torch", user=f"the study {study}", extra="experiments")
+    require("scipy", user=f"the study {study}", extra="experiments")  # for the verdicts, in the end
+    try:
+        for device in str(config.device).split(","):
+            torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0][:80]
+        raise ValueError(
+            f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and its torch "
+            f"({reason})"
+        ) from None
+    for name in config.data:
+        images = load(name, config.data_dir or None)
+        if config.held_out >= min(config.train, len(images.train_x)):
+            raise ValueError(
+                f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
+                f"training images of {name}"
+            )
 
 
 class SupervisedStudy(Study[Config]):
@@ -291,24 +313,7 @@ class SupervisedStudy(Study[Config]):
 
     def prepare(self, config: Config) -> None:
         """Fetch missing data, and raise for data and devices that cannot be had."""
-        torch = require("torch", user="the study supervised", extra="experiments")
-        require("scipy", user="the study supervised", extra="experiments")  # for the verdicts, in the end
-        try:
-            for device in str(config.device).split(","):
-                torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
-        except (RuntimeError, AssertionError, TypeError) as error:
-            reason = str(error).splitlines()[0][:80]
-            raise ValueError(
-                f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and its torch "
-                f"({reason})"
-            ) from None
-        for name in config.data:
-            images = load(name, config.data_dir or None)
-            if config.held_out >= min(config.train, len(images.train_x)):
-                raise ValueError(
-                    f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
-                    f"training images of {name}"
-                )
+        prepare(config, self.name)
 
     def threads(self, config: Config) -> int:
         return config.threads

@@ -75,7 +75,7 @@ def test_a_wrong_solver_shows_in_the_error(monkeypatch: pytest.MonkeyPatch) -> N
         return weights
 
     solvers = {"right": (problems.SHARED, right), "wrong": (problems.SHARED, wrong)}
-    monkeypatch.setattr(bench, "solvers", lambda problem, shape: solvers)
+    monkeypatch.setattr(bench, "solvers", lambda problem, shape, slow: solvers)
     errors = {row.solver: row.error for row in bench.rows(seconds=0.0, shapes=((2, 16),))}
     assert errors["right"] == pytest.approx(0.0, abs=1e-12)
     assert errors["wrong"] == pytest.approx(16e-3, rel=1e-6)

@@ -195,7 +195,7 @@ def test_an_interrupted_report_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(robustness, "measure_batch", stop)
+        patched.setattr(robustness, "measured", stop)
         result = call(report, tmp_path / "out")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == "phiball: stopped; run the same command to resume"

@@ -13,7 +13,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
 
@@ -21,12 +23,16 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
 from phiball.backends import rng  # noqa: E402
+from phiball.backends.child import in_worker  # noqa: E402
 from phiball.backends.engines import Engine  # noqa: E402
-from phiball.experiments.framework.compute import check_origin, compute_row  # noqa: E402
-from phiball.experiments.framework.provenance import provenance  # noqa: E402
+from phiball.backends.provenance import check_origin, provenance  # noqa: E402
+from phiball.experiments.cli.app import app  # noqa: E402
+from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
 from phiball.experiments.framework.shards import Shard, ShardDoneError, task_list  # noqa: E402
 from phiball.experiments.framework.tasks import task_source  # noqa: E402
+from phiball.experiments.robustness import robustness_report  # noqa: E402
+from phiball.experiments.robustness.files import to_csv  # noqa: E402
 from tests.support import worker_tasks  # noqa: E402
 from tests.support.parallel.clusters import ENVIRONMENT, LIMIT, Cluster, dask_cluster, ray_cluster, wait_until  # noqa: E402
 from tests.support.parallel.killed_study import KilledStudy  # noqa: E402
@@ -101,6 +107,34 @@ def test_a_cluster_that_loses_a_worker_gives_the_table_of_one_process(
     assert notes == [f"task {k}" for k in range(COUNT)]
 
 
+@pytest.mark.slow
+def test_claims_and_reports_have_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    def invoke(*words: str) -> Any:
+        result = CliRunner().invoke(app, [*words])
+        assert result.exit_code == 0, result.output
+        return result
+
+    where = ("--engine", cluster.engine, "--address", cluster.address)
+    found = []
+    for place in ((), where):
+        invoke("verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *(place or ("--jobs", "1")))
+        claims = json.loads((tmp_path / "claims.json").read_text())["claims"]
+        found.append([{k: v for k, v in claim.items() if k != "seconds"} for claim in claims])
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    tables = []
+    for jobs, engine in ((1, None), (None, Engine(cluster.engine, cluster.address))):
+        report = robustness_report(
+            {"one": lambda z: z, "two": lambda z: -z}, (x, np.argmax(x, axis=1)), norms=["l2"], radii=[0.5],
+            draws=2, samples=4, queries=5, batch=15, jobs=jobs, engine=engine, cache=tmp_path / str(jobs),
+        )  # fmt: skip
+        tables.append(to_csv(report.summary))
+    assert tables[0] == tables[1]
+    assert len(list((tmp_path / "None").iterdir())) == 6  # what is found comes back, and is kept here
+
+
 def alive(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -125,11 +159,14 @@ def shards(tmp_path: Path) -> list[Path]:
 def test_shards_merge_into_the_table_of_one_run(shards: list[Path], tmp_path: Path) -> None:
     run(STUDY, Config(), tmp_path / "one", seed=3)
     with pytest.raises(ValueError, match=r"2 of 6 tasks are in none of the folders: the first is .*task 0"):
-        run(STUDY, Config(), tmp_path / "part", seed=3, merge=shards[1:])
+        run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[1:])
+    assert not (tmp_path / "all").exists()
     run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[::-1])
     assert table(tmp_path / "all") == table(tmp_path / "one")
-    run(STUDY, Config(), tmp_path / "part", seed=3, merge=shards[:2])  # what is there already is compared
-    assert table(tmp_path / "part") == table(tmp_path / "one")
+    run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[:2])  # what is there already is compared
+    with pytest.raises(ValueError, match="seed is 3, not 4"):
+        run(STUDY, Config(), tmp_path / "all", seed=4, merge=shards)
+    assert table(tmp_path / "all") == table(tmp_path / "one")  # only a folder that is new is removed
     run(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
     assert table(shards[0]) == table(tmp_path / "one")
 
@@ -139,8 +176,11 @@ def test_what_does_not_belong_together_is_not_merged(shards: list[Path], tmp_pat
         run(STUDY, Config(), tmp_path / "all", seed=seed, merge=folders, **more)
 
     run(STUDY, Config(), tmp_path / "other", seed=4)
-    with pytest.raises(ValueError, match="does not belong here: it holds another run: seed is 3, not 4"):
+    with pytest.raises(
+        ValueError, match="other holds another run: seed is 4, not 3; expected a merge with the"
+    ):
         merge(tmp_path / "other")
+    assert not (tmp_path / "all").exists()
     with pytest.raises(ValueError, match="which holds no run"):
         merge(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="the folder of the run itself"):
@@ -148,7 +188,7 @@ def test_what_does_not_belong_together_is_not_merged(shards: list[Path], tmp_pat
     note = shards[1] / "run.json"
     kept = note.read_text()
     note.write_text(kept.replace('"backend": "numpy"', '"backend": "torch"'))
-    with pytest.raises(ValueError, match="results of other origin: backend is 'numpy', not 'torch'"):
+    with pytest.raises(ValueError, match="2 holds results of other origin: backend is 'torch', not 'numpy'"):
         merge(*shards)
     merge(*shards, resume="any")
     assert "continued_with" in (tmp_path / "all" / "run.json").read_text()
@@ -215,7 +255,8 @@ def test_a_worker_with_other_versions_is_refused() -> None:
     record = {**provenance(), "seed": 3}
     other = {**record, "versions": {**record["versions"], "numpy": "0.1"}}
     with pytest.raises(ValueError, match=r"a worker of the cluster differs: numpy is .*, not '0\.1'"):
-        compute_row(STUDY, Config(), STUDY.tasks(Config())[0], rng(0), {}, other)
+        in_worker(other, worker_tasks.divide, (1, 2))
+    assert in_worker(record, worker_tasks.divide, (1, 2)) == 0.5
     check_origin({**record, "revision": None}, {**record, "revision": "abc"})  # not known, so not compared
     with pytest.raises(ValueError, match="revision is 'abc', not 'def'"):
         check_origin({**record, "revision": "def"}, {**record, "revision": "abc"})

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ from typer.testing import CliRunner
 
 from phiball.experiments.cli.app import app
 from phiball.experiments.robustness import Report, robustness_report
-from phiball.experiments.robustness import report as report_module
+from phiball.experiments.robustness import parts as parts_module
 from phiball.experiments.robustness.files import to_html
 from tests.support.browser import Browser, find_browser
 
@@ -144,7 +147,7 @@ def test_batches_of_a_loader_give_the_errors_of_arrays() -> None:
 def test_a_killed_report_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data()
     model = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
-    measure, calls = report_module.measure_batch, []
+    measure, calls = parts_module.measure_batch, []
 
     def killed_at_the_third(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -152,7 +155,7 @@ def test_a_killed_report_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(report_module, "measure_batch", killed_at_the_third)
+    monkeypatch.setattr(parts_module, "measure_batch", killed_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         quick(model, (x, y), batch=20, cache=tmp_path)
     resumed = quick(model, (x, y), batch=20, cache=tmp_path)
@@ -160,6 +163,46 @@ def test_a_killed_report_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
     assert resumed.summary["models"] == quick(model, (x, y), batch=20).summary["models"]
     quick(model, (x + 1, y), batch=60, cache=tmp_path)  # other data are measured anew
     assert len(calls) == 8
+
+
+@pytest.mark.slow
+def test_processes_find_what_this_process_does(tmp_path: Path) -> None:
+    """A module, a function that no file defines, and a file; what is kept is read by any number of jobs."""
+    x, y = data()
+    exported = linear(np.array([0.5, 1.0, 0.0, 0.0])).eval()
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(exported, (torch.tensor(x),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    models = {
+        "layer": linear(np.array([1.0, -0.4, 0.2, 0.0])).train(),
+        "function": lambda z: np.stack([0 * z[:, 0], z[:, 0]], 1),
+        "file": tmp_path / "model.pt2",
+    }
+    tensors = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    loader = torch.utils.data.DataLoader(tensors, batch_size=20)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        here = quick(models, loader).summary["models"]
+    finally:
+        torch.set_num_threads(threads)
+    assert quick(models, loader, jobs=2, cache=tmp_path / "kept").summary["models"] == here
+    files = sorted((tmp_path / "kept").iterdir())
+    assert len(files) == 9
+    files[4].unlink()
+    times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
+    assert quick(models, loader, jobs=1, cache=tmp_path / "kept").summary["models"] == here
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    assert sorted((tmp_path / "kept").iterdir()) == files
+
+
+def test_what_cannot_go_to_a_process_is_named() -> None:
+    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or no engine"):
+        quick({"locked": partial(np.multiply, Lock())}, data(), jobs=2)
+    here = os.getpid()
+    died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
+    with pytest.raises(ChildProcessError, match=r"1 of .*batch 1 of model 'deadly': the process died with"):
+        quick(died, data(), jobs=1)
 
 
 def test_a_model_that_was_trained_further_is_measured_anew(tmp_path: Path) -> None:
@@ -192,13 +235,13 @@ def test_the_smallest_radius_that_breaks_a_point_is_its_distance_to_the_boundary
 def test_memory_does_not_hold_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a batch of images, what is kept are numbers per point, and a few images."""
     kept: list[dict[str, Any]] = []
-    measure = report_module.measure_batch
+    measure = parts_module.measure_batch
 
     def noted(*arguments: Any) -> Any:
         kept.append(measure(*arguments))
         return kept[-1]
 
-    monkeypatch.setattr(report_module, "measure_batch", noted)
+    monkeypatch.setattr(parts_module, "measure_batch", noted)
     images = np.random.default_rng(0).uniform(size=(64, 1, 16, 16))
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 3)).double().eval()
     quick(model, (images, np.arange(64) % 3), norms=["l2"], attacks=["fgm"], batch=32)

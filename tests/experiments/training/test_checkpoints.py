@@ -165,6 +165,49 @@ def test_the_order_can_be_set() -> None:
     assert draws == [float(source.uniform((), like=np.empty(0))) for _ in range(STEPS)]
 
 
+def test_what_is_kept_of_an_image_comes_back_to_it() -> None:
+    x, y = images()
+    kept, seen = torch.zeros(22), []
+
+    def objective(loss: Any, x: Any, source: Rng, rows: Any) -> Any:
+        seen.append(rows.clone())
+        return plain(loss, x, source), rows + x.sum((1, 2, 3))
+
+    train(model(), objective, x, y, PLAN, rng(5), shuffle=lambda epoch: torch.arange(22), kept_points=kept)
+    sums = x.sum((1, 2, 3))
+    assert torch.equal(torch.cat(seen), torch.cat([torch.zeros(22), sums]))  # of each epoch
+    assert torch.equal(kept, sums + sums)
+
+
+@pytest.mark.parametrize("warmup", [None, 0.0, 0.1, 0.35])
+def test_the_rate_rises_evenly_and_falls_along_a_cosine(warmup: float | None) -> None:
+    """As Adam is given it, step by step; and the settings of a plan without it are those of before."""
+    plan, rates = Plan(epochs=5, batch=8, rate=0.02, warmup=warmup), []
+    given = torch.optim.Adam.step
+
+    def step(self: Any) -> Any:
+        rates.extend(group["lr"] for group in self.param_groups)
+        return given(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", step)
+        train(model(), plain, *images(), plan, rng(0))
+    assert len(rates) == 15
+    if warmup is None:
+        assert rates == [0.02] * 15
+        assert plan.settings() == {"epochs": 5, "batch": 8, "rate": 0.02}
+        return
+    assert plan.settings()["warmup"] == warmup
+    first, (top, peak) = warmup * 15, max((rate, k) for k, rate in enumerate(rates))
+    rising = int(first)
+    assert np.allclose(rates[:rising], [0.02 * (k + 1) / first for k in range(rising)])
+    falling = np.array(rates[rising:])
+    places = (np.arange(rising, 15) + 1 - first) / (16 - first)  # from the peak to the step after the last
+    assert np.allclose(falling, 0.01 * (1 + np.cos(np.pi * places)))
+    assert peak in (rising - 1, rising)
+    assert 0 < rates[-1] < 0.05 * top <= 0.001
+
+
 def test_every_step_is_reported_with_the_mean_loss_of_its_epoch() -> None:
     values: list[float] = []
     steps: list[tuple[int, int, float]] = []

@@ -10,6 +10,7 @@ import pytest
 from mpmath import mp
 from scipy.optimize import minimize_scalar
 
+from phiball.backends import use
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -101,6 +102,21 @@ def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
         solution = constrained_worst_case(F, 1e3, d)
         assert (float(solution.value), float(solution.eta), float(solution.gap)) == (0.9, 0, 0)
         np.testing.assert_allclose(solution.weights, [0, 0, 1, 0, 0, 0], rtol=1e-15)
+
+
+def test_losses_of_any_size() -> None:
+    """The value is homogeneous in the losses, to the end of the range; beyond it, the price is refused."""
+    for backend in ("numpy", "numba"):
+        with use(backend):
+            for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), HINGE, QUARTIC_BY_FUNCTIONS):
+                plain = constrained_worst_case(F, 0.2, d, p=P)
+                for size in (1e-290, 1e-160, 1e160, 1e300, 1e308):
+                    solution = constrained_worst_case(F * size, 0.2, d, p=P)
+                    np.testing.assert_allclose(solution.weights, plain.weights, rtol=1e-12, atol=1e-14)
+                    assert float(solution.value / size) == pytest.approx(float(plain.value), rel=1e-13)
+                    assert abs(float(solution.gap / size)) < 1e-13, (backend, d.name, size)
+            with pytest.raises(ValueError, match="radius and entropic give a multiplier that is not finite"):
+                constrained_worst_case(F * 1e308, 1e-30, ENTROPIC)
 
 
 def test_bad_radii_are_refused() -> None:

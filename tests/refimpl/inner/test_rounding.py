@@ -125,6 +125,10 @@ def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
             for eta in (1.0, 1e-5, 1e-8, 1e-12):
                 out = worst_case(f, eta, d, p=p)
                 assert not judged(f, eta, d, p, out), (d.name, t, eta, out)
+    # eta is far below the rounding of mu in single precision, and the gap no more than that rounding.
+    f = arrays.asarray([[173864400.0, 173864400.0, 173864576.0]])
+    p = arrays.asarray([1 - 8.6e-7, 8.5e-7, 1e-8])
+    assert not judged(f, 6e-5, QUADRATIC, p, worst_case(f, 6e-5, QUADRATIC, p=p))
 
 
 def test_huge_eta(arrays: Arrays) -> None:

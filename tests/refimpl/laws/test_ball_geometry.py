@@ -224,6 +224,12 @@ def test_numbers_beyond_the_precision() -> None:
         assert not Ball(norm, 1.0).contains(np.array([most]), np.array([-most]))
         assert not Ball(norm, most).contains(np.array([inf]), np.array([0.0]))
         assert Ball(norm, 1.0).length(np.array([inf, 1.0])) == inf
+        assert Ball(norm, 1e200).project(single, 0 * single).tolist() == single.tolist()
+        with pytest.raises(ValueError, match="g contains"):
+            Ball(norm, 1.0).steepest(np.array([inf, 1.0]))
+    assert Ball(1, 0.0).project(np.array([0.0, 0.0, most / 1.5]), np.zeros(3)).tolist() == [0, 0, 0]
+    assert Ball(1, 1.0).length(np.float32([3e38, 3e38])) == inf
+    assert Ball(inf, 1.0).dual_norm(np.float32([3e38, 3e38])) == inf
     assert Ball(2, 1e200).variance(np.ones(3)) == inf
     assert Ball(2, 1e200).variance(np.full(3, 1e-200)) == pytest.approx(0.6)
     assert Gaussian(1e200).log_mgf(np.ones(2)) == inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, QuantileRegressor, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -158,6 +159,32 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
     assert rough.gap > rough.value - fine.value > 1e-4
     without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
     assert fit_linear_model(without, X, y).gap == inf
+    # An intercept that is off by little, where no step was taken: its slope alone tells.
+    one = np.ones((len(y), 1)) * 1e-3
+    for shift in (0.3, 1e-2, 1e-4):
+        flat = fit_linear_model(problem, one, y)
+        moved = replace(flat, intercept=flat.intercept + shift)
+        early = fit_linear_model(problem, one, y, start=moved, tolerance=1.0)
+        assert early.iterations == 0
+        assert early.gap + 1e-15 > early.value - flat.value > 1e-10
+
+
+def test_kinks_with_no_example_near_them() -> None:
+    """Where the second derivative is 0 the solver goes on; where the intercept is free the gap is tiny."""
+    X, y = load_iris(return_X_y=True)
+    X, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], np.where(y[::3] == 1, 1.0, -1.0)
+    problem = LinearProblem("hinge", ridge=1 / len(y))
+    ours = fit_linear_model(problem, X, y, tolerance=1e-4)
+    theirs = SVC(kernel="linear", tol=1e-10).fit(X, y)
+    bound = linear_model_risk(problem, theirs.coef_[0], float(theirs.intercept_[0]), X, y).value
+    assert ours.converged
+    assert ours.value <= bound
+    assert ours.gap < 1e-6
+    source = np.random.default_rng(0)
+    X, y = source.normal(size=(60, 2)), source.normal(size=60)
+    for radius in (0.0, 0.3):  # the quantile 0.9 of 60 examples lies between two of them
+        problem = LinearProblem(quantile_loss(0.9), Ball(2, radius), 0.1, ridge=0.05)
+        assert fit_linear_model(problem, X, y).gap < 1e-6
 
 
 def test_a_ball_too_large_leaves_no_coefficients() -> None:

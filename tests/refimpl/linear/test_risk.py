@@ -105,6 +105,10 @@ def test_powers_and_own_divergences() -> None:
         ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
         ("squared", 0.3, 0.9, 0.5, 20, 0.05, 1.5),
         ("hinge", 0.8, 0.7, 1.0, 400, 0.01, 1.2),
+        ("logistic", 0.4, 2.0, 1.0, 6, 0.5, 0.5),
+        ("logistic", 0.4, 2.0, 1.0, 8, 0.03, 0.5),  # with an atom at the end
+        ("hinge", 0.8, 0.7, 1.0, 9, 0.05, 0.0),  # with an atom
+        ("squared", 0.3, 0.9, 0.5, 5, 0.1, -1.0),  # with an atom
     ):
         exact = example_risk(loss, m, r, y, d, eta, "power", k)
         risk = one_example(loss, m, r, y, d, eta, cressie_read(k))
@@ -224,6 +228,7 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
         for name, phi in FAMILIES.items():
             cases[f"{loss}, {name}"] = LinearProblem(loss, Ball(2, 0.6), 0.1, phi)
     cases["power"] = LinearProblem("squared", Ball(2, 0.6), 0.1, cressie_read(3), intercept=False)
+    cases["atoms"] = LinearProblem("logistic", Ball(2, 0.6), 0.02, cressie_read(-1))
     for name, problem in cases.items():
         X, y, theta = data(problem.loss)
         theta = theta if problem.intercept else theta[:4]

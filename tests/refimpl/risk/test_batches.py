@@ -79,7 +79,9 @@ def test_robust_risk(samples: int, chunk: int) -> None:
                 by_index, cut(z, *sizes), BALL, 0.3, d, rng=rng(5), **how, **tilt(lambda x, i: slope(x, Y[i]))
             )
             pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
-            labelled = robust_risk(by_label, pairs, BALL, 0.3, d, rng=rng(5), **how, **tilt(slope))
+            labelled = robust_risk(
+                by_label, pairs, BALL, 0.3, d, labels=True, rng=rng(5), **how, **tilt(slope)
+            )
             assert same(indexed, whole)
             assert same(labelled, whole)
 
@@ -95,7 +97,7 @@ def test_adversarial_risk() -> None:
         whole = adversarial_risk(by_index, z, BALL, rng=rng(2), attack=lambda z: attack(z, Y[:90]), **how)
         for sizes in ((90,), (1, 31)):
             pairs = zip(cut(z, *sizes), cut(y, *sizes), strict=True)
-            found = adversarial_risk(by_label, pairs, BALL, rng=rng(2), attack=attack, **how)
+            found = adversarial_risk(by_label, pairs, BALL, labels=True, rng=rng(2), attack=attack, **how)
             assert found.points is None
             assert same(found, whole)
         assert same(
@@ -132,7 +134,7 @@ def test_a_loader_a_dask_array_and_a_file(tmp_path: Any) -> None:
 
     z, y = torch.asarray(Z), torch.asarray(Y)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(z, y), batch_size=32)
-    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), chunk=512)
+    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), labels=True, chunk=512)
     held = robust_risk(lambda x, i: loss(x, y[i]), z, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), chunk=512)
     assert not held.values.requires_grad
     assert not found.values.requires_grad
@@ -186,6 +188,36 @@ def test_parts_merge_exactly() -> None:
     assert merged.points.shape == (68, D)
 
 
+def test_nobody_takes_labels_for_indices() -> None:
+    """Pairs are refused until the caller says that the loss gets labels, and by_index would read Y[label]."""
+    ways: list[Any] = [
+        lambda z, **how: robust_risk(by_index, z, BALL, 0.3, ENTROPIC, samples=3, rng=rng(0), **how),
+        lambda z, **how: adversarial_risk(by_index, z, BALL, samples=3, rng=rng(0), **how),
+    ]
+    for risk in ways:
+        with pytest.raises(ValueError, match=r"is a pair \(z, y\).*expected labels=True, for loss\(x, y\)"):
+            risk(zip(cut(Z, 10), cut(Y, 10), strict=True))
+        with pytest.raises(ValueError, match=r"is ndarray, and labels is True; expected a pair \(z, y\)"):
+            risk(cut(Z, 10), labels=True)
+        with pytest.raises(ValueError, match="labels is True for one array z"):
+            risk(Z, labels=True)
+        with pytest.raises(TypeError, match="labels is ndarray; expected True or False"):
+            risk(cut(Z, 10), labels=Y)
+
+
+def test_a_ball_of_its_own_for_each_point_is_refused() -> None:
+    """Batches do not say whose it is; without this, sizes were those of the first points of each block."""
+    ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
+    risk: Any
+    for risk in (
+        lambda z: robust_risk(by_index, z, ball, 0.3, ENTROPIC, samples=3, rng=rng(0)),
+        lambda z: adversarial_risk(by_index, z, ball, samples=3, rng=rng(0)),
+    ):
+        risk(Z)
+        with pytest.raises(ValueError, match="ball has sizes for each data point; expected the same for all"):
+            risk(cut(Z, 10))
+
+
 def test_bad_batches_are_refused() -> None:
     def risk(z: Any, **more: Any) -> Any:
         how = {"eta": 0.3, "samples": 3, "rng": rng(0), **more}
@@ -195,14 +227,14 @@ def test_bad_batches_are_refused() -> None:
         ([], ValueError, "z has no batches"),
         (["abc"], TypeError, "a batch of z is 'abc'"),
         ([Z[:2], Z[:0]], ValueError, r"a batch of z has shape \(0, 4\)"),
-        ([(Z[:2], Y[:2]), Z[:2]], ValueError, "some batches of z have labels and others have none"),
+        ([Z[:2], (Z[:2], Y[:2])], ValueError, "a batch of z is a pair"),
         ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch of z have shape \(3,\); expected \(2,\)"),
         ([(Z[:2], [0, 1])], ValueError, "the labels of a batch of z have shape list"),
         ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of z has 3 parts"),
         ([np.full((1, 4), np.nan)], ValueError, "a batch of z contains NaN"),
     ]:
         with pytest.raises(error, match=words):
-            risk(iter(batches))
+            risk(iter(batches), labels="the labels" in words)
     with pytest.raises(ValueError, match=r"eta has shape \(300,\); expected a number"):
         risk(cut(Z, 10), eta=np.full(N, 0.3))
     with pytest.raises(ValueError, match="retilt=0 for data in batches"):

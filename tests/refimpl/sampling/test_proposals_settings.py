@@ -228,31 +228,68 @@ def test_what_the_gradient_method_lacks() -> None:
         objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, np.zeros((3, 2)), rng=rng(0))
 
 
-def test_a_random_start_leaves_the_plateau_and_the_mean() -> None:
-    """The gradient is taken at a uniform point; the weights stay exact, so that the risk is the same."""
-    z, seen = np.zeros((200, 2)), []
+class Bowl:
+    """The loss |x|^2, whose gradient vanishes at 0, and where its gradient was asked for."""
 
-    def bowl(x: Any, i: Any) -> Any:
+    def __init__(self) -> None:
+        self.at: list[Any] = []
+
+    def loss(self, x: Any, i: Any) -> Any:
         return (x * x).sum(-1)
 
-    def slope(x: Any, i: Any) -> Any:
-        seen.append(x)
+    def slope(self, x: Any, i: Any) -> Any:
+        self.at.append(x)
         return 2 * x
 
-    for law in LAWS[1:3]:
-        seen.clear()
-        kinds = (None, Tilted(), Tilted(start="uniform"), Tilted(start="uniform", retilt=1))
-        found = [
-            robust_risk(
-                bowl, z, law, 1.0, ENTROPIC, samples=100, rng=rng(1), proposal=how, input_gradient=slope
-            )
-            for how in kinds
-        ]
-        assert not seen[0].any()  # at the data points, where the gradient is 0
-        assert np.array_equal(seen[1], law.sample(z, 1, rng(1))[:, 0, :])
-        assert len(seen) == 4
-        for other in found[1:]:
-            assert not other.lower_bound
-            assert abs(other.value - found[0].value) <= 5 * (found[0].stderr + other.stderr)
+
+def drawn(law: Any, how: Tilted, n: int, level: int, eta: float = ETA) -> tuple[Any, Any]:
+    """What an objective draws around n times the point 0, and the starts: they come first from the source."""
+    bowl, z = Bowl(), np.zeros((n, 2))
+    given = RegularizedLoss(law, eta, ENTROPIC, SG(level), how)
+    signed = given.points(bowl.loss, z, rng=rng(1), input_gradient=bowl.slope)
+    assert sum(map(len, bowl.at)) == n * (1 + how.retilt)
+    return signed, bowl.at[0]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_random_start_has_exact_weights(law: Any) -> None:
+    """log w = log E e^{s.b} - s.b with s of the start, by an oracle: for every start, not on average."""
+    assert not drawn(law, Tilted(), 3, 1)[1].any()  # without it, at the data points
+    signed, starts = drawn(law, Tilted(start="uniform"), 5, 1)
+    assert np.array_equal(starts, law.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
+    s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points for each start, and the tilt is around 0
+    moments = [float(linear_value(law, a, 1.0)) for a in s]
+    assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)
     with pytest.raises(ValueError, match="start is 'random'"):
         Tilted(start="random")
+
+
+@pytest.mark.parametrize("how", [Tilted(start="uniform"), Tilted(start="uniform", retilt=1)], ids=str)
+def test_what_a_random_start_estimates(how: Tilted) -> None:
+    """Weighted e^{f/eta} has the mean of uniform points; its logarithm is low, less so with more points."""
+    n, rho = 20_000, 0.7
+    law, exact = Ball(2, rho), ETA * np.expm1(rho**2 / ETA) / rho**2  # E e^{|b|^2/eta} on a disc
+    signed, _ = drawn(law, how, n, 0)
+    mean = np.exp(signed.losses / ETA + signed.log_weights)
+    assert abs(mean.mean() - exact) <= 5 * mean.std() / np.sqrt(n)
+    risk = ETA * np.log(exact)
+    low = []
+    for level in (0, 4):
+        signed, _ = drawn(law, how, n, level)
+        each = ETA * np.log(np.exp(signed.losses / ETA + signed.log_weights).reshape(n, -1).mean(-1))
+        assert float(signed.value) == pytest.approx(each.mean())
+        low.append((risk - each.mean()) / (each.std() / np.sqrt(n)))
+    assert low[0] > 10
+    assert low[1] < low[0] / 2
+
+
+def test_a_random_start_makes_a_random_eta_with_kappa() -> None:
+    law, kappa = Ball(inf, 0.5), 2.0
+    signed, starts = drawn(law, Tilted(kappa=kappa, start="uniform"), 6, 0)
+    eta = 0.5 * np.abs(2 * starts).sum(-1) / (kappa * 2)  # rho |g|_1 / (kappa d) of each start
+    assert np.ptp(eta) > 0.05
+    each = signed.losses + eta * signed.log_weights  # from one point
+    assert float(signed.value) == pytest.approx(each.mean())
+    moments = [float(linear_value(law, a, 1.0)) for a in 2 * starts / eta[:, None]]
+    aimed = (2 * starts / eta[:, None] * signed.points).sum(-1)
+    assert np.allclose(signed.log_weights, moments - aimed, atol=1e-9)

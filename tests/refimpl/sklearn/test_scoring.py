@@ -13,15 +13,26 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression, QuantileRegressor
+from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
+from sklearn.model_selection import GridSearchCV
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import EarlyStopping
 
 from phiball.backends import rng
 from phiball.refimpl import Ball
-from phiball.refimpl.sklearn import RobustLogisticRegression, RobustSVC, robust_scorer
+from phiball.refimpl.sklearn import (
+    RobustLogisticRegression,
+    RobustLogisticRegressionCV,
+    RobustPoissonRegressor,
+    RobustQuantileRegressor,
+    RobustSVC,
+    best_within,
+    robust_scorer,
+)
 from phiball.refimpl.sklearn.networks import RobustClassifier, RobustRegressor
 
 X, Y = load_iris(return_X_y=True)
@@ -64,10 +75,126 @@ def test_regressors_trees_and_risks() -> None:
     assert -risks[2] == pytest.approx(moved, rel=0.05)
     model = LogisticRegression(max_iter=1000).fit(X, Y)
     assert robust_scorer(Ball(2, 0.2), eta=0.1)(model, X, Y) < 0
-    with pytest.raises(TypeError, match="without predict_proba"):
-        robust_scorer(Ball(2, 0.2), eta=0.1)(RobustSVC(tol=1e-4).fit(X[TWO], Y[TWO]), X[TWO], Y[TWO])
     with pytest.raises(TypeError, match=r"ball is 0\.5"):
         robust_scorer(0.5)  # type: ignore[arg-type]
+
+
+def test_models_are_scored_by_their_own_loss() -> None:
+    """The pinball loss, the deviance and the hinge loss, at the worst point and as the risks of fits."""
+    x, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], X[::3, 3]
+    counts = np.round(3 * y)
+    tail = RobustQuantileRegressor(quantile=0.8, radius=0.3, eta=0.5, alpha=0.1, tol=1e-5).fit(x, y)
+    poisson = RobustPoissonRegressor(radius=0.3, eta=0.5, alpha=0.1).fit(x, counts)
+    plain = make_pipeline(StandardScaler(), QuantileRegressor(quantile=0.8, alpha=0)).fit(x, y)
+    still, moved = robust_scorer(Ball(2, 0.0)), robust_scorer(Ball(2, 0.3))
+    assert still(tail, x, y) == pytest.approx(-mean_pinball_loss(y, tail.predict(x), alpha=0.8))
+    assert still(plain, x, y) == pytest.approx(-mean_pinball_loss(y, plain.predict(x), alpha=0.8))
+    assert still(poisson, x, counts) == pytest.approx(-mean_poisson_deviance(counts, poisson.predict(x)))
+    reach = 0.3 * np.linalg.norm(tail.coef_)
+    ends = np.stack([tail.predict(x) - reach, tail.predict(x) + reach])
+    worst = np.maximum(0.8 * (y - ends), 0.2 * (ends - y)).max(axis=0)
+    assert moved(tail, x, y) == pytest.approx(-worst.mean())
+    sampled = max(
+        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng(k))[:, 0]))
+        for k in range(9)
+    )
+    assert moved(poisson, x, counts) < -sampled
+    squared = robust_scorer(Ball(2, 0.3), loss="squared")(tail, x, y)
+    assert squared == pytest.approx(-np.mean((np.abs(tail.predict(x) - y) + reach) ** 2))
+    # A fit minimises the risk, and a ridge: the score is the first of them, without sampling.
+    labels = Y[::3] == 0
+    machine = RobustSVC(radius=0.3, eta=0.5, C=3.0, tol=1e-5).fit(x, labels)
+    logistic = RobustLogisticRegression(radius=0.3, eta=0.5, C=3.0).fit(x, Y[::3])
+    for model, target, ridge in (
+        (tail, y, 0.1),
+        (poisson, counts, 0.1),
+        (machine, labels, 1 / (3.0 * len(x))),
+        (logistic, Y[::3], 1 / (3.0 * len(x))),
+    ):
+        risk = -robust_scorer(Ball(2, 0.3), eta=0.5)(model, x, target)
+        assert risk + ridge / 2 * np.sum(model.coef_**2) == pytest.approx(model.objective_, abs=1e-8)
+    trees = RandomForestRegressor(5, random_state=0).fit(x, counts)
+    assert robust_scorer(Ball(2, 0.3), loss="poisson", samples=4)(trees, x, counts) < -1e-3
+    three = RobustSVC(radius=0.0, tol=1e-4).fit(x, Y[::3])
+    hinge = sum(
+        np.maximum(0, 1 - np.where(Y[::3] == k, 1, -1) * three.decision_function(x)[:, k]) for k in range(3)
+    )
+    assert robust_scorer(Ball(2, 1e-9), eta=0.5)(three, x, Y[::3]) == pytest.approx(-hinge.mean())
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    """Losses of classes, models without scores, and a box that cuts the ball; whole numbers are moved too."""
+    with pytest.raises(ValueError, match="loss is 'hinge'; expected one of numbers"):
+        robust_scorer(Ball(2, 0.2), loss="hinge")
+    model = LogisticRegression(max_iter=1000).fit(X, Y)
+    with pytest.raises(ValueError, match="loss is 'squared', and the model a classifier"):
+        robust_scorer(Ball(2, 0.2), loss="squared")(model, X, Y)
+    with pytest.raises(ValueError, match="expected one without clip for a linear model"):
+        robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y)
+    near = KNeighborsClassifier().fit(X, Y)
+    near.__class__ = type("Bare", (KNeighborsClassifier,), {"predict_proba": property(_missing)})
+    with pytest.raises(TypeError, match="without predict_proba and decision_function"):
+        robust_scorer(Ball(2, 0.2), eta=0.1)(near, X, Y)
+    whole = np.round(10 * X).astype(int)
+    model.fit(whole, Y)
+    score = robust_scorer(Ball(2, 0.7))
+    assert score(model, whole, Y) == score(model, whole.astype(float), Y) < model.score(whole, Y)
+
+
+def _missing(self: Any) -> Any:
+    raise AttributeError
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_searches_that_a_large_ball_misleads() -> None:
+    """By the worst case alone a constant model wins; a bound on the cost, or a warning, stands against it."""
+    x = pd.DataFrame(StandardScaler().fit_transform(X[50:]), columns=list("abcd"))
+    y = np.where(Y[50:] == 1, "yes", "no")
+    keep = np.r_[0:50, 60:100]  # fewer of the one class: a constant model has the others right
+    x, y = x.iloc[keep], y[keep]
+    score = robust_scorer(Ball(2, 3.0), scale={"a": 0.5})
+    options: dict[str, Any] = {
+        "radii": (0.0, 1.0, 100.0),
+        "etas": (0.1,),
+        "cv": 3,
+        "tol": 1e-4,
+        "scoring": score,
+    }
+    with pytest.warns(UserWarning, match="of radius 100, predicts one class"):
+        lost = RobustLogisticRegressionCV(**options).fit(x, y)
+    assert lost.radius_ == 100
+    held = RobustLogisticRegressionCV(max_cost=0.05, feature_scale={"b": 0}, **options).fit(x, y)
+    assert held.radius_ < 100
+    near = held.plain_scores_ >= held.plain_scores_.max() - 0.05
+    assert held.scores_[0][[0.0, 1.0, 100.0].index(held.radius_)] == held.scores_[near].max()
+    names = {"plain": "accuracy", "robust": score}
+    model, grid = RobustLogisticRegression(tol=1e-4), {"radius": [0.0, 1.0, 100.0]}
+    found = [
+        GridSearchCV(model, grid, scoring=names, refit=refit, cv=3).fit(x, y).best_params_["radius"]
+        for refit in ("robust", best_within(0.05))
+    ]
+    assert found[0] == 100 > found[1]
+    with pytest.raises(ValueError, match="no scores 'plain' and 'robust'"):
+        best_within(0.1)({"mean_test_score": np.ones(2)})
+    with pytest.raises(ValueError, match="max_cost is -1"):
+        best_within(-1.0)
+    with pytest.raises(ValueError, match="max_cost is -1"):
+        RobustLogisticRegressionCV(max_cost=-1.0).fit(x, y)
+
+
+def test_a_search_weighs_classes_once() -> None:
+    """Folds fit the estimator itself: with balanced classes, and with weights of the examples."""
+    x, y = X[TWO][:70, :2], Y[TWO][:70]
+    w = np.linspace(0.5, 2.0, 70)
+    fold = (np.arange(0, 70, 2), np.arange(1, 70, 2))
+    options: dict[str, Any] = {"class_weight": "balanced", "C": 0.1}
+    score = robust_scorer(Ball(2, 0.3), eta=1.0)
+    search = RobustLogisticRegressionCV(radii=(0.3,), etas=(0.1,), cv=[fold], scoring=score, **options)
+    search.fit(x, y, sample_weight=w)
+    alone = RobustLogisticRegression(radius=0.3, eta=0.1, **options)
+    alone.fit(x[fold[0]], y[fold[0]], sample_weight=w[fold[0]])
+    assert search.scores_[0, 0] == pytest.approx(score(alone, x[fold[1]], y[fold[1]]), rel=1e-12)
+    np.testing.assert_allclose(search.coef_, alone.fit(x, y, sample_weight=w).coef_, atol=1e-12)
 
 
 def test_tables_and_scales() -> None:
@@ -152,6 +279,9 @@ def test_networks_take_what_the_estimators_take() -> None:
         linear = RobustRegressor(torch.nn.Linear(3, 1), **{**options, "max_epochs": 60, "radius": 0.01})
         target = (X @ [1.0, 2.0, 3.0]).to_numpy()
         assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
+        assert linear.predict(X.to_numpy()).shape == target.shape
+        with pytest.raises(ValueError, match="returns 1 scores; expected one per class, 2"):
+            RobustClassifier(torch.nn.Linear(3, 1), **options).fit(X, y)
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), samples=2)
     inside = model[0].transform(X)

@@ -22,6 +22,7 @@ from phiball.refimpl import (
     r3,
     surrogate,
 )
+from tests.support.divergences import name_of
 
 
 def test_h7_ratios() -> None:
@@ -155,3 +156,17 @@ def test_h5_the_corrected_rate_of_the_variance() -> None:
     assert excess / variance == pytest.approx(1.0070, abs=1e-4)
     # The printed o(rho) does not tell r3 from seven times r3.
     assert abs(excess - 7 * variance) / rho < 0.03
+
+
+@pytest.mark.parametrize("d", [QUADRATIC, ABSOLUTE, HINGE, cressie_read(1.5), cressie_read(3)], ids=name_of)
+def test_a_range_far_beyond_eta_gives_the_maximum_or_an_error(d: Divergence) -> None:
+    """Never a value above the largest loss, which is the limit for a small eta."""
+    for radius in (1e3, 1e30, 1e60, 1e140, 1e160, 1e200, 1e300):
+        try:
+            value = float(surrogate(np.ones((1, 1)), Ball(1, radius), 1.0, d)[0])
+        except ValueError:
+            value = inf
+        if radius < 1e80 or value < inf:
+            assert 0.5 * radius < value <= radius * (1 + 1e-9), radius
+    with pytest.raises(ValueError, match="too narrow for quadrature; expected a larger eta"):
+        surrogate(np.ones((1, 1)), Ball(1, 1e140), 1.0, cressie_read(1.5))

@@ -79,7 +79,10 @@ def budget_faults(problem: Problem, radius: Any, out: dict[str, Any]) -> dict[st
         certain = np.abs(got["gap"]) + slack
         over = 64 * (1 + r) * (1 + abs(problem.k)) * problem.eps
         steep = problem.family == "cressie_read" and problem.k <= 0  # a weight may underflow
-        known = np.isfinite(bound) & (problem.scale > LONG(1e-280))  # below, prices are rounded up
+        if steep:  # a price that would need weights below the range of the dtype bounds nothing
+            bound = np.minimum(bound, top)
+        tiny = np.finfo(np.float32 if problem.eps > 1e-10 else np.float64).smallest_normal
+        known = np.isfinite(bound) & (problem.scale > LONG(tiny) * 10**28)  # below, prices are rounded up
         return {
             "not finite": ~(np.isfinite(said) & np.isfinite(got["gap"])) | np.isnan(price) | (price < 0),
             "weights": no_law(problem, weights),

@@ -153,7 +153,8 @@ def wrong(name: str, ball: Any, z: Any, g: Any, out: list[Any]) -> str:
             return "too short" if low else "too long" if np.any(size > radius * (1 + slack) + tiny) else ""
         if name in ("log_mgf", "surrogate"):
             tiny = np.finfo(g.dtype).smallest_normal
-            off = (first < -tiny) | (first > reach * (1 + slack) + tiny)
+            over = reach > LONG(np.finfo(g.dtype).max) * (1 - slack)  # then infinity is right
+            off = (first < -slack * reach - tiny) | ((first > reach * (1 + slack) + tiny) & ~over)
             return "outside its bounds" if np.any(off) else ""
         if name == "onto_simplex":
             return far(first, simplex(v), 8 * slack, eps, extra=8 * slack)

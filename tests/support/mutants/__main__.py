@@ -62,7 +62,7 @@ class Checks:
         self.folder.mkdir(parents=True, exist_ok=True)
         if judge == "tests":
             tests = [p for name in judges.MEASURED for p in (ROOT / "tests" / name).rglob("test_*.py")]
-            names = [str(p.relative_to(ROOT)) for p in tests]
+            names = [str(p.relative_to(ROOT)) for p in tests if not p.stem.startswith(judges.COMPILED)]
             names += [m for m in modules() if ">>> " in (ROOT / m).read_text()]
             self.common = [ROOT / "tests/conftest.py"]
         else:
@@ -163,9 +163,16 @@ def _draw(items: list[Fault], n: int, seed: str) -> list[Fault]:
 
 
 def judge_all(
-    chosen: list[Fault], checks: Checks, copies: list[Copy], arguments: argparse.Namespace
+    chosen: list[Fault],
+    checks: Checks,
+    copies: list[Copy],
+    arguments: argparse.Namespace,
+    reasons: dict[Any, str],
 ) -> Iterator[tuple[Fault, str, str]]:
-    """Each fault with its outcome and what noticed it. What the journal of earlier runs knows is not run."""
+    """Each fault with its outcome and what noticed it. What the journal of earlier runs knows is not run.
+
+    New faults come first, and last the survivors that are explained.
+    """
     journal = arguments.out / f"journal-{checks.judge}.jsonl"
     past = (
         {e["key"]: e for e in map(json.loads, journal.read_text().splitlines())} if journal.is_file() else {}
@@ -189,12 +196,13 @@ def judge_all(
             todo.append(
                 Job(
                     fault,
-                    lambda copy, names=names: run(copy, names),
+                    lambda copy, reaching=reaching: run(copy, reaching),
                     20 + 4 * sum(reaching.values()),
                     before=lambda copy, fault=fault: copy.write(fault.module, fault.mutated),
                     after=lambda copy, fault=fault: copy.write(fault.module, fault.source),
                 )
             )
+    todo.sort(key=lambda job: (keys[id(job.name)][0] in past, (job.name.module, *job.name.change) in reasons))
     with journal.open("a") as lines:
         for count, (job, answer) in enumerate(run_jobs(todo, copies), 1):
             outcome = "timed out" if answer is None else "killed" if answer["by"] else "survived"
@@ -222,14 +230,14 @@ def main() -> int:
     known = {"left_out": [], "survivor": [], **tomllib.loads(KNOWN.read_text())}
     reasons = {(e["module"], e["was"], e["becomes"]): e["why"] for e in known["survivor"]}
     chosen, left_out = sampled(arguments, known)
-    copies = [Copy(arguments.out / f"copy{k}") for k in range(arguments.workers)]
+    copies = [Copy((arguments.out / f"copy{k}").resolve()) for k in range(arguments.workers)]
     for copy in copies:
         copy.update(ROOT)
     preload()
     checks = Checks(arguments.judge, arguments.out, copies)
     outcomes: list[tuple[Fault, str, str]] = []
     try:
-        outcomes.extend(judge_all(chosen, checks, copies, arguments))
+        outcomes.extend(judge_all(chosen, checks, copies, arguments, reasons))
     except KeyboardInterrupt:
         print(f"stopped: {len(outcomes)} of {len(chosen)} are judged")
     survivors = sorted((f for f in outcomes if f[1] == "survived"), key=lambda f: (f[0].module, f[0].start))

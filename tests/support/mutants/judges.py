@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +15,12 @@ from typing import Any
 from tests.support.mutants.forks import Copy
 
 MEASURED = ("refimpl", "backends")
+# Tests of the compiled twins, in which no fault is planted: the slowest of all.
+COMPILED = ("test_numba", "test_compilation", "test_threads")
 PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
 # Of a test that runs on many backends, dtypes and values: each value once, or so many, on any backend.
-FEWEST_CASES, MOST_CASES = 6, 24
+FEWEST_CASES, MOST_CASES = 3, 10
+FIRST = 30  # tests that are run before the files of others are collected
 FEW = 0.1  # of the examples of a claim
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
@@ -28,15 +32,15 @@ class _Tests:
     It tells `coverage` which one runs.
     """
 
-    def __init__(self, order: list[str] | None = None, cover: Any = None) -> None:
-        self.rank = None if order is None else {name: rank for rank, name in enumerate(order)}
+    def __init__(self, expected: dict[str, float] | None = None, cover: Any = None) -> None:
+        self.expected = expected
         self.cover = cover
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        rank = self.rank
-        if rank is not None:
+        if self.expected is not None:
+            rank = {name: number for number, name in enumerate(self.expected)}
             items[:] = sorted((i for i in items if i.nodeid in rank), key=lambda item: rank[item.nodeid])
             return
         cases: dict[str, list[Any]] = {}
@@ -47,13 +51,28 @@ class _Tests:
         items[:] = [item for item in items if item in chosen]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.seconds[nodeid] = -_processor_seconds()
         if self.cover:
             self.cover.switch_context(nodeid)
+        if self.expected is not None:
+            end_after(self.expected[nodeid])
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self.seconds[nodeid] += _processor_seconds()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self.failed.append(report.nodeid)
+
+
+def _processor_seconds() -> float:
+    """What this process and those it started have used: other work on the machine does not slow it."""
+    return sum(os.times()[:4])
+
+
+def end_after(expected: float) -> None:
+    """End this process if it uses far more of the processor than is expected: the fault may loop for ever."""
+    signal.setitimer(signal.ITIMER_PROF, 10 + 5 * expected)
 
 
 def some_cases(test: str, items: list[Any]) -> list[Any]:
@@ -76,12 +95,20 @@ def _pytest(files: list[str], plugin: _Tests, *options: str) -> int:
     return int(pytest.main([*quiet, *options, *files], plugins=[plugin]))
 
 
-def run_tests(copy: Copy, names: list[str]) -> dict[str, str]:
-    """The first of these tests that fails, as `by`; empty if none does."""
-    plugin = _Tests(order=names)
-    files = list(dict.fromkeys(name.partition("::")[0] for name in names))
-    code = _pytest(files, plugin, "-x")
-    return {"by": "" if code == 0 else (plugin.failed or [f"pytest ends with {code}"])[0]}
+def run_tests(copy: Copy, expected: dict[str, float]) -> dict[str, str]:
+    """The first of these tests that fails, as `by`; empty if none does. `expected` has their seconds.
+
+    Most faults are noticed by the first tests, so that the files of the others are collected only after them.
+    """
+    names = list(expected)
+    for part in filter(None, (names[:FIRST], names[FIRST:])):
+        plugin = _Tests({name: expected[name] for name in part})
+        files = list(dict.fromkeys(name.partition("::")[0] for name in part))
+        end_after(2.0 * len(files))  # to collect them
+        code = _pytest(files, plugin, "-x")
+        if code != 0:
+            return {"by": (plugin.failed or [f"pytest ends with {code}"])[0]}
+    return {"by": ""}
 
 
 def trace_tests(copy: Copy, file: str) -> Trace:
@@ -92,7 +119,7 @@ def trace_tests(copy: Copy, file: str) -> Trace:
     return _trace(copy, cover, {n: s for n, s in plugin.seconds.items() if n not in plugin.failed})
 
 
-def run_claims(copy: Copy, names: list[str]) -> dict[str, str]:
+def run_claims(copy: Copy, expected: dict[str, float]) -> dict[str, str]:
     """The first of these claims that does not reach its verdict, as `by`; empty if all do.
 
     A few examples show most faults, so that all claims are tried on few before one is on many. Only what is
@@ -100,7 +127,8 @@ def run_claims(copy: Copy, names: list[str]) -> dict[str, str]:
     """
     claims: dict[str, Any] = {}
     for effort in (FEW, 1.0):
-        for name in names:
+        for name, seconds in expected.items():
+            end_after(seconds)
             if name not in claims:
                 claims |= _claims(name.partition("::")[0])
             claim = claims[name]
@@ -115,13 +143,16 @@ def run_claims(copy: Copy, names: list[str]) -> dict[str, str]:
 
 def trace_claims(copy: Copy, file: str) -> Trace:
     """Which lines each claim of a file runs, as a few examples show, and about how long it takes."""
-    seconds = {}
+    claims = _claims(file)
     with _covered(copy) as cover:
-        for name, claim in _claims(file).items():
-            began = time.process_time()
+        for name, claim in claims.items():
             cover.switch_context(name)
             claim.run(effort=FEW, shrink=False)
-            seconds[name] = (time.process_time() - began) / (FEW if claim.strategies else 1)
+    seconds = {}
+    for name, claim in claims.items():  # again, since the first run loads and compiles
+        began = time.process_time()
+        claim.run(effort=FEW, shrink=False)
+        seconds[name] = (time.process_time() - began) / (FEW if claim.strategies else 1)
     return _trace(copy, cover, seconds)
 
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf, sqrt
+from itertools import pairwise, product
+from math import asin, cos, exp, inf, log, pi, sin, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy.integrate import quad
 
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
     QUADRATIC,
     Ball,
+    LinearLoss,
     LinearProblem,
     fit_linear_model,
+    huber_loss,
     indicator,
     linear_model_risk,
+    quantile_loss,
+    smoothed_hinge_loss,
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -34,6 +40,27 @@ CASES = (
     ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
 )
 
+BENT: tuple[tuple[Callable[[float], LinearLoss], float, float, Callable[[float], float], Any], ...] = (
+    (huber_loss, 0.8, 0.5, lambda e: e * e / 2 if abs(e) <= 0.8 else 0.8 * abs(e) - 0.32, (-0.8, 0.8)),
+    (quantile_loss, 0.9, 0.5, lambda e: max(-0.9 * e, 0.1 * e), (0.0,)),
+    (smoothed_hinge_loss, 0.4, -1.0, lambda e: e - 0.2 if e > 0.4 else max(e, 0.0) ** 2 / 0.8, (0.0, 0.4)),
+)
+"""Losses, their parameter, a label y, formulas in e = z - y, or 1 + z for the hinge, and their kinks."""
+
+
+def _by_pieces(loss: Callable[[float], float], kinks: Any, m: float, r: float, d: int, eta: float) -> float:
+    """The mean, or the entropic risk, of the loss of m + r t, by integrals in arcsin t from kink to kink."""
+    cuts = [-pi / 2, *(asin((k - m) / r) for k in kinks if abs(k - m) < r), pi / 2]
+
+    def mean(g: Callable[[float], float]) -> float:
+        parts = (
+            quad(lambda u: g(loss(m + r * sin(u))) * cos(u) ** d, a, b, epsabs=1e-13)[0]
+            for a, b in pairwise(cuts)
+        )
+        return float(sum(parts) / quad(lambda u: cos(u) ** d, -pi / 2, pi / 2, epsabs=1e-13)[0])
+
+    return mean(lambda f: f) if eta == inf else eta * log(mean(lambda f: exp(f / eta)))
+
 
 def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
     source = np.random.default_rng(seed)
@@ -47,7 +74,7 @@ def _data(seed: int, n: int = 12, d: int = 3) -> tuple[Any, Any, Any]:
     id="V1",
     verdict=Verdict.HOLDS,
     formula=(r"\theta \cdot b = \rho |\theta| t, \quad t \sim c (1 - t^2)^{(d-1)/2} \text{ on } [-1, 1]"),
-    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, four losses; C classes",
+    assumptions="b uniform on the Euclidean ball of radius rho; four divergences, seven losses; C classes",
 )
 def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evidence]:
     """The risk of a linear model is an integral over one variable, which nodes compute to ten digits.
@@ -60,26 +87,41 @@ def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evide
         value = risk(problem, theta, m, np.zeros((1, d)), np.asarray([y])).value
         exact = example_risk(loss, m, r, y, d, eta, phi)
         yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), f"{loss} loss, {phi} phi, d = {d}")
+    for (make, width, y, formula, kinks), d, eta in product(BENT, (1, 4), (0.3, inf)):
+        bent = make(width)
+        problem = LinearProblem(bent, Ball(2, 1.0), eta)
+        value = risk(problem, np.full(d, 1.5 / sqrt(d)), 0.3, np.zeros((1, d)), np.asarray([y])).value
+        exact = _by_pieces(formula, kinks, 0.3 - y if y > 0 else 1.3, 1.5, d, eta)
+        yield Evidence(abs(value - exact), 1e-9, f"{bent.name} loss, d = {d}, eta = {eta:g}")
     W = np.asarray([[0.5, -0.2, 1.0], [-0.3, 0.8, 0.1], [0.2, 0.1, -0.7]])
     x, problem = np.asarray([[0.3, -0.5, 0.2]]), LinearProblem("multinomial", Ball(2, 0.8), 0.2)
     value = risk(problem, W, np.zeros(3), x, np.asarray([2.0])).value
     exact = class_risk(W, x[0], 2, 0.8, 0.2)
     yield Evidence(abs(value - exact), 1e-9 * (1 + abs(exact)), "three classes, two variables")
+    # A class that is split into two, each with half of its probability, changes nothing but its own loss.
+    W, X = np.append(W, [[0.3], [-0.4], [0.6]], axis=1), np.asarray([[0.3, -0.5, 0.2, 0.1]] * 2)
+    three = risk(problem, W, np.zeros(3), X, np.asarray([2.0, 0.0])).values
+    split = np.log([0.5, 1.0, 1.0, 0.5])
+    four = risk(problem, W[[0, 1, 2, 0]], split, X, np.asarray([2.0, 3.0]), points=1024).values
+    # About 1/1024, the error of so many Sobol points, of losses that range over four.
+    yield Evidence(
+        float(np.abs(four - three - [0.0, log(2)]).max()), 4 / 1024, "four classes, three variables"
+    )
 
 
 @the_risk_has_one_dimension.mutant("takes t uniform")
-def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how: Any) -> Any:
     if coef.ndim == 2:
-        return linear_model_risk(problem, coef, intercept, X, y)
+        return linear_model_risk(problem, coef, intercept, X, y, **how)
     size = float(np.linalg.norm(coef))
     return linear_model_risk(problem, np.asarray([size]), intercept, X[:, :1], y)
 
 
 @the_risk_has_one_dimension.mutant("forgets that the ball has one dimension more")
-def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
+def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how: Any) -> Any:
     more = np.zeros((len(X), 1))
     wide = np.concatenate([coef, np.zeros_like(coef[..., :1])], axis=-1)
-    return linear_model_risk(problem, wide, intercept, np.concatenate([X, more], axis=1), y)
+    return linear_model_risk(problem, wide, intercept, np.concatenate([X, more], axis=1), y, **how)
 
 
 @claim(

@@ -14,7 +14,17 @@ from scipy.integrate import quad
 from scipy.stats import t as student
 
 from phiball.backends import Array, Rng, active, rng, to_numpy
-from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, Uniform, signed_weights
+from phiball.refimpl import (
+    ENTROPIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Gaussian,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    signed_weights,
+)
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -84,7 +94,7 @@ TILTED = Tilted()
 
 
 def tilted_values(
-    ball: Ball,
+    ball: Ball | Gaussian,
     eta: float,
     g: tuple[float, ...],
     curvature: float,
@@ -127,7 +137,7 @@ def linear_risk(norm: float, eta: float, g: tuple[float, ...]) -> float:
     verdict=Verdict.HOLDS,
     formula=r"f = g\cdot b \quad\Rightarrow\quad f(b_i) + \eta\log\frac{\nu}{q}(b_i) = "
     r"\eta\log\mathbb{E}_\nu e^{g\cdot b/\eta}",
-    assumptions="entropic phi, a linear loss; one point, norm 2 or inf",
+    assumptions="entropic phi, a linear loss; one point, norm 2 or inf, or the normal law",
     examples=60,
     g=st.lists(st.floats(-3, 3), min_size=1, max_size=4).map(tuple),
     eta=powers_of_ten(-2, 3),
@@ -135,11 +145,15 @@ def linear_risk(norm: float, eta: float, g: tuple[float, ...]) -> float:
 )
 def linear_loss_is_exact(
     g: tuple[float, ...], eta: float, norm: float, estimate: Estimate = tilted_values
-) -> Evidence:
+) -> Iterator[Evidence]:
     """The risk of a linear loss is found exactly from every single tilted point."""
     values = estimate(Ball(norm, 1.0), eta, g, 0.0, 0, (3, 2), 1)
     size = sum(map(abs, g))  # the loss and the log-weight times eta are of this size, and cancel
-    return Evidence(float(np.max(np.abs(values - linear_risk(norm, eta, g)))), 2.0**-44 * (size + 1e-6))
+    off = float(np.max(np.abs(values - linear_risk(norm, eta, g))))
+    yield Evidence(off, 2.0**-44 * (size + 1e-6), "a ball")
+    values = estimate(Gaussian(0.5), eta, g, 0.0, 0, (3, 2), 1)
+    exact = sum(v * v for v in g) / (8 * eta)
+    yield Evidence(float(np.max(np.abs(values - exact))), 2.0**-44 * (size + exact + 1e-6), "the normal law")
 
 
 @linear_loss_is_exact.mutant("adds the log-weight without eta")

@@ -53,6 +53,10 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
         plans = [plan(eps, **NONCONVEX_UNITS, constrained=constrained, estimator=RTMLMC) for eps in EPSILONS]
         for made, eps in zip(plans, EPSILONS, strict=True):
             yield Evidence.at_most(made.bound, eps**2, 0.0, f"the bound for epsilon = {eps:.2g}")
+            # Whole steps and points leave little of it unused.
+            yield Evidence.at_most(0.99 * eps**2, made.bound, 0.0, f"no more than epsilon = {eps:.2g} takes")
+            if constrained:  # 1/(2 S) with S = S_f + L_f^2/eta
+                yield Evidence(abs(made.step_size - 1 / 4), 0.0, f"the step for epsilon = {eps:.2g}")
         name = "cost, constrained" if constrained else "cost, unconstrained"
         costs = [made.evaluations for made in plans]
         yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()

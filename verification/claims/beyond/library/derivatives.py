@@ -16,10 +16,12 @@ from phiball.refimpl import (
     ENTROPIC,
     HINGE,
     QUADRATIC,
+    Ball,
     Divergence,
     constrained_worst_case,
     cressie_read,
     indicator,
+    surrogate,
     worst_case,
     worst_case_jvp,
 )
@@ -71,7 +73,7 @@ def _ways(case: Case) -> list[tuple[str, Direction]]:
     turn = [0.03 * s if q else 0.0 for s, q in zip((1, -2, 2, 3), case.law, strict=True)]
     return [
         ("the losses", Direction([1.0, -2.0, 0.5, 3.0], 0.0, none)),
-        ("price or radius", Direction(none, 1.0, none)),
+        ("price or radius", Direction(none, 0.75, none)),
         ("the law", Direction(none, 0.0, turn)),
     ]
 
@@ -220,6 +222,7 @@ def derivatives_in_every_mode(
                     yield from _by_torch(case, budget, RADIUS, phi, moves, within=True)
     if find_spec("torch") is not None:
         yield from _without_a_budget(budget)
+        yield from _of_regularisers()
 
 
 def _without_a_budget(budget: Solve) -> Iterator[Evidence]:
@@ -232,6 +235,21 @@ def _without_a_budget(budget: Solve) -> Iterator[Evidence]:
         own = (p.detach(), f.detach() - p.detach() @ f.detach())
         for name, a, b in zip(("losses", "law"), got, own, strict=True):
             yield Evidence(float((a - b).abs().max()), CLOSE, f"{phi.name}, radius 0: in the {name}")
+
+
+def _of_regularisers() -> Iterator[Evidence]:
+    """The gradient of the risk of a linear loss, against differences of its values."""
+    import torch
+
+    g = torch.tensor([[0.4, -1.0, 0.3], [2.0, 0.5, -0.1]], dtype=torch.float64, requires_grad=True)
+    h = 1e-5
+    for norm, phi in ((2.0, QUADRATIC), (2.0, cressie_read(1.5)), (2.0, ABSOLUTE), (1.0, ENTROPIC)):
+        got = torch.autograd.grad(surrogate(g, Ball(norm, 1.0), 0.6, phi).sum(), g)[0]
+        for k in range(3):
+            step = h * torch.eye(3, dtype=torch.float64)[k]
+            up, down = (surrogate(g.detach() + s * step, Ball(norm, 1.0), 0.6, phi) for s in (1, -1))
+            off = float((got[:, k] - (up - down) / (2 * h)).abs().max())
+            yield Evidence(off, 1e-7, f"surrogate, {phi.name}, norm {norm:g}: coordinate {k}")
 
 
 RADIUS = 0.55  # moves all of the lowest loss, or a part of it

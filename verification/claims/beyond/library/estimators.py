@@ -214,21 +214,21 @@ def _search(made: Any) -> Iterator[Evidence]:
 
 def _scores(made: Any) -> Iterator[Evidence]:
     """The worst point of an affine model in closed form; of others, the worst of what is sampled."""
-    ball, seed = Ball(1, 0.3), 3
+    ball, seed = Ball(1, 0.6), 3
     line = made.RobustLinearRegression(radius=0.0).fit(X, NUMBERS)
-    reach = 0.3 * np.abs(line.coef_).max()
+    reach = 0.6 * np.abs(line.coef_).max()
     worst = -np.mean((np.abs(line.predict(X) - NUMBERS) + reach) ** 2)
     yield Evidence(abs(made.robust_scorer(ball)(line, X, NUMBERS) - worst), 1e-7, "scores: squares")
     two = made.RobustLogisticRegression(radius=0.0).fit(X, WORDS)
     margin = np.where(WORDS == "yes", 1, -1) * two.decision_function(X)
-    right = margin > 0.3 * np.abs(two.coef_).max()
+    right = margin > 0.6 * np.abs(two.coef_).max()
     yield Evidence(abs(made.robust_scorer(ball)(two, X, WORDS) - right.mean()), 1e-12, "scores: two classes")
     many = made.RobustLogisticRegression(radius=0.0, C=50.0).fit(X, THREE)
     labels = np.searchsorted([5, 7, 9], THREE)
     lead = [
         min(
             (many.coef_[k] - many.coef_[j]) @ x + many.intercept_[k] - many.intercept_[j]
-            - 0.3 * np.abs(many.coef_[k] - many.coef_[j]).max()
+            - 0.6 * np.abs(many.coef_[k] - many.coef_[j]).max()
             for j in range(3)
             if j != k
         )
@@ -252,10 +252,44 @@ def _scores(made: Any) -> Iterator[Evidence]:
         exact = levels.solve(f, 0.5, "quadratic")[0].mean()
         yield Evidence(abs(score + exact), 1e-12, "scores: the robust risk")
     counts = made.RobustPoissonRegressor(radius=0.0).fit(X, COUNTS)
-    means = np.exp(points @ counts.coef_ + counts.intercept_)
-    sampled = -np.mean(((means - COUNTS[:, None]) ** 2).max(axis=1))
-    score = made.robust_scorer(ball, samples=16, seed=seed)(counts, X, COUNTS)
+    z, reach = X @ counts.coef_ + counts.intercept_, 0.6 * np.abs(counts.coef_).max()
+    ends = [2 * (np.exp(v) - COUNTS * v + xlogy(COUNTS, COUNTS) - COUNTS) for v in (z - reach, z + reach)]
+    score = made.robust_scorer(ball)(counts, X, COUNTS)
+    yield Evidence(abs(score + np.mean(np.maximum(*ends))), 1e-7, "scores: the deviance")
+    tail = made.RobustQuantileRegressor(quantile=0.8, radius=0.0, alpha=0.1).fit(X, NUMBERS)
+    z, reach = X @ tail.coef_ + tail.intercept_, 0.6 * np.abs(tail.coef_).max()
+    ends = [np.maximum(0.8 * (NUMBERS - v), 0.2 * (v - NUMBERS)) for v in (z - reach, z + reach)]
+    score = made.robust_scorer(ball)(tail, X, NUMBERS)
+    yield Evidence(abs(score + np.mean(np.maximum(*ends))), 1e-7, "scores: the pinball loss")
+    machine = made.RobustSVC(radius=0.0, tol=1e-4).fit(X, WORDS)
+    length, labels = 0.3 * float(np.linalg.norm(machine.coef_)), np.where(WORDS == "yes", 1.0, -1.0)
+    risks = [
+        oracle.example_risk("hinge", float(m), length, y, 2, 0.5, "entropic")
+        for m, y in zip(machine.decision_function(X), labels, strict=True)
+    ]
+    score = made.robust_scorer(Ball(2, 0.3), eta=0.5)(machine, X, WORDS)
+    yield Evidence(abs(score + np.mean(risks)), 1e-7, "scores: the risk of the hinge loss")
+    yield from _sampled_scores(made, ball, points, seed)
+
+
+def _sampled_scores(made: Any, ball: Ball, points: Any, seed: int) -> Iterator[Evidence]:
+    """Of a model that is not affine: the worst of the points that are drawn."""
+    from sklearn.linear_model import Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures
+
+    curve = make_pipeline(PolynomialFeatures(2), Ridge()).fit(X, NUMBERS)
+    found = curve.predict(points.reshape(-1, 2)).reshape(points.shape[:2])
+    sampled = -np.mean(((found - NUMBERS[:, None]) ** 2).max(axis=1))
+    score = made.robust_scorer(ball, samples=16, seed=seed)(curve, X, NUMBERS)
     yield Evidence(abs(score - sampled), 1e-12, "scores: the worst that was sampled")
+    from sklearn.neighbors import KNeighborsClassifier
+
+    near = KNeighborsClassifier(1).fit(X, WORDS)
+    nearest = ((points[:, :, None, :] - X) ** 2).sum(axis=-1).argmin(axis=-1)
+    right = (WORDS[nearest] == WORDS[:, None]).all(axis=1)
+    score = made.robust_scorer(ball, samples=16, seed=seed)(near, X, WORDS)
+    yield Evidence(abs(score - right.mean()), 1e-12, "scores: the nearest neighbour")
 
 
 @estimators_minimise_what_they_say.mutant("half of the radius")

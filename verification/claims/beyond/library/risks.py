@@ -15,26 +15,21 @@ from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     Ball,
-    Conditional,
     Gaussian,
+    Tilted,
     adversarial_risk,
-    causal_risk,
-    conditional_loss,
     constrained_risk,
     integrated_risk,
     quadrature,
     regularized_adversarial_risk,
     robust_risk,
-    surrogate_estimate,
-    worst_case_sample,
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.divergences import PAPER_DIVERGENCES
-from phiball.verification.instances.laws import Midpoints
-from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
 from phiball.verification.oracles import levels
+from phiball.verification.oracles.inner import solve_exactly
 
 Risk: TypeAlias = Callable[..., Any]
 ROUNDING = 2.0**-40
@@ -111,12 +106,40 @@ def risk_is_what_it_evaluates(
             if phi in (ENTROPIC, QUADRATIC):
                 error = np.sqrt(_influence(rows, eta, family).sum()) / N
                 yield Evidence(abs(float(got.stderr) - error), 1e-10, f"{note}: the standard error")
+                # Without a slope, weights that are normalised are equal, and so is everything else.
+                seen = Recorded(_smooth)
+                how = {"proposal": Tilted(self_normalised=True), "input_gradient": lambda x, i: 0 * x}
+                same = risk(seen, array(Z), law, eta, phi, samples=n, rng=rng(seed), **how)
+                error = np.sqrt(_influence(seen.rows(n), eta, family).sum()) / N
+                off = abs(float(same.stderr) - error)
+                yield Evidence(off, 1e-10, f"{note}: the standard error, with weights")
                 heavy = levels.solve(rows, eta, family)[1].max(axis=1).mean() > 0.05
                 yield Evidence(float(got.lower_bound is not bool(heavy)), 0.0, f"{note}: whether it is heavy")
+    yield from _tilted_risk(risk, seed)
     seen = Recorded(lambda x, i: array_namespace(x).sin(x[:, 0]) ** 2)
     got = bounded(seen, array(Z), Ball(inf, 0.3), 0.5, ENTROPIC, samples=16, rng=rng(seed))
     exact = levels.solve(seen.rows(16), 0.5, "entropic")[0].mean()
     yield Evidence(abs(float(got.value) - exact), ROUNDING, "a loss in [0, 1]")
+
+
+def _tilted_risk(risk: Risk, seed: int) -> Iterator[Evidence]:
+    """Points of the normal law, tilted by g: weights proportional to exp(-g.b/eta), exact or normalised."""
+    g, eta, n, sigma = np.array([1.0, -0.5]), 2.0, 16, 0.3
+    for phi, own in ((ENTROPIC, False), (ENTROPIC, True), (QUADRATIC, True)):
+        seen = Recorded(_smooth)
+        how = {"proposal": Tilted(self_normalised=own), "input_gradient": lambda x, i: 0 * x + array(g)}
+        got = risk(seen, array(Z), Gaussian(sigma), eta, phi, samples=n, rng=rng(seed), **how)
+        rows = seen.rows(n)
+        b = np.concatenate(seen.x)[: len(Z) * n].reshape(len(Z), n, 2) - Z[:, None, :]
+        log_w = sigma**2 * float(g @ g) / (2 * eta**2) - b @ g / eta
+        p = np.exp(log_w) if own else np.ones_like(log_w)
+        rows = rows if own else rows + eta * log_w
+        best = [
+            float(solve_exactly(f, eta, phi.family or "", p=q / q.sum()).value)
+            for f, q in zip(rows, p, strict=True)
+        ]
+        note = f"{phi.name}, tilted points, {'normalised' if own else 'exact'} weights"
+        yield Evidence(float(np.abs(to_numpy(got.values) - best).max()), ROUNDING, note)
 
 
 @risk_is_what_it_evaluates.mutant("adds the data points up", replaces="risk")
@@ -206,6 +229,9 @@ def budget_has_its_dual(risk: Risk = constrained_risk, seed: int = 0) -> Iterato
             ]
             error = np.sqrt(np.sum(spread)) / len(Z)
             yield Evidence(abs(float(got.stderr) - error), 1e-8, f"{note}: the standard error")
+            flat = risk(lambda x, i: 0 * x[:, 0] + 3, array(Z), Ball(2, 0.4), phi, **how)
+            off = abs(float(flat.value) - 3) + abs(float(flat.stderr))
+            yield Evidence(off, 1e-12, f"{note}: a constant loss, which no budget changes")
 
 
 def _price(rows: Any, r: float, family: str) -> Callable[[float], float]:
@@ -290,88 +316,3 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Any, **rest: Any) -> Any
 def _(*args: Any, **rest: Any) -> Any:
     made = quadrature(*args, **rest)
     return replace(made, weights=0 * made.weights + 1 / made.weights.shape[0])
-
-
-# --- The others -----------------------------------------------------------------------------------
-
-
-@claim(
-    "causal_risk, surrogate_estimate, worst_case_sample",
-    id="U10",
-    verdict=Verdict.HOLDS,
-    formula=r"\sum_k P(x_k) R_\eta(x_k), \quad R_\eta(g \cdot b), \quad P(z') = \gamma_{z'}",
-    assumptions="midpoints of an interval in the place of a sample, so that all is a finite sum",
-    error_level=2 * TEST_LEVEL,
-)
-def sampled_risks_by_midpoints(
-    causal: Risk = causal_risk,
-    linear: Risk = surrogate_estimate,
-    draw: Risk = worst_case_sample,
-    seed: int = 0,
-) -> Iterator[Evidence]:
-    """On midpoints the causal risk, the risk of a linear loss and draws of the worst case are finite sums."""
-    n, rho, eta = 16, 0.5, 0.3
-    law, t = Midpoints(2, rho), ((2 * np.arange(n) + 1) / n - 1) * rho
-    x = np.array([[1.0], [0.0], [1.0], [1.0]])
-    z, weight = np.array([2.0, -1.0, 4.0, 0.0]), np.array([0.1, 0.4, 0.3, 0.2])
-    data = Conditional.grouped(array(x), array(z), weight=array(weight))
-    loss = conditional_loss(lambda x: x[:, 0], lambda w, z: w * z + z * z, data)
-    places = {0.0: [(1.0, -1.0)], 1.0: [(1 / 6, 2.0), (1 / 2, 4.0), (1 / 3, 0.0)]}
-    for phi in (ENTROPIC, QUADRATIC):
-        got = causal(loss, data, law, eta, phi, samples=n, rng=rng(seed))
-        rows = [[sum(q * ((at + b) * v + v * v) for q, v in places[at]) for b in t] for at in (0.0, 1.0)]
-        exact = levels.solve(np.array(rows), eta, phi.family or "")[0]
-        off = np.abs(to_numpy(got.values) - exact).max()
-        yield Evidence(float(off), 1e-11, f"{phi.name}: the causal values")
-        total = float(np.array([0.4, 0.6]) @ exact)
-        yield Evidence(abs(float(got.value) - total), 1e-11, f"{phi.name}: the causal risk")
-        g = np.array([[1.5], [-0.2]])
-        values = linear(array(g), law, eta, phi, samples=n, rng=rng(seed))
-        exact = levels.solve(g * t, eta, phi.family or "")[0]
-        yield Evidence(float(np.abs(to_numpy(values) - exact).max()), 1e-12, f"{phi.name}: a linear loss")
-        draws = draw(
-            lambda x, i: x[:, 0], array([[0.0], [3.0]]), law, eta, phi, n=2000, samples=n, rng=rng(seed)
-        )
-        b = to_numpy(draws.points)[:, 0] - 3 * to_numpy(draws.index)
-        gamma = levels.solve(t[None], eta, phi.family or "")[1][0]
-        allowed = NORMAL_QUANTILE * float(b.std()) / 2000**0.5
-        yield Evidence(
-            abs(float(b.mean()) - float(gamma @ t)), allowed, f"{phi.name}: draws of the worst case"
-        )
-
-    yield from _vectors(causal, law, t, seed)
-
-
-def _vectors(causal: Risk, law: Any, t: Any, seed: int) -> Iterator[Evidence]:
-    """The same for parameters that are vectors, of equal weights; a cost linear in them takes their mean."""
-    x, n, eta = np.array([[1.0], [0.0]]), len(t), 0.3
-    z = np.array([[[2.0, 1.0], [-1.0, 0.5], [0.0, 3.0]], [[1.0, 1.0], [2.0, -2.0], [4.0, 0.0]]])
-    pairs = Conditional.grouped(array(np.repeat(x, 3, axis=0)), array(z.reshape(6, 2)))
-    for name, data in (("stacked", Conditional.stacked(array(x), array(z))), ("grouped", pairs)):
-        for linear, chunk in ((False, None), (True, None), (False, 2)):
-            loss = conditional_loss(
-                lambda x: x[:, 0],
-                lambda w, z: w * z[:, 0] - 0.5 * z[:, 1],
-                data,
-                linear=linear,
-                chunk=chunk,
-            )
-            got = causal(loss, data, law, eta, ENTROPIC, samples=n, rng=rng(seed))
-            rows = [
-                [((at + b) * own[:, 0] - 0.5 * own[:, 1]).mean() for b in t]
-                for at, own in zip(x[:, 0], z, strict=True)
-            ]
-            exact = levels.solve(np.array(rows), eta, "entropic")[0]
-            total = abs(float(got.value) - exact.mean())
-            yield Evidence(total, 1e-11, f"{name}, linear = {linear}, chunk = {chunk}: the causal risk")
-
-
-@sampled_risks_by_midpoints.mutant("forgets the weights of the covariates", replaces="causal")
-def _(loss: Any, data: Conditional, *rest: Any, **how: Any) -> Any:
-    got = causal_risk(loss, data, *rest, **how)
-    return replace(got, value=array_namespace(got.values).mean(got.values))
-
-
-@sampled_risks_by_midpoints.mutant("draws of the reference law", replaces="draw")
-def _(loss: Any, z: Array, law: Any, eta: float, phi: Any, **rest: Any) -> Any:
-    return worst_case_sample(loss, z, law, 1e6, phi, **rest)

@@ -289,6 +289,10 @@ def tilt_is_free_of_scale(
     default = robust(rho, "linf", scale=[*sizes, 0.0])
     value = float(default(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
     yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss")
+    still = robust(rho, "linf", scale=[*sizes, 3.0])
+    mask = [*np.ones(len(g)), 0.0]
+    value = float(still(loss, array(np.zeros((3, len(g) + 1))), mask=mask, input_gradient=gradient))
+    yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss, with a mask")
 
 
 @tilt_is_free_of_scale.mutant("takes twice the kappa", replaces="proposal")

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from phiball.backends import active
+from phiball.backends.selection import active
 
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "gymnasium", "joblib", "matplotlib")
 
@@ -53,7 +53,7 @@ def code_links(folder: Path) -> str | None:
     itself; None for an installed package.
     """
     root, origin, commit = (
-        Path(__file__).resolve().parents[2],
+        Path(__file__).resolve().parents[1],
         _git("remote", "get-url", "origin"),
         _git("rev-parse", "HEAD"),
     )
@@ -64,8 +64,31 @@ def code_links(folder: Path) -> str | None:
     return f"{Path(os.path.relpath(root, folder.resolve())).as_posix()}/{{path}}"
 
 
+def origin(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what results depend on beyond their settings: versions, backend and revision."""
+    return {**record["versions"], "backend": record["backend"], "revision": record.get("revision")}
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Say in which entries `before` differs from `after`."""
+    return "; ".join(
+        f"{name} is {before.get(name)!r}, not {after.get(name)!r}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
+    )
+
+
+def check_origin(record: dict[str, Any], here: dict[str, Any]) -> None:
+    """Raise ValueError if a worker would compute with other versions than the run was begun with."""
+    there, ours = origin(here), origin(record)
+    if there["revision"] is None or ours["revision"] is None:  # an installed package does not know it
+        there["revision"] = ours["revision"] = None
+    if there != ours:
+        raise ValueError(f"a worker of the cluster differs: {differences(there, ours)}; expected the same")
+
+
 def _git(*arguments: str) -> str | None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     if not (root / ".git").exists():  # git itself would find a repository further up, which is not ours
         return None
     try:

@@ -1,0 +1,1 @@
+"""Fast adversarial training under a good recipe, beyond the paper: baselines of two evaluations per image."""
