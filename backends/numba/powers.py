@@ -1,9 +1,9 @@
 """The kernel of the Cressie-Read divergences: every order k but those with kernels of their own.
 
 With a = k - 1, q = 1/a and y_i = Y + a (f_i - f_j)/eta, the ratios are x_i = y_i^q, or 0 where y_i <= 0, and
-Y is such that E x = 1. The point j is the largest loss, or for k > 2 the smallest one that has weight, where
-a ratio reaches zero with infinite slope; so no digit of a small y is lost. Short polynomials find Y to four
-digits. Then the powers are computed accurately, once as a rule: the rest is a series in the change of Y.
+Y is such that E x = 1. The point j is the largest loss, or for k > 2 another one, see `thresholds`. Passes in
+single precision find Y to four digits. Then the powers are computed accurately, once as a rule: the rest is a
+series in the change of Y.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ from typing import Any
 import numpy as np
 from numba import float64
 
+from phiball.backends.numba.balance import MET
 from phiball.backends.numba.compilation import compiled
+from phiball.backends.numba.elementary import exponentials, log_normal
 from phiball.backends.numba.power_passes import (
+    LANES,
+    SMALL,
+    beyond,
     conjugate,
     keep_above,
     move,
-    neighbours,
-    next_above,
+    move_logarithms,
+    pad,
+    padded,
+    plain_sums,
     ratios,
-    rough_slope,
+    renew,
     rough_sums,
+    single,
     sums,
 )
-from phiball.backends.numba.primitives import BLOCK, SUMS, larger, minus, store_mu
-
-_MET = 2e-15  # a mass that differs from 1 by so little is one
+from phiball.backends.numba.primitives import BLOCK, SUMS, larger, minus, store_mu, weighted
+from phiball.backends.numba.thresholds import rough_threshold, settle
 
 
 @compiled(SUMS)
@@ -48,9 +55,15 @@ def power(
     longest = 0
     for row in range(start, stop):
         longest = max(longest, offsets[row + 1] - offsets[row])
-    g, law, x, d = np.empty(longest), np.ones(longest), np.empty(longest), np.empty(longest)
-    where = np.empty(longest, np.int64)
+    room = longest + LANES
+    g, log, x, d = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
+    t = np.empty(room, np.float32)
+    where, at, law = np.empty(room, np.int64), np.empty(room, np.int64), None if p is None else np.empty(room)
     k, a, q = parameter, parameter - 1.0, 1.0 / (parameter - 1.0)
+    size = room if k > 2.0 else 0
+    masses = None if p is None else np.empty(size)
+    close = np.empty(size), masses, np.empty(size, np.int64), np.empty(size), np.empty(size)
+    coefficients = np.empty(7)
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
@@ -60,7 +73,7 @@ def power(
         value[row] = np.nan
         own = None if p is None else (p if shared else p[first : first + m])
         n = _load(losses, own, g, law, where)
-        top, low, mean, total, at_top = survey(g[:n], law[:n])
+        top, low, mean, total, at_top = survey(g[:n], law)
         spread = abs(scale) * minus(top, low)
         if not (
             spread < 1e280 and (spread > 1e-280 or top == low) and abs(a) * np.log(total / at_top) < 600.0
@@ -68,34 +81,46 @@ def power(
             continue  # something is not finite, or would leave the range of the numbers
         # mean <= 0, and E x is at least, or for k in (1, 2) and below 1 at most, what it is for equal losses
         mean = mean * scale
-        lone = (total / at_top) ** a  # Y if the largest loss had all the weight
-        dropped, n_kept, kept = -np.inf, n, total
+        lone = np.exp(a * np.log(total / at_top))  # Y if the largest loss had all the weight
+        start_Y = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
+        coarse = at_top > 1e-20 * total and spread < 1e25 * start_Y  # single precision has the range
+        if coarse:
+            single(g[:n], top, scale / start_Y, t)
+        pad(g, law, t, n)
+        n_loaded = n
         if k > 2.0:
-            Y, dropped, n = _rough_threshold(g, law, where, n, total, top, scale, q, mean, lone, spread)
-            ref = next_above(g[:n], top - Y / scale)
-            Y = Y + minus(ref, top) * scale
+            for careful in (not coarse, True):
+                if careful and n < n_loaded:  # too many points were dropped
+                    _load(losses, own, g, law, where)
+                    single(g[:n_loaded], top, scale / start_Y, t)
+                    pad(g, law, t, n_loaded)
+                bounds = start_Y, lone, spread
+                Y, dropped, n = rough_threshold(
+                    g, law, where, t, at, n_loaded, total, top, scale, q, bounds, coarse, careful
+                )
+                kept = _mass(law, n, n_loaded, total)
+                Y, T, ref, rate, mass = settle(
+                    g, law, n, total, kept, top, scale, q, dropped, Y, log, x, d, close, coefficients
+                )
+                if abs(mass) < 1e-13:
+                    break
         else:
             ref = top
-            Y, dropped, n = _rough_root(g, law, where, n, total, top, scale, k, mean, lone)
-        if n < n_kept:
-            kept = 0.0
-            for i in range(n):
-                kept += law[i]
-        Y, T, ref, rate, mass = _exact(
-            g[:n], law[:n], total, kept, ref, top, scale, k, dropped, Y, x[:n], d[:n]
-        )
+            Y, dropped, n = _rough_root(g, law, where, t, at, n, total, top, scale, k, start_Y, coarse)
+            kept = _mass(law, n, n_loaded, total)
+            Y, T, rate, mass = _exact(g, law, n, total, kept, top, scale, k, dropped, Y, log, x, d)
         if not abs(mass) < 1e-13:
             continue
-        for i in range(m):
-            density[i] = 0.0
         share = 1.0 / total  # computed here: in the loops it would be at every step
         if n < m:
+            for i in range(m):
+                density[i] = 0.0
             for i in range(n):
-                density[where[i]] = x[i] * law[i] * share
+                density[where[i]] = weighted(law, i, x[i]) * share
         else:
             for i in range(m):
-                density[i] = x[i] * law[i] * share
-        conj = conjugate(g[:n], law[:n], ref, scale, Y, T, _beyond(Y, T), k, x[:n], d[:n])
+                density[i] = weighted(law, i, x[i]) * share
+        conj = conjugate(g[:n], law, ref, scale, T, k, log, x, d)
         if k > 1.0:
             conj -= (total - kept) / k
         exact = -(e * q) * T - minus(top, ref)
@@ -141,6 +166,17 @@ def _load(losses: Any, p: Any, g: Any, law: Any, where: Any) -> int:
 
 
 @compiled(SUMS)
+def _mass(law: Any, n: int, n_loaded: int, total: float) -> float:
+    """The mass of the first n points; `total` is that of all."""
+    if n == n_loaded:
+        return total
+    mass = 0.0
+    for i in range(n):
+        mass += weighted(law, i, 1.0)
+    return mass
+
+
+@compiled(SUMS)
 def survey(f: Any, law: Any) -> tuple[float, float, float, float, float]:
     """(max f, min f, mean f - max f, the mass of all points, that of the largest)."""
     top, low = f[0], -f[0]
@@ -151,9 +187,9 @@ def survey(f: Any, law: Any) -> tuple[float, float, float, float, float]:
     for block in range(0, f.size, BLOCK):
         part, part_total, part_top = 0.0, 0.0, 0.0
         for i in range(block, min(block + BLOCK, f.size)):
-            part += law[i] * minus(f[i], top)
-            part_total += law[i]
-            part_top += law[i] if f[i] == top else 0.0
+            part += weighted(law, i, minus(f[i], top))
+            part_total += weighted(law, i, 1.0)
+            part_top += weighted(law, i, 1.0 if f[i] == top else 0.0)
         moment += part
         total += part_total
         at_top += part_top
@@ -165,43 +201,51 @@ def _rough_root(
     f: Any,
     law: Any,
     where: Any,
+    t: Any,
+    at: Any,
     n: int,
     total: float,
     top: float,
     scale: float,
     k: float,
-    mean: float,
-    lone: float,
+    start: float,
+    coarse: bool,
 ) -> tuple[float, float, int]:
     """(Y, level, n) for k < 2: Y to four digits; n points are kept, and the others are below the level.
 
     By Halley's method on the mass in X = Y^q for k < 1, and on its logarithm in log X above. If that is
-    slow, by Newton's on the mass to the power a, which is concave, respectively convex, in Y.
+    slow, by Newton's on the mass to the power a, which is concave, respectively convex, in Y. If `coarse`,
+    t has the losses in single precision, in units of `start`.
     """
     a = k - 1.0
     q = 1.0 / a
-    start = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
     Y, dropped = start, -np.inf
     if abs(a) < 1e-6:
         return Y, dropped, n
     for step in range(60):
-        first, second, third = rough_sums(f[:n], law[:n], top, scale, Y, q)
-        F, rate, bend = first / total, second / total, (1.0 - a) * (third - second) / total
-        newton = Y * (1.0 + F * np.expm1(-a * np.log(F)) / rate)
+        if coarse:
+            first, second, third = rough_sums(t[: padded(n)], law, start / Y, q)
+        else:
+            first, second, third = plain_sums(f[:n], law, top, scale, Y, q)
+        log = q * log_normal(Y) + log_normal(first / total)
+        F = exponentials(log)[0]  # E x
+        rate, bend = F * (second / first), F * (1.0 - a) * ((third - second) / first)
+        newton = Y * (1.0 + F * exponentials(-a * log)[1] / rate)
         if a > 0.25 and step < 2:
             # Newton's step on a convex function does not fall short of the root: what is idle there stays so.
             level = top - newton * 1.001 / scale
             if newton > 0.0 and level > dropped:
-                n, dropped = keep_above(f, law, where, n, level), level
+                n, dropped = keep_above(f, law, where, t, at, n, level), level
         if a < 0.0:
-            change = np.log(max(1e-2, 1.0 - 2.0 * (F - 1.0) * rate / (2.0 * rate * rate - (F - 1.0) * bend)))
+            change = 1.0 - 2.0 * (F - 1.0) * rate / (2.0 * rate * rate - (F - 1.0) * bend)
+            change = log_normal(max(1e-2, change))
         else:
-            log, slope = np.log(F), rate / F
+            slope = rate / F
             bend = (bend + rate) / F - slope * slope if a < 0.75 else 0.0
             change = -2.0 * log * slope / (2.0 * slope * slope - log * bend)
-        new = Y * np.exp(a * change) if step < 8 and abs(change) < 50.0 else newton
+        new = Y * exponentials(a * change)[0] if step < 8 and abs(change) < 50.0 else newton
         new = min(max(new, min(start, 1.0)), max(start, 1.0))
-        change = q * np.log(new / Y)
+        change = q * log_normal(new / Y)
         Y = new
         if not abs(change) > 0.03:
             break
@@ -209,126 +253,53 @@ def _rough_root(
 
 
 @compiled()
-def _rough_threshold(
-    f: Any,
+def _exact(
+    points: Any,
     law: Any,
-    where: Any,
     n: int,
     total: float,
-    top: float,
-    scale: float,
-    q: float,
-    mean: float,
-    lone: float,
-    spread: float,
-) -> tuple[float, float, int]:
-    """The same for k > 2, but to within a point or so: Newton's method on log E x in Y, in a bracket."""
-    low, high = 1.0, min(lone, 1.0 + spread)
-    Y, dropped = min(max(1.0 - mean, low), high), -np.inf
-    for step in range(60):
-        first, slope, count = rough_slope(f[:n], law[:n], top, scale, Y, q)
-        F = first / total
-        if F < 1.0:
-            low = Y
-        else:
-            high = Y
-            if F > 1.001 and step < 4 and count < 0.75 * n:
-                dropped = top - Y / scale
-                n = keep_above(f, law, where, n, dropped)
-        if not abs(F - 1.0) * count > 1.0:
-            break
-        new = Y * (1.0 - np.log(F) * first / slope)
-        Y = new if low < new < high else low + 0.5 * (high - low)
-    return Y, dropped, n
-
-
-@compiled()
-def _exact(
-    f: Any,
-    law: Any,
-    total: float,
     kept: float,
-    ref: float,
     top: float,
     scale: float,
     k: float,
     dropped: float,
     Y: float,
+    logs: Any,
     x: Any,
     d: Any,
-) -> tuple[float, float, float, float, float]:
-    """(Y, Y - 1, the loss of j, E x/y, E x - 1), with the ratios in x and d; the mass is NaN if it fails."""
+) -> tuple[float, float, float, float]:
+    """(Y, Y - 1, E x/y, E x - 1) for k < 2, with the ratios in x and d; the mass is NaN if it fails."""
     a = k - 1.0
     q = 1.0 / a
-    T = Y - 1.0
-    idle, active = (
-        dropped,
-        top,
-    )  # for k > 2: the smallest loss that has weight lies above the one, up to the other
-    below, tied = _neighbours(f, law, ref, dropped) if k > 2.0 else (dropped, 0.0)
+    f, full = points[:n], points[: padded(n)]
+    T, gap = Y - 1.0, minus(top, dropped) * scale if k > 1.0 else np.inf
     polished = False
-    for step in range(60):
+    for _ in range(60):
         if not Y > 1e-290:
             break
-        ratios(f, ref, scale, Y, _beyond(Y, T), q, x, d)
+        ratios(full, top, scale, Y, beyond(Y, T), q, logs, x, d)
         for _ in range(8):
-            first, second, third = sums(f, law, ref, scale, Y, x, d)
+            first, second, third = sums(f, law, top, scale, Y, x, d)
             mass, rate = (first - (total - kept)) / total, second / total
             bend = (1.0 - a) * (third - second) / total if k < 1.5 else 0.0
             rho = -2.0 * mass * rate / (2.0 * rate * rate - mass * bend)
-            gap = minus(ref, below) * scale
-            largest = 1.0 if k < 2.0 else (Y / (Y + minus(top, ref) * scale)) ** q
-            if abs(mass) <= _MET and (polished or abs(rho) * largest <= 1e-14) and not (k > 1.0 and gap < Y):
-                return Y, T, ref, rate / Y, mass
-            polished = abs(mass) <= _MET
-            rho = max(rho, -0.9) if k < 2.0 else rho
-            new = Y * np.exp(a * np.log1p(rho)) if rho > -1.0 else 0.0
-            if k > 2.0:
-                if mass < 0.0:
-                    active = min(active, ref)
-                else:
-                    idle = max(idle, below)
-                level = ref
-                # What the mass of the points above j gains with Y, and a guess at what those gain that enter.
-                gain = max(0.0, q * (second - tied * Y**q) / (total * Y))
-                if rho <= -1.0:
-                    idle = ref
-                    entering = (minus(next_above(f, ref), ref) * scale) ** (q - 1.0) * tied / total
-                    level = ref + (mass - rate) / ((gain + entering) * scale)
-                elif new > gap and below > idle:
-                    left = -mass - gain * (gap - Y) - (gap**q - Y**q) * tied / total
-                    if left > 0.0 or gap == Y:
-                        level = below - max(left, 0.0) / ((gain + gap ** (q - 1.0) * tied / total) * scale)
-                if level != ref or rho <= -1.0:
-                    bound = active if rho <= -1.0 else below
-                    if not idle <= level < bound or (step > 15 and idle > -np.inf):
-                        level = idle + 0.5 * (bound - idle)
-                    ref = next_above(f, level)
-                    below, tied = _neighbours(f, law, ref, dropped)
-                    Y = minus(ref, level) * scale
-                    T = Y - 1.0
-                    break
-                new = min(new, gap)
+            if abs(mass) <= MET and (polished or abs(rho) <= 1e-14) and not gap < Y:
+                return Y, T, rate / Y, mass
+            polished = abs(mass) <= MET
+            rho = max(rho, -0.9)
+            new = Y * np.exp(a * np.log1p(rho))
             change = new - Y
             near = abs(change) / Y * rate * max(1.0, abs(q)) <= 1e-3
             if near:
-                change = Y * np.expm1(a * np.log1p(rho)) if new != gap else change
+                change = Y * np.expm1(a * np.log1p(rho))
             T = T + change if 0.5 < new < 2.0 else new - 1.0
             old, Y = Y, 1.0 + T if 0.5 < new < 2.0 else new
             if not near:
                 break
-            move(f, ref, scale, old, change, Y, _beyond(Y, T), q, x, d)
-    return Y, T, ref, 0.0, np.nan
-
-
-@compiled()
-def _beyond(Y: float, T: float) -> float:
-    """The digits of Y = 1 + T beyond its rounding."""
-    return T - (Y - 1.0) if 0.5 < Y < 2.0 else 0.0
-
-
-@compiled()
-def _neighbours(f: Any, law: Any, ref: float, dropped: float) -> tuple[float, float]:
-    """(the largest loss below `ref`, or the level up to which points were dropped, the mass at `ref`)."""
-    below, tied = neighbours(f, law, ref)
-    return max(below, dropped), tied
+            least = abs(change) * max(1.0, abs(q)) * 100.0
+            move(full, top, scale, old, change, q, least, x, d)
+            if abs(k) < SMALL:
+                move_logarithms(full, top, scale, old, change, q, logs)
+            if k > 1.0 or least > old:
+                renew(f, top, scale, old, least, Y, beyond(Y, T), q, x, d)
+    return Y, T, 0.0, np.nan

@@ -98,6 +98,12 @@ def minus(a: float, b: float) -> float:
 
 
 @compiled()
+def over(a: float, b: float) -> float:
+    """a / b, once: compiled with SUMS, each of its multiples would be a division of its own."""
+    return a / b
+
+
+@compiled()
 def _add_up(a: float, b: float) -> float:
     """a + b, rounded upwards."""
     s = a + b
