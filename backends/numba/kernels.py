@@ -303,12 +303,21 @@ def three_halves(
             mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
         scale = 1.0 / whole
         for i in range(m):
-            d = b + minus(losses[i], top) * half
-            d = d if d > -1.0 else -1.0
+            d = _root(minus(losses[i], top), b, half)
             density[i] = weighted(law, i, (1.0 + d) * (1.0 + d) * scale)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / whole
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / whole)) - primal
+
+
+@compiled()
+def _root(g: float, b: float, half: float) -> float:
+    """y - 1, the same bits where it is summed and stored: with SUMS its product is rounded in one and not in another.
+
+    Where the largest loss has little mass, b is large, and so is that difference in the sum of the weights.
+    """
+    d = b + g * half
+    return d if d > -1.0 else -1.0
 
 
 @compiled(SUMS)
@@ -367,10 +376,7 @@ def _square_part(
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for i in range(losses.size):
         g = minus(losses[i], top)
-        d = b + g * half
-        d = d if d > -1.0 else -1.0
-        s = at_mu + g * half
-        s = s if s > -1.0 else -1.0
+        d, s = _root(g, b, half), _root(g, at_mu, half)
         x = (1.0 + d) * (1.0 + d)
         mass += weighted(law, i, d * (2.0 + d))  # x - 1
         gain += weighted(law, i, x * g)

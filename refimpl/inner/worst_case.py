@@ -354,9 +354,12 @@ def primal_value(
     weights = xp.broadcast_to(to_double(detach(weights)), f.shape)
     if not xp.all(weights >= 0):
         raise ValueError("weights contains a negative number or NaN; expected probabilities")
-    whole = total(weights)
-    if not xp.all(xp.abs(whole - 1) <= tolerance(f) ** 0.5):
-        raise ValueError(f"weights sums to {float(xp.min(whole))!r} or more; expected 1 a row")
+    with ignore_float_warnings():
+        whole = total(weights)
+    off = xp.abs(whole - 1)
+    if not xp.all(off <= tolerance(f) ** 0.5):
+        worst = float(xp.reshape(whole, (-1,))[int(xp.argmax(off))])
+        raise ValueError(f"weights sums to {worst!r} along the last axis; expected 1")
     f, eta = to_double(f), to_double(eta)
     if divergence.family == "indicator":  # by the rounding of their dtype weights may lie above its end
         end = p / divergence.parameter

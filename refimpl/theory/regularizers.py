@@ -85,7 +85,8 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
     if ball.norm == 2 or d == 1:
         return _one_dimensional(g, ball, eta, divergence)
     quadratic = centred(divergence) == cressie_read(2)
-    reach = xp.max(ball.radius * ball.dual_norm(detach(g), event_ndim=event_ndim) / eta)
+    with ignore_float_warnings():
+        reach = xp.max(ball.radius * ball.dual_norm(detach(g), event_ndim=event_ndim) / eta)
     if quadratic and reach <= 1:
         return r3(g, ball, eta, divergence)
     why = f", and rho ||g||_*/eta reaches {float(reach):.3g} > 1" if quadratic else ""
@@ -213,7 +214,10 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
     """eta h(rho ||g||_*/eta), whose gradient in g is E_worst[b] = h' times the steepest b."""
     xp = array_namespace(g)
     fixed, event_ndim = detach(g), g.ndim - 1
-    t = ball.radius * ball.dual_norm(fixed, event_ndim=event_ndim) / eta
+    with ignore_float_warnings():
+        t = ball.radius * ball.dual_norm(fixed, event_ndim=event_ndim) / eta
+    if not xp.all(xp.isfinite(t)):
+        raise ValueError("rho ||g||_*/eta is beyond the range of the dtype; expected a larger eta")
     d = ball.dimension(g.shape, event_ndim=event_ndim)
     h, slope = linear_risk(xp.astype(t, xp.float64, copy=False), d, divergence)
     value = eta * xp.astype(h, g.dtype, copy=False)

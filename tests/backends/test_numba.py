@@ -285,6 +285,16 @@ def test_next_to_no_mass_at_the_top_is_compiled(d: Divergence) -> None:
             assert_same(f, eta, d, np.array([t, 0.3, 0.3, 0.4 - t]))
 
 
+def test_little_mass_at_the_top_keeps_the_sum_of_the_weights() -> None:
+    """Each loop rounds the multiple of a loss in the same way: here it is large, and the difference small."""
+    rng = np.random.default_rng(4)
+    p = np.stack([rng.uniform(size=2000), np.ones(2000), 10 ** rng.uniform(-14, -5, 2000)], -1)
+    p = p / p.sum(-1, keepdims=True)
+    f = np.stack([-rng.uniform(size=2000), np.zeros(2000), rng.uniform(size=2000)], -1)
+    w = worst_case(f, 10 ** rng.uniform(-5, -1, 2000), cressie_read(1.5), p=p).weights
+    assert np.max(np.abs(w.astype(np.longdouble).sum(-1) - 1)) <= 1.2e-14
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("m", [8, 40, 300])
 @names

@@ -267,12 +267,17 @@ def test_weights_of_another_shape(shape: tuple[int, ...], doubles: Arrays) -> No
     [
         ([1.5, -0.5], "weights contains a negative number or NaN; expected probabilities"),
         ([nan, 1.0], "weights contains a negative number or NaN; expected probabilities"),
-        ([0.5, 0.25], r"weights sums to 0\.75.*; expected 1"),
+        ([0.5, 0.25], r"weights sums to 0\.75 along the last axis; expected 1"),
     ],
 )
 def test_weights_that_are_no_law(w: list[float], message: str, arrays: Arrays) -> None:
     with pytest.raises(ValueError, match=message):
         primal_value(arrays.asarray([0.0, 1.0]), arrays.asarray(w), 1.0, ENTROPIC)
+
+
+def test_weights_whose_sum_overflows(doubles: Arrays) -> None:
+    with pytest.raises(ValueError, match="weights sums to inf along the last axis; expected 1"):
+        primal_value(doubles.asarray([0.0, 1.0]), doubles.asarray([1e308, 1e308]), 1.0, ENTROPIC)
 
 
 def test_weights_that_are_no_array(doubles: Arrays) -> None:

@@ -170,3 +170,6 @@ def test_a_range_far_beyond_eta_gives_the_maximum_or_an_error(d: Divergence) -> 
             assert 0.5 * radius < value <= radius * (1 + 1e-9), radius
     with pytest.raises(ValueError, match="too narrow for quadrature; expected a larger eta"):
         surrogate(np.ones((1, 1)), Ball(1, 1e140), 1.0, cressie_read(1.5))
+    for norm in (1, 2):
+        with pytest.raises(ValueError, match="beyond the range of the dtype; expected a larger eta"):
+            surrogate(np.full((1, 1), 1e308), Ball(norm, 2.0), 1.0, d)

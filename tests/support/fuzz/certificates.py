@@ -76,13 +76,13 @@ def budget_faults(problem: Problem, radius: Any, out: dict[str, Any]) -> dict[st
         bound = np.where(price > 0, np.where(np.isinf(price), mean, at_price), free)
         gain = np.sum(np.where(weights > 0, weights * problem.f, 0), axis=-1)
         cost = np.sum(spent(problem, weights), axis=-1)
-        certain = np.abs(got["gap"]) + slack
+        info = np.finfo(np.float32 if problem.eps > 1e-10 else np.float64)
+        certain = np.abs(got["gap"]) + slack + LONG(info.smallest_subnormal)
         over = 64 * (1 + r) * (1 + abs(problem.k)) * problem.eps
         steep = problem.family == "cressie_read" and problem.k <= 0  # a weight may underflow
         if steep:  # a price that would need weights below the range of the dtype bounds nothing
             bound = np.minimum(bound, top)
-        tiny = np.finfo(np.float32 if problem.eps > 1e-10 else np.float64).smallest_normal
-        known = np.isfinite(bound) & (problem.scale > LONG(tiny) * 10**28)  # below, prices are rounded up
+        known = np.isfinite(bound) & (problem.scale > LONG(info.smallest_normal) * 10**28)  # below, prices are rounded up
         return {
             "not finite": ~(np.isfinite(said) & np.isfinite(got["gap"])) | np.isnan(price) | (price < 0),
             "weights": no_law(problem, weights),

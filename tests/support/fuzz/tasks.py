@@ -37,6 +37,8 @@ def solve(b: Batch, backend: str) -> list[str]:
         try:
             out = phiball.worst_case(b.f, b.eta, b.divergence, p=b.p)
         except Exception as error:
+            if isinstance(error, ValueError) and _beyond(b):
+                return []
             return [f"{type(error).__name__}: {error}\n{b.snippet(backend, 0)}"]
     for x, y in zip(before, (b.f, b.eta, b.p), strict=True):
         if x is not None and not np.array_equal(x, y):
@@ -58,6 +60,12 @@ def solve(b: Batch, backend: str) -> list[str]:
     if not texts and shape[-1] <= 8 and abs(d.parameter or 0) <= 3:
         texts = exactly(b, problem, float(got[0][0]), float(got[3][0]))
     return texts
+
+
+def _beyond(b: Batch) -> bool:
+    """Whether the range of some losses over eta is beyond the range of the dtype: the batch may be refused."""
+    with np.errstate(over="ignore"):
+        return bool(np.any(np.isinf(np.ptp(b.f, axis=-1) / b.eta)))
 
 
 def exactly(b: Batch, problem: Problem, got: float, gap: float) -> list[str]:
