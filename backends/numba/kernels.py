@@ -312,7 +312,7 @@ def three_halves(
 
 @compiled()
 def _root(g: float, b: float, half: float) -> float:
-    """y - 1, the same bits where it is summed and stored: with SUMS its product is rounded in one and not in another.
+    """y - 1, the same bits where it is summed and where it is stored: SUMS would round its product in one.
 
     Where the largest loss has little mass, b is large, and so is that difference in the sum of the weights.
     """

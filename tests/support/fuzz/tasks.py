@@ -63,7 +63,7 @@ def solve(b: Batch, backend: str) -> list[str]:
 
 
 def _beyond(b: Batch) -> bool:
-    """Whether the range of some losses over eta is beyond the range of the dtype: the batch may be refused."""
+    """Whether the range of losses over eta is beyond the dtype in some row: the batch may be refused."""
     with np.errstate(over="ignore"):
         return bool(np.any(np.isinf(np.ptp(b.f, axis=-1) / b.eta)))
 
