@@ -19,7 +19,9 @@ _CHUNK = 1024  # numbers of which a few arrays fit into the fastest cache
 _PART = 512  # partial sums of this length: many equal ratios, as ties have, are all rounded to one side
 LANES = 8  # numbers of single precision in a vector
 SMALL = 0.25  # an order k below which phi* is computed from logarithms
-_ZERO, _ONE, _SMALL = np.float32(0.0), np.float32(1.0), np.float32(1.0 / 32.0)
+_ZERO: Any = np.float32(0.0)
+_ONE: Any = np.float32(1.0)
+_SMALL: Any = np.float32(1.0 / 32.0)
 
 
 @compiled(SUMS)

@@ -82,9 +82,8 @@ def budget_faults(problem: Problem, radius: Any, out: dict[str, Any]) -> dict[st
         steep = problem.family == "cressie_read" and problem.k <= 0  # a weight may underflow
         if steep:  # a price that would need weights below the range of the dtype bounds nothing
             bound = np.minimum(bound, top)
-        known = np.isfinite(bound) & (
-            problem.scale > LONG(info.smallest_normal) * 10**28
-        )  # below, prices are rounded up
+        least = LONG(info.smallest_normal) * 10**28  # below, prices are rounded up
+        known = np.isfinite(bound) & (problem.scale > least)
         return {
             "not finite": ~(np.isfinite(said) & np.isfinite(got["gap"])) | np.isnan(price) | (price < 0),
             "weights": no_law(problem, weights),
