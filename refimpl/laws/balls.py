@@ -141,7 +141,9 @@ class Ball(Geometry):
         """
         if is_half(z):
             kind: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
-            return array_namespace(z).astype(self.sample(single(z), n, rng, **kind), z.dtype)
+            x = self.sample(single(z), n, rng, **kind)
+            check_overflow("radius", self.radius, 2 * self.reach, z)
+            return array_namespace(z).astype(x, z.dtype)
         split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)
         return self.draw(z, n, rng, event_ndim=event_ndim, antithetic=antithetic, qmc=qmc)
@@ -235,6 +237,7 @@ class Ball(Geometry):
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
         if is_half(z):
             x, log_w = self.sample_tilted(single(z), single(s), n, rng, event_ndim=event_ndim)
+            check_overflow("radius", self.radius, 2 * self.reach, z)
             return array_namespace(z).astype(x, z.dtype), log_w
         split(z, event_ndim, "z")
         n = self._valid_draw(z, n, rng)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from phiball.backends import Array, array_namespace, device, rng
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.examples import Examples, examples
 from phiball.refimpl.linear.losses import LinearLoss
@@ -82,7 +82,8 @@ class Margins:
             make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
         )
         # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
-        self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+        with ignore_float_warnings():
+            self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
         self.levels: Array | None = None  # of the last model
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array, array_namespace, is_traced
 from phiball.refimpl.inner.half import is_half, single
+from phiball.refimpl.numerics import largest
 
 
 def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
@@ -21,7 +22,7 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
 
 def rounded(points: Array, like: Array) -> Array:
     """`points` in the precision of `like`, if that is half."""
-    return array_namespace(points).astype(points, like.dtype) if is_half(like) else points
+    return _cast(points, like.dtype) if is_half(like) else points
 
 
 def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[..., Array] | None:
@@ -29,6 +30,19 @@ def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[...
         return function
 
     def call(x: Array, *rest: Array) -> Array:
-        return single(function(array_namespace(x).astype(x, dtype), *rest))
+        return single(function(_cast(x, dtype), *rest))
 
     return call
+
+
+def _cast(x: Array, dtype: Any) -> Array:
+    """x in half precision; raises where that cannot hold it."""
+    xp = array_namespace(x)
+    most = float(xp.finfo(dtype).max)
+    if not is_traced(x) and most < 1e30:  # bfloat16 has the range of float32
+        top = largest(x)
+        if top > most:
+            raise ValueError(
+                f"points reach {top:.2g}; expected points within the range of {dtype}, up to {most:.2g}"
+            )
+    return xp.astype(x, dtype)

@@ -177,7 +177,8 @@ def r2(g: Array, ball: Ball) -> Array:
     """
     _valid_ball(ball)
     _problem(g, ball, 1.0)
-    return ball.radius * ball.dual_norm(g, event_ndim=g.ndim - 1)
+    with ignore_float_warnings():
+        return ball.radius * ball.dual_norm(g, event_ndim=g.ndim - 1)
 
 
 def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Array:
@@ -207,7 +208,8 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Arra
             f"divergence is {divergence.name}, with phi''(1) = {divergence.curvature1:g}; expected a phi "
             "with a positive and finite second derivative at 1, without which the limit is not a variance"
         )
-    return ball.variance(g, event_ndim=g.ndim - 1) / (2 * eta * divergence.curvature1)
+    with ignore_float_warnings():
+        return ball.variance(g, event_ndim=g.ndim - 1) / (2 * eta * divergence.curvature1)
 
 
 def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -> Array:

@@ -14,7 +14,7 @@ from scipy import integrate
 from scipy.special import beta
 
 from phiball.backends import rng
-from phiball.refimpl import ENTROPIC, Ball, Gaussian, fgm, pgm, robust_risk
+from phiball.refimpl import ENTROPIC, Ball, Gaussian, fgm, pgm, r2, robust_risk
 from tests.support.arrays import Arrays
 from tests.support.laws import ANY_NORM, LARGE_NORM, NORMS
 
@@ -196,6 +196,7 @@ def test_a_point_far_away_is_projected_onto_the_border(arrays: Arrays) -> None:
 def test_numbers_beyond_the_precision() -> None:
     """Refused, or infinite where the truth is: no NaN, no warning and no OverflowError."""
     single, most = np.float32([[1.0, 2.0]]), np.finfo(np.float64).max
+    half = np.float16([[1.0, 2.0]])
     for law, word in ((Ball(2, 1e200), "radius is 1e\\+200"), (Gaussian(1e200), "scale is 1e\\+200")):
         with pytest.raises(ValueError, match=f"{word} around .*; expected points within .*float32"):
             law.sample(single, 2, rng(0))
@@ -210,11 +211,17 @@ def test_numbers_beyond_the_precision() -> None:
         lambda: robust_risk(
             lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, samples=2, rng=rng(0)
         ),
+        lambda: Ball(2, 1e30).sample(half, 2, rng(0)),
+        lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng(0)),
+        lambda: fgm(lambda x, i: x, half, Ball(2, 1e30)),
+        lambda: robust_risk(lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, samples=2, rng=rng(0)),
     ):
         with pytest.raises(
-            ValueError, match=r"(radius|scale|step) is .*; expected points within the range of"
+            ValueError,
+            match=r"(radius|scale|step) is .*|points reach .*; expected points within the range of",
         ):
             call()
+    assert r2(np.float32([[3e38, 3e38]]), Ball(1, 2.0))[0] == inf
     with pytest.raises(ValueError, match="z contains NaN or infinity"):
         Gaussian(1.0).sample(np.array([np.nan]), 2, rng(0))
     for norm in (1, 2, inf):

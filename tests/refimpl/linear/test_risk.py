@@ -337,6 +337,15 @@ def test_the_rules_integrate_polynomials() -> None:
         assert float(np.max(np.abs(p @ t))) < 1e-16
 
 
+def test_features_whose_squares_overflow() -> None:
+    """The value of a model that does not use them is right, and nothing warns."""
+    X = np.array([[0.0, 1.0], [1e308, 1.0]])
+    risk = linear_model_risk(
+        LinearProblem("squared", Ball(2, 0.0)), np.array([0.0, 2.0]), 0.0, X, np.zeros(2)
+    )
+    assert float(risk.value) == 2.0  # (2 - 0)^2/2
+
+
 def test_arrays_of_every_library(arrays: Arrays) -> None:
     """The result has the type of the data; double precision inside gives the value of NumPy."""
     X, y, theta = data("logistic", n=10)
