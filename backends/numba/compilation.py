@@ -39,7 +39,10 @@ def compiled(fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Ca
     """Compile a function without the interpreter's lock, cached on disk; 1/0 is infinite, as in NumPy."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        dispatcher = numba.njit(fastmath=fastmath, nogil=True, error_model="numpy")(function)
+        # Inlined into its callers: else the process that compiles would run a copy of its own, not vectorised
+        # and with other bits, in place of the one in the kernel that later processes load.
+        options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "forceinline": True}
+        dispatcher = numba.njit(error_model="numpy", **options)(function)
         try:
             dispatcher._cache = KernelCache(function)
         except (RuntimeError, OSError):  # Numba finds no folder, or the source is not to be read

@@ -25,22 +25,25 @@ _SMALL: Any = np.float32(1.0 / 32.0)
 
 
 @compiled(SUMS)
-def single(f: Any, ref: float, scale: float, t: Any) -> None:
-    """Fill t with (f - ref) scale in single precision, for the rough passes."""
+def single(f: Any, law: Any, ref: float, scale: float, t: Any, light: Any) -> None:
+    """Fill t with (f - ref) scale, and `light` with the law, in single precision, for the rough passes."""
     for i in range(f.size):
         t[i] = float32(minus(f[i], ref) * scale)
+    if law is not None:
+        for i in range(f.size):
+            light[i] = float32(law[i])
 
 
 @compiled(SUMS)
-def rough_sums(t: Any, law: Any, inverse: float, q: float) -> tuple[float, float, float]:
+def rough_sums(t: Any, light: Any, inverse: float, q: float) -> tuple[float, float, float]:
     """(sum p x, sum p x/z, sum p x/z^2) to 1e-6 or so, with z = 1 + t inverse and x = z^q, or 0 if z <= 0."""
     unit, power = float32(inverse), float32(q)
     if t.size <= _CHUNK:  # a slice costs as much as a few dozen points
-        part = _rough_part(t, law, unit, power)
+        part = _rough_part(t, light, unit, power)
         return float64(part[0]), float64(part[1]), float64(part[2])
     first, second, third = 0.0, 0.0, 0.0
     for start in range(0, t.size, _CHUNK):
-        masses = None if law is None else law[start:]
+        masses = None if light is None else light[start:]
         part = _rough_part(t[start : start + _CHUNK], masses, unit, power)
         first += part[0]
         second += part[1]
@@ -49,14 +52,13 @@ def rough_sums(t: Any, law: Any, inverse: float, q: float) -> tuple[float, float
 
 
 @compiled(SUMS)
-def _rough_part(t: Any, law: Any, inverse: Any, q: Any) -> tuple[Any, Any, Any]:
-    zero = _ZERO if law is None else 0.0  # a law keeps the sums in double precision: a mass may be tiny
-    first, second, third = zero, zero, zero
+def _rough_part(t: Any, light: Any, inverse: Any, q: Any) -> tuple[Any, Any, Any]:
+    first, second, third = _ZERO, _ZERO, _ZERO
     for i in range(t.size):
         z = _ONE + t[i] * inverse
         active = z > _ZERO
         x = power_single(t[i] * inverse, q)
-        x = weighted(law, i, x if active else _ZERO)
+        x = weighted(light, i, x if active else _ZERO)
         h = _ONE / (z if active else _ONE)
         first += x
         second += x * h
@@ -65,7 +67,7 @@ def _rough_part(t: Any, law: Any, inverse: Any, q: Any) -> tuple[Any, Any, Any]:
 
 
 @compiled(SUMS)
-def rough_slope(t: Any, law: Any, inverse: float, q: float, small: float) -> tuple[float, float, float]:
+def rough_slope(t: Any, light: Any, inverse: float, q: float, small: float) -> tuple[float, float, float]:
     """(sum p x, its derivative in log Y, the number of points with weight) as `rough_sums`, for 0 < q < 1.
 
     Where z is small the slope of z^q, which has a pole at 0, is replaced by a mean of it: a point enters
@@ -74,11 +76,11 @@ def rough_slope(t: Any, law: Any, inverse: float, q: float, small: float) -> tup
     unit, power, near = float32(inverse), float32(q), float32(small)
     entering = power_single(float32(small - 1.0), float32(q - 1.0))
     if t.size <= _CHUNK:
-        part = _slope_part(t, law, unit, power, near, entering)
+        part = _slope_part(t, light, unit, power, near, entering)
         return float64(part[0]), float64(part[1]), float64(part[2])
     first, slope, count = 0.0, 0.0, 0.0
     for start in range(0, t.size, _CHUNK):
-        masses = None if law is None else law[start:]
+        masses = None if light is None else light[start:]
         part = _slope_part(t[start : start + _CHUNK], masses, unit, power, near, entering)
         first += part[0]
         slope += part[1]
@@ -87,36 +89,34 @@ def rough_slope(t: Any, law: Any, inverse: float, q: float, small: float) -> tup
 
 
 @compiled(SUMS)
-def _slope_part(t: Any, law: Any, inverse: Any, q: Any, small: Any, entering: Any) -> tuple[Any, Any, Any]:
-    zero = _ZERO if law is None else 0.0
-    first, slope, count = zero, zero, _ZERO
+def _slope_part(t: Any, light: Any, inverse: Any, q: Any, small: Any, entering: Any) -> tuple[Any, Any, Any]:
+    first, slope, count = _ZERO, _ZERO, _ZERO
     for i in range(t.size):
         z = _ONE + t[i] * inverse
         active = z > _ZERO
         x = power_single(t[i] * inverse, q)
         steep = q * x / (z if active else _ONE)
         steep = steep if z > small else entering
-        first += weighted(law, i, x if active else _ZERO)
-        slope += weighted(law, i, steep if active else _ZERO)
+        first += weighted(light, i, x if active else _ZERO)
+        slope += weighted(light, i, steep if active else _ZERO)
         count += _ONE if active else _ZERO
     return first, slope, count
 
 
 @compiled(SUMS)
-def crude_slope(t: Any, law: Any, inverse: float, q: float) -> tuple[float, float, float]:
+def crude_slope(t: Any, light: Any, inverse: float, q: float) -> tuple[float, float, float]:
     """`rough_slope` to a few percent, in a fifth of the time."""
     unit, power = float32(inverse), float32(q)
     entering = power_single(_SMALL - _ONE, float32(q - 1.0))
-    zero = _ZERO if law is None else 0.0
-    first, slope, count = zero, zero, _ZERO
+    first, slope, count = _ZERO, _ZERO, _ZERO
     for i in range(t.size):
         z = _ONE + t[i] * unit
         active = z > _ZERO
         x = crude_power(z if active else _ONE, power)
         steep = power * x / (z if active else _ONE)
         steep = steep if z > _SMALL else entering
-        first += weighted(law, i, x if active else _ZERO)
-        slope += weighted(law, i, steep if active else _ZERO)
+        first += weighted(light, i, x if active else _ZERO)
+        slope += weighted(light, i, steep if active else _ZERO)
         count += _ONE if active else _ZERO
     return float64(first), float64(slope), float64(count)
 
@@ -279,7 +279,7 @@ def conjugate(
 
 
 @compiled()
-def keep_above(f: Any, law: Any, where: Any, t: Any, at: Any, n: int, level: float) -> int:
+def keep_above(f: Any, law: Any, where: Any, t: Any, light: Any, at: Any, n: int, level: float) -> int:
     """Move the points with losses above `level` to the front of the arrays; returns their number."""
     kept = 0
     for i in range(n):
@@ -288,18 +288,18 @@ def keep_above(f: Any, law: Any, where: Any, t: Any, at: Any, n: int, level: flo
     for i in range(kept):
         f[i], where[i], t[i] = f[at[i]], where[at[i]], t[at[i]]
         if law is not None:
-            law[i] = law[at[i]]
-    pad(f, law, t, kept)
+            law[i], light[i] = law[at[i]], light[at[i]]
+    pad(f, law, t, light, kept)
     return kept
 
 
 @compiled()
-def pad(f: Any, law: Any, t: Any, n: int) -> None:
+def pad(f: Any, law: Any, t: Any, light: Any, n: int) -> None:
     """Put points that do not count after n of them: the arrays have room for LANES more."""
     for i in range(n, n + LANES):
         f[i], t[i] = f[0], -1e30
         if law is not None:
-            law[i] = 0.0
+            law[i], light[i] = 0.0, 0.0
 
 
 @compiled()

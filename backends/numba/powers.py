@@ -57,7 +57,7 @@ def power(
         longest = max(longest, offsets[row + 1] - offsets[row])
     room = longest + LANES
     g, log, x, d = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
-    t = np.empty(room, np.float32)
+    t, light = np.empty(room, np.float32), None if p is None else np.empty(room, np.float32)
     where, at, law = np.empty(room, np.int64), np.empty(room, np.int64), None if p is None else np.empty(room)
     k, a, q = parameter, parameter - 1.0, 1.0 / (parameter - 1.0)
     size = room if k > 2.0 else 0
@@ -85,18 +85,18 @@ def power(
         start_Y = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
         coarse = at_top > 1e-20 * total and spread < 1e25 * start_Y  # single precision has the range
         if coarse:
-            single(g[:n], top, scale / start_Y, t)
-        pad(g, law, t, n)
+            single(g[:n], law, top, scale / start_Y, t, light)
+        pad(g, law, t, light, n)
         n_loaded = n
         if k > 2.0:
             for careful in (not coarse, True):
                 if careful and n < n_loaded:  # too many points were dropped
                     _load(losses, own, g, law, where)
-                    single(g[:n_loaded], top, scale / start_Y, t)
-                    pad(g, law, t, n_loaded)
+                    single(g[:n_loaded], law, top, scale / start_Y, t, light)
+                    pad(g, law, t, light, n_loaded)
                 bounds = start_Y, lone, spread
                 Y, dropped, n = rough_threshold(
-                    g, law, where, t, at, n_loaded, total, top, scale, q, bounds, coarse, careful
+                    g, law, where, t, light, at, n_loaded, total, top, scale, q, bounds, coarse, careful
                 )
                 kept = _mass(law, n, n_loaded, total)
                 Y, T, ref, rate, mass = settle(
@@ -106,7 +106,7 @@ def power(
                     break
         else:
             ref = top
-            Y, dropped, n = _rough_root(g, law, where, t, at, n, total, top, scale, k, start_Y, coarse)
+            Y, dropped, n = _rough_root(g, law, where, t, light, at, n, total, top, scale, k, start_Y, coarse)
             kept = _mass(law, n, n_loaded, total)
             Y, T, rate, mass = _exact(g, law, n, total, kept, top, scale, k, dropped, Y, log, x, d)
         if not abs(mass) < 1e-13:
@@ -202,6 +202,7 @@ def _rough_root(
     law: Any,
     where: Any,
     t: Any,
+    light: Any,
     at: Any,
     n: int,
     total: float,
@@ -224,7 +225,7 @@ def _rough_root(
         return Y, dropped, n
     for step in range(60):
         if coarse:
-            first, second, third = rough_sums(t[: padded(n)], law, start / Y, q)
+            first, second, third = rough_sums(t[: padded(n)], light, start / Y, q)
         else:
             first, second, third = plain_sums(f[:n], law, top, scale, Y, q)
         log = q * log_normal(Y) + log_normal(first / total)
@@ -235,7 +236,7 @@ def _rough_root(
             # Newton's step on a convex function does not fall short of the root: what is idle there stays so.
             level = top - newton * 1.001 / scale
             if newton > 0.0 and level > dropped:
-                n, dropped = keep_above(f, law, where, t, at, n, level), level
+                n, dropped = keep_above(f, law, where, t, light, at, n, level), level
         if a < 0.0:
             change = 1.0 - 2.0 * (F - 1.0) * rate / (2.0 * rate * rate - (F - 1.0) * bend)
             change = log_normal(max(1e-2, change))

@@ -37,6 +37,7 @@ def rough_threshold(
     law: Any,
     where: Any,
     t: Any,
+    light: Any,
     at: Any,
     n: int,
     total: float,
@@ -59,10 +60,12 @@ def rough_threshold(
     if spread < 1e-4:
         return Y, dropped, n  # then that is as good
     if not careful:
-        Y, n, dropped = _crude_threshold(f, law, where, t, at, n, total, top, scale, q, start, low, high)
+        Y, n, dropped = _crude_threshold(
+            f, law, where, t, light, at, n, total, top, scale, q, start, low, high
+        )
     for _ in range(60):
         if coarse:
-            first, slope, _ = rough_slope(t[: padded(n)], law, start / Y, q, small)
+            first, slope, _ = rough_slope(t[: padded(n)], light, start / Y, q, small)
         else:
             first, slope, _ = plain_sums(f[:n], law, top, scale, Y, q)
             slope = q * slope
@@ -87,6 +90,7 @@ def _crude_threshold(
     law: Any,
     where: Any,
     t: Any,
+    light: Any,
     at: Any,
     n: int,
     total: float,
@@ -100,7 +104,7 @@ def _crude_threshold(
     """(Y to a few percent, n, level): what would be idle also if Y were larger by that is dropped."""
     Y, margin, count = start, 0.0, 0.0
     for _ in range(6):
-        first, slope, count = crude_slope(t[: padded(n)], law, start / Y, q)
+        first, slope, count = crude_slope(t[: padded(n)], light, start / Y, q)
         log = q * log_normal(Y) + log_normal(first / total)
         if log < 0.0:
             low = Y
@@ -116,7 +120,7 @@ def _crude_threshold(
     if count > 0.75 * n:
         return Y, n, -np.inf
     level = top - (1.02 + 0.04 * margin) * Y / scale
-    return Y, keep_above(f, law, where, t, at, n, level), level
+    return Y, keep_above(f, law, where, t, light, at, n, level), level
 
 
 @compiled()

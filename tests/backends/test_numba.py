@@ -310,23 +310,27 @@ def test_a_loss_that_is_not_finite_is_seen(d: Divergence, m: int, bad: float) ->
 
 @pytest.mark.slow
 def test_second_process_loads_from_disk(tmp_path: Path) -> None:
-    """The kernel's cache files are written by the first process and hit by the second."""
+    """The kernel's cache files are written by the first process and hit by the second, with the same bits."""
     code = (
         "import numpy as np\n"
-        "from phiball.refimpl import QUADRATIC, worst_case\n"
-        "from phiball.backends.numba import kernels as numba_kernels\n"
-        "worst_case(np.ones((2, 100)), 0.1, QUADRATIC)\n"
-        "stats = numba_kernels.quadratic.stats\n"
-        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
+        "from phiball.refimpl import cressie_read, worst_case\n"
+        "from phiball.backends.numba.powers import power\n"
+        "f = np.random.default_rng(0).exponential(size=(20, 1000))\n"
+        "out = worst_case(f, 0.1, cressie_read(3.0), p=np.arange(1000) / 499500)\n"
+        "print(sum(power.stats.cache_hits.values()), sum(power.stats.cache_misses.values()))\n"
+        "print(hash(out.value.tobytes() + out.weights.tobytes() + out.gap.tobytes()))\n"
     )
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PHIBALL_BACKEND": "numba"}
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PHIBALL_BACKEND": "numba", "PYTHONHASHSEED": "0"}
     runs = [
         subprocess.run(
             [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=True
         )
         for _ in range(2)
     ]
-    assert [run.stdout.split() for run in runs] == [["0", "1"], ["1", "0"]]
+    first, second = (run.stdout.split() for run in runs)
+    assert first[:2] == ["0", "1"]
+    assert second[:2] == ["1", "0"]
+    assert first[2] == second[2]
 
 
 class Kernel:
