@@ -11,7 +11,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
 BENCH ?= inner
 # The packages whose branches the tests must run, and the tests of the kernels.
 COVERED := backends refimpl verification
-KERNELS := tests/backends/test_numba.py tests/backends/test_numba_qlearning.py tests/backends/test_threads.py
+KERNELS := $(addprefix tests/backends/test_,kernels_in_python.py numba_balls.py numba_qlearning.py) -k "not cached"
 # What takes the picture of a page.
 BROWSER ?= chromium
 
@@ -41,12 +41,12 @@ test-gpu: $(READY)
 test-versions: $(READY)
 	$(BIN)/python -m tests.support.versions $(ARGS) -- -n $(WORKERS) --dist worksteal
 
-# Branches that the quick tests run, with the kernels in their Python form; fails below 95 % in a package.
+# Branches that the tests run, with the kernels in their Python form; fails below 95 % in a package. Half an hour.
 COVER := $(BIN)/python -m coverage
 coverage: $(READY)
 	rm -rf results/coverage && mkdir -p results/coverage
-	$(COVER) run -m pytest --fast -q -n $(WORKERS) --dist worksteal $(COVERED:%=tests/%) $(COVERED)
-	NUMBA_DISABLE_JIT=1 $(COVER) run -m pytest --fast -q $(KERNELS)
+	$(COVER) run -m pytest -q -n $(WORKERS) --dist worksteal $(COVERED:%=tests/%) $(COVERED)
+	NUMBA_DISABLE_JIT=1 $(COVER) run -m pytest -q -W ignore::RuntimeWarning $(KERNELS)
 	$(COVER) combine -q
 	@for package in $(COVERED); do $(COVER) report --include="$$package/*" --fail-under=95 || exit 1; done
 
