@@ -135,6 +135,13 @@ def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
     return methods
 
 
+def _methods(config: Config, task: Task) -> tuple[Grid, dict[str, Backup]]:
+    """The grid of a task, and the methods that learn on it: all of them on the main one."""
+    bins = tuple(int(n) for n in task["table"].split("x"))
+    grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
+    return grid, backups(config, grid, (task["table"], task["initial"]) == (config.table, config.initial))
+
+
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
     """Mean returns by physics, and training lengths averaged over chunks of episodes, by method."""
     like = np.empty(0)
@@ -186,12 +193,13 @@ class CartPoleStudy(Study[Config]):
             for first in range(0, trials, config.batch)
         ]
 
+    def work(self, config: Config, task: Task) -> float:
+        """Return about how long a task takes, in tables that are learned."""
+        return float(task["trials"] * len(_methods(config, task)[1]))
+
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         """Return the mean return per learned table and physics, and the lengths of the training episodes."""
-        bins = tuple(int(n) for n in task["table"].split("x"))
-        grid = Grid(tuple(-r for r in config.reach), config.reach, bins)
-        main = (task["table"], task["initial"]) == (config.table, config.initial)
-        methods = backups(config, grid, main)
+        grid, methods = _methods(config, task)
         sources = rng.spawn(task["trials"])
         trials = [_trial(config, grid, task["initial"], methods, source) for source in sources]
         returns = {m: {p: [trial[m][0][p] for trial in trials] for p in PLACES} for m in methods}

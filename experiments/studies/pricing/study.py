@@ -124,6 +124,13 @@ def excess(config: Config, market: Market, rules: Floats, rng: Rng) -> tuple[Flo
     return best, risks - best
 
 
+def _runs(config: Config, task: Task) -> dict[str, tuple[str, int]]:
+    """The method and the level of each rule that a task trains, by name."""
+    if task["part"] == "methods":
+        return {method: (method, config.level) for method in METHODS}
+    return {f"L{level}": ("sg", level) for level in config.levels}
+
+
 class PricingStudy(Study[Config]):
     """A task for each M and m with all methods, and one for each M with SG at all levels."""
 
@@ -141,12 +148,16 @@ class PricingStudy(Study[Config]):
             *({"part": "levels", "M": M, "m": middle} for M in config.covariates),
         ]
 
+    def work(self, config: Config, task: Task) -> float:
+        """Return about how long a task takes, in prices per trial: those of training, and of the attack."""
+        points = {"erm": 1, "fgm": 2, "ifgm": config.attack_steps + 1}
+        runs = _runs(config, task).values()
+        training = sum(points.get(method, SG(level).evaluations) for method, level in runs)
+        return config.steps * config.batch * training + task["M"] * config.attack_steps * len(runs)
+
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         """Return the improvement over ERM per trial, in percent, with means and standard errors."""
-        if task["part"] == "methods":
-            runs = {method: (method, config.level) for method in METHODS}
-        else:
-            runs = {f"L{level}": ("sg", level) for level in config.levels}
+        runs = _runs(config, task)
         data, test, plain, *sources = rng.spawn(3 + len(runs))
         market = draw_market(config.trials, config.dimension, config.features, config.beta_bound, data)
         x, z = draw_data(market, task["M"], task["m"], data)
