@@ -18,6 +18,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from phiball.backends import Array, rng, use
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
 from phiball.experiments.benchmarks.third_party import HINT, optional_module
 from phiball.experiments.benchmarks.timing import ratio
@@ -27,7 +28,6 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.networks import torch_seed
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
-from phiball.verification.framework.progress import Progress, Update, silent
 
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
 NORMS = {2.0: "l2", inf: "linf"}

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import rng, use
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.inner.problems import thread_limit
 from phiball.experiments.benchmarks.memory import resident_memory
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
@@ -39,7 +40,6 @@ from phiball.refimpl import (
     Uniform,
     indicator,
 )
-from phiball.verification.framework.progress import Progress, Update, silent
 
 STEPS, WINDOW, BATCH = 10_000, 100, 64
 WARM = 0.2  # the share of the run in which caches and pools fill; growth is measured after it

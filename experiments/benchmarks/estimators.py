@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from phiball.backends import rng
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.output import open_console, run_details, write_results
 from phiball.experiments.benchmarks.reference_values import AGREE, Mean, Reference, estimate, judge, long_run
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.pretrained import Classifier, pretrained
 from phiball.refimpl import Ball, Tilted, Uniform
-from phiball.verification.framework.progress import Progress, Update, silent
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
     "uniform": Uniform(),

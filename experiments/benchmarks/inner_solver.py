@@ -20,6 +20,7 @@ from rich.console import Console
 
 from phiball.backends import threads as thread_count
 from phiball.backends import use
+from phiball.backends.progress import Part, Progress, Update, silent
 from phiball.experiments.benchmarks.inner import bars as kernel_bars
 from phiball.experiments.benchmarks.inner import threads as thread_bars
 from phiball.experiments.benchmarks.inner import versions
@@ -42,7 +43,6 @@ from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.experiments.benchmarks.timing import ROUNDS, Clock, clock_for, ratio
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
-from phiball.verification.framework.progress import Part, Progress, Update, silent
 
 JUDGED_ROWS = 2  # of each batch, whose weights are compared with an oracle
 

@@ -26,6 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks.inner.problems import thread_limit
 from phiball.experiments.benchmarks.memory import peak_memory
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
@@ -45,7 +46,6 @@ from phiball.refimpl import (
     indicator,
     linear_model_risk,
 )
-from phiball.verification.framework.progress import Progress
 
 RADIUS, ETA = 0.5, 0.1
 ROWS, FEATURES = (12_500, 25_000, 50_000, 100_000), 50

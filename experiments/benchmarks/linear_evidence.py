@@ -27,12 +27,12 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks.inner.problems import thread_limit
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Ball
 from phiball.refimpl.sklearn import RobustLinearRegression, RobustLogisticRegression, robust_scorer
-from phiball.verification.framework.progress import Progress
 
 DATA = {
     "breast cancer": load_breast_cancer,

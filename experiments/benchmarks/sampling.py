@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import rng, use
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks import sampling_cost
 from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
 from phiball.experiments.benchmarks.schemes import SCHEMES
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Ball
-from phiball.verification.framework.progress import Progress, Update, silent
 
 NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}
 DIMENSIONS = (2, 10, 784)

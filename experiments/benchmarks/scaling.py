@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from phiball.backends import use
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.growth.curves import Axis, Curve, axes, curves
 from phiball.experiments.benchmarks.growth.fits import (
     Measured,
@@ -27,7 +28,6 @@ from phiball.experiments.benchmarks.output import open_console, print_lines, run
 from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process
 from phiball.experiments.benchmarks.timing import clock_for, lower_quartile, mean_time, ratio
 from phiball.experiments.framework.requirements import require
-from phiball.verification.framework.progress import Progress, Update, silent
 
 UNIT = 1 << 16  # numbers
 QUICK_AXES = ("m", "level", "dimension", "threads")

@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from phiball.backends import Array, rng
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.output import open_console, write_results
 from phiball.experiments.benchmarks.settings_grid import (
     balls_and_etas,
@@ -31,7 +32,6 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.methods import Method
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, pgm, white_noise
-from phiball.verification.framework.progress import Progress, Update, silent
 
 NOISE, TESTS = Ball(2, 2.0), {"pgm_l2": Ball(2, 0.5), "pgm_linf": Ball(inf, 0.1)}
 ERRORS = ("clean", "noise", *TESTS)

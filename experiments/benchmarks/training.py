@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from phiball.backends import use
+from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks import exact_problems, training_cost, training_quality, training_stages
 from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
 from phiball.experiments.benchmarks.schemes import SCHEMES, installed_schemes
@@ -19,7 +20,6 @@ from phiball.experiments.benchmarks.training_cost import clock
 from phiball.experiments.benchmarks.training_steps import require_torch
 from phiball.experiments.framework.requirements import missing_package_message
 from phiball.experiments.framework.tables import ReportTable
-from phiball.verification.framework.progress import Progress
 
 PARTS = ("all", "stages", "cost", "quality")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from phiball.backends import rng
+from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.memory import peak_memory
 from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process
 from phiball.experiments.benchmarks.training_steps import (
@@ -29,7 +30,6 @@ from phiball.experiments.benchmarks.training_steps import (
 )
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import ENTROPIC, SG, RegularizedLoss
-from phiball.verification.framework.progress import Update, silent
 
 BAR = 1.10  # plain steps per evaluation
 TILTED_BAR = 2.3  # plain steps with one tilted point; FGM takes 1.8

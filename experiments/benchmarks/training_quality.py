@@ -13,11 +13,11 @@ from math import inf, sqrt
 import numpy as np
 
 from phiball.backends import Array, Rng, rng
+from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.exact_problems import BATCH, Problem
 from phiball.experiments.benchmarks.schemes import SCHEMES, installed_schemes
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import RTMLMC, SG, RegularizedLoss, Uniform
-from phiball.verification.framework.progress import Update, silent
 
 LEVELS = tuple(range(11))
 ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {

@@ -15,6 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from phiball.backends import Array, Rng, rng
+from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.training_steps import (
     BALL,
     BATCH,
@@ -30,7 +31,6 @@ from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.loop import losses
 from phiball.experiments.training.networks import torch_seed
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, RegularizedLoss, Tilted
-from phiball.verification.framework.progress import Update, silent
 
 STAGES = ("drawing", "forward", "solving", "backward", "optimizer")
 METHODS = ("SG(0)", "SG(2)", f"RTMLMC({LEVEL})", "one tilted point, linf", "one tilted point, l2")

@@ -11,11 +11,8 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
+from phiball.backends.progress import LINE_PAUSE, PAUSE, progress_bars, time_left
 from phiball.experiments.framework.tasks import TaskDir
-
-PAUSE = 0.5  # seconds between two polls
-LINE_PAUSE = 60.0  # seconds between two lines where there is no terminal
-ENOUGH = 0.01  # share of the work after which the time left is estimated
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class ProgressDisplay:
     def shown(self) -> Iterator[None]:
         """Show the progress of the run inside the `with` block."""
         over = Event()
-        bars = self._progress()
+        bars = progress_bars(self._console)
 
         def refresh() -> None:
             while not over.wait(PAUSE):
@@ -89,47 +86,34 @@ class ProgressDisplay:
                 over.set()
                 thread.join()
 
-    def _progress(self) -> Any:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.table import Column
-
-        # On a narrow terminal the name is cut, and no number.
-        return Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-            BarColumn(8),
-            TextColumn("{task.percentage:3.0f} %", table_column=Column(no_wrap=True, min_width=5)),
-            TextColumn("{task.fields[text]}", table_column=Column(no_wrap=True, min_width=16)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=7)),
-            TextColumn("left"),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-
     def _show(self, bars: Any, status: RunStatus) -> None:
         done, share, running = status.poll()
         if not self._console.is_terminal:
             self._print_share(status, done, share)
             return
         name = f"{self._name} {status.stage}".strip()
-        lines = {name: (share, f"{done} of {len(status.tasks)} tasks"), **running}
+        lines = {name: (share, f"{done} of {len(status.tasks)} tasks", self._left(share))}
+        lines |= {label: (part, text, "") for label, (part, text) in running.items()}
         for name in [name for name in self._bars if name not in lines]:
             bars.remove_task(self._bars.pop(name))
-        for name, (part, text) in lines.items():
+        for name, (part, text, left) in lines.items():
             if name not in self._bars:
-                self._bars[name] = bars.add_task(name, total=1.0, text=text)
-            bars.update(self._bars[name], completed=part, text=text)
+                self._bars[name] = bars.add_task(name, total=1.0, text=text, left=left)
+            bars.update(self._bars[name], completed=part, text=text, left=left)
+
+    def _left(self, share: float) -> str:
+        """How long the rest takes; time counts from the first look, since the start is slower."""
+        if self._first is None:
+            self._first = monotonic(), share
+        began, first = self._first
+        return time_left(monotonic() - began, share - first, 1 - share)
 
     def _print_share(self, status: RunStatus, done: int, share: float) -> None:
         if monotonic() - self._last_line < LINE_PAUSE:
             return
-        now = self._last_line = monotonic()
-        if self._first is None:  # the start was slower than what follows: time is taken from this moment on
-            self._first = now, share
-        began, first = self._first
-        gained = share - first
-        left = f", about {(1 - share) * (now - began) / gained / 60:.0f} min left" if gained > ENOUGH else ""
-        self._print(status, f"{done} of {len(status.tasks)} tasks, {100 * share:.0f} % of the work{left}")
+        self._last_line = monotonic()
+        words = f"{done} of {len(status.tasks)} tasks", f"{100 * share:.0f} % of the work", self._left(share)
+        self._print(status, ", ".join(filter(None, words)))
 
     def _print(self, status: RunStatus, text: str) -> None:
         print(f"{self._name} {status.stage}".strip() + f": {text}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from phiball.backends.progress import Progress
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
@@ -17,7 +18,6 @@ from phiball.experiments.robustness.parts import Measures, Part, as_numpy, measu
 from phiball.experiments.robustness.summary import summarise
 from phiball.experiments.robustness.third_party import installed
 from phiball.refimpl.validation import valid_count, valid_number
-from phiball.verification.framework.progress import Progress
 
 if TYPE_CHECKING:
     from phiball.backends.engines import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phiball.verification.framework.progress import Progress
+from phiball.backends.progress import Progress
 
 
 class Watched:

@@ -10,10 +10,10 @@ from time import perf_counter
 from typing import Any
 
 from phiball.backends import active
+from phiball.backends.progress import Part, Progress
 from phiball.refimpl import Divergence
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Evidence, Quantity
-from phiball.verification.framework.progress import Part, Progress
 from phiball.verification.framework.runner import all_claims
 from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, on_trial
 from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import Array, Rng, rng
+from phiball.backends.progress import Progress, Update, silent
 from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
 from phiball.experiments.datasets import images
 from phiball.experiments.framework.requirements import require
@@ -35,7 +36,6 @@ from phiball.experiments.training.methods import (
 )
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, RobustLoss, Tilted, fgm, pgm
-from phiball.verification.framework.progress import Progress, Update, silent
 
 NORMS = {"l2": 2.0, "linf": inf}
 DEFAULT = "RobustLoss"

@@ -18,11 +18,11 @@ from pathlib import Path
 from rich.console import Console
 
 from phiball.backends.processes import cores
+from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks.inner.problems import DIVERGENCES, ETA, losses_of, thread_limit
 from phiball.experiments.benchmarks.timing import Ratio, ratio_of_totals
 from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import Divergence, worst_case
-from phiball.verification.framework.progress import Progress
 
 SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
 PROBLEMS = ("entropic", "quadratic", "indicator", "Cressie-Read 1.5")

@@ -19,10 +19,10 @@ from typing import Any
 
 from rich.console import Console
 
+from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks.inner.problems import ALPHA, ETA, SHAPES
 from phiball.experiments.benchmarks.timing import ROUNDS, Ratio
 from phiball.experiments.framework.tables import ReportTable
-from phiball.verification.framework.progress import Progress
 
 BAR = 1.05  # the time of a kernel over that of the other version: what two equal versions may differ by
 PROBLEMS = ("ENTROPIC", "QUADRATIC", f"indicator({ALPHA})", "cressie_read(1.5)")

@@ -11,11 +11,10 @@ import pytest
 
 rich_console = pytest.importorskip("rich.console", reason="rich: not installed")
 
-from phiball.backends import use  # noqa: E402
+from phiball.backends import progress, use  # noqa: E402
+from phiball.backends.progress import Progress  # noqa: E402
 from phiball.refimpl import QUADRATIC, worst_case  # noqa: E402
 from phiball.verification import verify_solver  # noqa: E402
-from phiball.verification.framework import progress  # noqa: E402
-from phiball.verification.framework.progress import Progress  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -74,10 +74,7 @@ class Progress:
 
     def left(self) -> str:
         """Return how long the rest will take if it goes on like this, in words; "" if nothing is known."""
-        if self.share < ENOUGH:
-            return ""
-        seconds = (monotonic() - self._began) * (1 - self.share) / self.share
-        return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+        return time_left(monotonic() - self._began, self.share, 1 - self.share)
 
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
@@ -106,6 +103,14 @@ class Part:
             self.update(number / len(items), text(item))
             yield item
         self.update(1.0, "")
+
+
+def time_left(seconds: float, done: float, rest: float) -> str:
+    """Return how long the `rest` takes if so many seconds went into what is `done`; "" if that is little."""
+    if done < ENOUGH:
+        return ""
+    left = seconds * rest / done
+    return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
 
 
 def progress_bars(console: Any) -> Any:
