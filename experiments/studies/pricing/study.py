@@ -153,7 +153,7 @@ class PricingStudy(Study[Config]):
         points = {"erm": 1, "fgm": 2, "ifgm": config.attack_steps + 1}
         runs = _runs(config, task).values()
         training = sum(points.get(method, SG(level).evaluations) for method, level in runs)
-        return config.steps * config.batch * training + task["M"] * config.attack_steps * len(runs)
+        return float(config.steps * config.batch * training + task["M"] * config.attack_steps * len(runs))
 
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         """Return the improvement over ERM per trial, in percent, with means and standard errors."""
