@@ -45,11 +45,11 @@ from phiball.refimpl.qlearning.bellman import (
 from phiball.refimpl.qlearning.grid import Grid, Neighbourhood
 from phiball.refimpl.qlearning.neighbours import ExactNeighbours, SampledNeighbours, TelescopedNeighbours
 from phiball.refimpl.qlearning.run import q_learning, q_update
-from phiball.refimpl.risk.adversarial_risk import adversarial_risk
+from phiball.refimpl.risk.adversarial_risk import AdversarialRisk, adversarial_risk
 from phiball.refimpl.risk.constrained import constrained_risk
 from phiball.refimpl.risk.density import worst_case_density, worst_case_sample
 from phiball.refimpl.risk.quadrature import integrated_risk, quadrature
-from phiball.refimpl.risk.robust_risk import robust_risk
+from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
 from phiball.refimpl.sampling.estimators import RTMLMC, SG, signed_weights
 from phiball.refimpl.sampling.proposals import Tilted, Uniform
 from phiball.refimpl.theory.generalization import (
@@ -88,10 +88,12 @@ __all__ = [
     "QUADRATIC",
     "RTMLMC",
     "SG",
+    "AdversarialRisk",
     "Ball",
     "Conditional",
     "DecisionProcess",
     "Divergence",
+    "Estimate",
     "ExactNeighbours",
     "Gaussian",
     "Grid",

@@ -19,6 +19,7 @@ NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 OWN = ("fgm", "pgm", "search")
 ATTACKS = (*OWN, *third_party.THIRD_PARTY)
 MOST_FRAGILE = 8  # points that are kept, of each batch and in the end
+OF_POINTS = ("loss", "missing", "errors", "heaviest")  # what an `Estimate` keeps of each point, to be merged
 HALVINGS = 10  # of the way to a point that breaks, to find the smallest radius
 
 
@@ -295,8 +296,9 @@ def _predictions(
             input_gradient=problem.gradient,
         )
         name = f"{key}/risk {eta:g}"
-        out[f"{name}/loss"] = to_numpy(risk.values)
-        out[f"{name}/variance"] = float(risk.stderr) ** 2 * len(risk.values) ** 2
-        out[f"{name}/lower_bound"] = bool(risk.lower_bound)
+        assert risk.per_point is not None
+        *columns, normalised = risk.per_point
+        out |= {f"{name}/{of}": to_numpy(x) for of, x in zip(OF_POINTS, [risk.values, *columns], strict=True)}
+        out[f"{name}/normalised"] = normalised
         if slopes is not None:
             out[f"{name}/surrogate"] = to_numpy(surrogate(slopes, whole, eta, ENTROPIC))

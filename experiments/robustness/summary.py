@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.provenance import provenance
-from phiball.experiments.robustness.attacks import MOST_FRAGILE, Settings
+from phiball.experiments.robustness.attacks import MOST_FRAGILE, OF_POINTS, Settings
 from phiball.experiments.robustness.models import CLASSIFIER, Model
 from phiball.experiments.robustness.pictures import picture_of
+from phiball.refimpl import Estimate
 
 SURE = 2.0  # standard errors by which one error must exceed another to be called larger
 
@@ -53,7 +54,7 @@ def summarise(
 
 
 def _join(batches: list[dict[str, Any]]) -> dict[str, Any]:
-    """The batches of a model as one: arrays are put together, counts and variances added."""
+    """The batches of a model as one: arrays are put together, counts added."""
     joined: dict[str, Any] = {}
     sizes = [len(batch["clean/loss"]) for batch in batches]
     first = [0, *accumulate(sizes)]
@@ -64,7 +65,7 @@ def _join(batches: list[dict[str, Any]]) -> dict[str, Any]:
         if values[0].ndim:
             joined[name] = np.concatenate(values)
         else:
-            joined[name] = bool(np.any(values)) if name.endswith("lower_bound") else float(sum(values))
+            joined[name] = float(sum(values))
     return joined
 
 
@@ -119,12 +120,14 @@ def _mean(found: dict[str, Any], key: str) -> dict[str, float]:
 
 def _risk(found: dict[str, Any], key: str, eta: float) -> dict[str, Any]:
     name = f"{key}/risk {eta:g}"
-    values = found[f"{name}/loss"]
+    values, *columns = (found[f"{name}/{of}"] for of in OF_POINTS)
+    none, normalised = np.zeros(()), bool(found[f"{name}/normalised"])
+    risk = Estimate.merge([Estimate(none, values, none, none, none, False, (*columns, normalised))])
     return {
         "eta": eta,
-        "value": float(values.mean()),
-        "stderr": sqrt(found[f"{name}/variance"]) / len(values),
-        "lower_bound": found[f"{name}/lower_bound"],
+        "value": float(risk.value),
+        "stderr": float(risk.stderr),
+        "lower_bound": risk.lower_bound,
         "first_order": _number(found.get(f"{name}/surrogate"), found["clean/loss"]),
     }
 

@@ -28,6 +28,12 @@ class AdversarialRisk:
     - `points` (N,) + event: where that loss is attained; None for data in batches, which it would not fit.
     - `sampled` (N,): the largest loss among the sampled points.
     - `attacked` (N,): the loss at the attack's point; minus infinity without an attack.
+
+    >>> import numpy as np
+    >>> from phiball import Ball, adversarial_risk, rng
+    >>> risk = adversarial_risk(lambda x, i: x[:, 0], np.eye(2), Ball(2, 0.0), samples=1, rng=rng(0))
+    >>> print(risk.values)
+    [1. 0.]
     """
 
     value: Array

@@ -53,6 +53,13 @@ class Estimate:
       the maximum, and for few samples. `value` is then low by an unknown amount. With self-normalised
       weights it is always True, and `value` may be too high as well.
     - `per_point`: what `merge` needs of each data point.
+
+    >>> import numpy as np
+    >>> from phiball import ENTROPIC, Ball, rng, robust_risk
+    >>> z, how = np.zeros((6, 2)), {"samples": 50, "rng": rng(0)}
+    >>> risk = robust_risk(lambda x, i: x[:, 0], z, Ball(2, 1.0), 1.0, ENTROPIC, **how)
+    >>> risk.lower_bound, risk.values.shape
+    (False, (6,))
     """
 
     value: Array
@@ -73,7 +80,7 @@ class Estimate:
           numbers of its own, such as rng.keyed("part 1").
 
         >>> import numpy as np
-        >>> from phiball import ENTROPIC, Ball, robust_risk, rng
+        >>> from phiball import ENTROPIC, Ball, Estimate, robust_risk, rng
         >>> how = {"ball": Ball(2, 1.0), "eta": 1.0, "divergence": ENTROPIC, "samples": 50}
         >>> z, loss = np.zeros((6, 2)), lambda x, i: x[:, 0]
         >>> parts = [robust_risk(loss, z, rng=rng(0).keyed(name), **how) for name in ("part 1", "part 2")]
