@@ -1,10 +1,12 @@
-"""DistributedDataParallel: two processes, each with a source of random numbers of its own.
+"""DistributedDataParallel under torchrun, with a checkpoint: the same command goes on where it was stopped.
 
-python examples/distributed.py
+torchrun --nproc-per-node 2 examples/distributed.py [checkpoint.pt]
+python examples/distributed.py is the same in one process
 """
 
 import os
-import tempfile
+import sys
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,37 +16,50 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phiball import RobustLoss, rng
 
-WORLD = 2
+EPOCHS = 10
+if "RANK" not in os.environ:  # not under torchrun
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on several machines, the name of their network
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
 
+digits = load_digits()
+x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
+torch.manual_seed(0)  # the same weights on every rank; the wrapper would see to that too
+layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+model = DistributedDataParallel(layers)
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+robust = RobustLoss(0.5, seed=rng(0).spawn(world)[rank])  # each rank draws its own perturbations
 
-def work(rank, file):
-    """Train on every second batch; the gradients are averaged by the wrapper."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=WORLD)
-    torch.manual_seed(0)  # the same weights and the same order on every rank
-    digits = load_digits()
-    x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-    layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    model = DistributedDataParallel(layers)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    robust = RobustLoss(0.5, seed=rng(0).spawn(WORLD)[rank])
-    for _ in range(10):
-        for batch in torch.randperm(1197)[:1152].split(64):
-            b = batch[rank::WORLD]
-            yb = y[b]
-            loss = robust(lambda z, i: cross_entropy(model(z), yb[i], reduction="none"), x[b])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    error = float((layers(x[1197:]).argmax(-1) != y[1197:]).float().mean())
-    weights = [torch.zeros(128, 64) for _ in range(WORLD)]
-    dist.all_gather(weights, layers[0].weight.detach())
-    if rank == 0:
-        print(f"clean error {100 * error:.0f} %, equal weights: {torch.equal(*weights)}")
-    dist.destroy_process_group()
+file, first = Path(sys.argv[1]) if len(sys.argv) > 1 else None, 0
+if file is not None and file.exists():
+    state = torch.load(file, weights_only=True)
+    layers.load_state_dict(state["layers"])
+    optimizer.load_state_dict(state["optimizer"])
+    robust.load_state_dict(state["robust"][rank])
+    first = state["epoch"]
+for epoch in range(first, EPOCHS):
+    order = torch.randperm(1197, generator=torch.Generator().manual_seed(epoch))  # the same on every rank
+    for batch in order[:1152].split(64):
+        b = batch[rank::world]
+        yb = y[b]
+        loss = robust(lambda z, i, yb=yb: cross_entropy(model(z), yb[i], reduction="none"), x[b])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if file is not None:
+        sources = [None] * world  # of each rank, with its random numbers
+        dist.all_gather_object(sources, robust.state_dict())
+        if rank == 0:  # in one step: a run that is killed leaves this file or the last one
+            state = {"layers": layers.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save({**state, "robust": sources, "epoch": epoch + 1}, f"{file}.new")
+            Path(f"{file}.new").replace(file)
 
-
-if __name__ == "__main__":
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(work, (os.path.join(folder, "meeting"),), nprocs=WORLD)
+error = float((layers(x[1197:]).argmax(-1) != y[1197:]).float().mean())
+weights = [torch.zeros(128, 64) for _ in range(world)]
+dist.all_gather(weights, layers[0].weight.detach())
+if rank == 0:
+    equal, total = all(torch.equal(weights[0], other) for other in weights), float(weights[0].sum())
+    print(f"{world} processes: clean error {100 * error:.0f} %, equal weights: {equal}, sum {total:.6f}")
+dist.destroy_process_group()

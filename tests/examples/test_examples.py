@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +56,40 @@ def test_every_example_runs(name: str) -> None:
         "lightning_module": "from the checkpoint: RobustLoss" in output and "epoch 20: Report(" in output,
     }
     assert said.get(name, plain in errors), output
+
+
+@pytest.mark.slow
+def test_a_killed_run_under_torchrun_goes_on(tmp_path: Path) -> None:
+    """A rank is killed in the middle; the same command ends with the weights of an unbroken run."""
+    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(checkpoint: Path) -> subprocess.Popen[str]:
+        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        program += [str(FOLDER / "distributed.py"), str(checkpoint)]
+        return subprocess.Popen(
+            program, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    unbroken, _ = start(tmp_path / "unbroken.pt").communicate(timeout=LIMIT)
+    assert "2 processes" in unbroken
+    broken = start(tmp_path / "broken.pt")
+    deadline = time.monotonic() + LIMIT
+    while not (tmp_path / "broken.pt").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(ranks_of(broken.pid)[-1], signal.SIGKILL)
+    said, _ = broken.communicate(timeout=LIMIT)
+    assert broken.returncode != 0
+    assert "processes" not in said
+    again, _ = start(tmp_path / "broken.pt").communicate(timeout=LIMIT)
+    assert again == unbroken
+
+
+def ranks_of(pid: int) -> list[int]:
+    """The processes that one has started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    if not children.exists():
+        pytest.skip("no list of processes on this system")
+    return [int(child) for child in children.read_text().split()]
 
 
 def test_every_example_is_on_the_page() -> None:
