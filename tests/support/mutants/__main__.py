@@ -253,7 +253,10 @@ def main() -> int:
 def print_table(
     outcomes: Iterable[tuple[Fault, str]], reasons: dict[Any, str], left_out: Counter[str], bar: float
 ) -> bool:
-    """Print the figures of each module, and of all; whether one is below the bar."""
+    """Print the figures of each module, and of all; whether one is below the bar.
+
+    Survivors that are explained change no answer, or none that a check could see: the last column is without.
+    """
     table: dict[str, Counter[str]] = {}
     for fault, outcome in outcomes:
         for row in (fault.module, "all"):
@@ -261,13 +264,17 @@ def print_table(
             counts.update({outcome: 1, "faults": 1})
             counts["explained"] += outcome == "survived" and (fault.module, *fault.change) in reasons
     columns = ("faults", "killed", "timed out", "survived", "explained")
-    print(f"{'module':36}" + "".join(f"{name:>11}" for name in columns) + f"{'noticed':>11}")
+    print(f"{'module':36}" + "".join(f"{name:>11}" for name in (*columns, "noticed", "of others")))
     poor = False
     for row in sorted(table, key=lambda name: (name == "all", name)):
-        share = 100 * (1 - table[row]["survived"] / table[row]["faults"])
-        poor |= share < bar
+        counts = table[row]
+        share = 100 * (1 - counts["survived"] / counts["faults"])
+        known = counts["explained"]
+        others = 100 * (1 - (counts["survived"] - known) / max(1, counts["faults"] - known))
+        poor |= others < bar
         note = f"  {left_out[row]} left out" if left_out[row] else ""
-        print(f"{row:36}" + "".join(f"{table[row][name]:>11}" for name in columns) + f"{share:9.1f} %{note}")
+        numbers = "".join(f"{counts[name]:>11}" for name in columns)
+        print(f"{row:36}{numbers}{share:9.1f} %{others:9.1f} %{note}")
     return poor
 
 
