@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -19,10 +20,14 @@ from phiball.refimpl.validation import valid_number
 
 
 class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
-    """Fits two classes, or several; `_one_fit` says whether by one problem."""
+    """Fits two classes, or several; `_one_fit` says whether by one problem.
+
+    `_weighted_counts`: whether balanced classes have equal weights rather than weights by their sizes.
+    """
 
     _loss: str
     _one_fit: bool
+    _weighted_counts: bool
 
     def __init__(
         self,
@@ -70,7 +75,9 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
             raise ValueError(f"y has one class, {self.classes_[0]!r}; expected at least two classes")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.class_weight is not None:
-            weights = weights * compute_sample_weight(self.class_weight, y)
+            counted = weights if self._weighted_counts else None
+            factors = _of_classes(self.class_weight, self.classes_, y, counted)[labels]
+            weights = weights * np.where(weights > 0, factors, 0.0)  # infinite where a class has no weight
         return X, labels, weights
 
     def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> Any:
@@ -105,6 +112,14 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
 
+def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
+    """The weights of the classes; scikit-learn's logistic regression balances weighted counts since 1.9."""
+    weighted = "sample_weight" in signature(compute_class_weight).parameters
+    more = {"sample_weight": counted} if weighted else {}
+    with np.errstate(divide="ignore"):
+        return compute_class_weight(class_weight, classes=classes, y=y, **more)
+
+
 class RobustLogisticRegression(_RobustClassifier):
     """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
 
@@ -115,6 +130,7 @@ class RobustLogisticRegression(_RobustClassifier):
 
     _loss = "logistic"
     _one_fit = True
+    _weighted_counts = True
 
     def predict_proba(self, X: Any) -> Any:
         """The probabilities of the classes, (n, C)."""
@@ -138,3 +154,4 @@ class RobustSVC(_RobustClassifier):
 
     _loss = "hinge"
     _one_fit = False
+    _weighted_counts = False

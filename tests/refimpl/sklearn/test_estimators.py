@@ -117,6 +117,27 @@ def test_class_weights_are_sample_weights() -> None:
     np.testing.assert_allclose(balanced.coef_, weighted.coef_, atol=1e-9)
 
 
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 3.0, 1: 0.5}])
+def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any) -> None:
+    """Both at once, at radius 0: balanced counts are weighted where those of scikit-learn are."""
+    x, w = X2[:, :5], np.random.default_rng(0).uniform(0.1, 3.0, len(Y2)) * (1 + 4 * Y2)
+    options: dict[str, Any] = {"radius": 0.0, "class_weight": class_weight}
+    logistic = LogisticRegression(class_weight=class_weight, solver="newton-cholesky", tol=1e-12)
+    machine = SVC(kernel="linear", class_weight=class_weight, tol=1e-11)
+    for ours, theirs, atol in (
+        (RobustLogisticRegression(tol=1e-10, **options), logistic, 1e-6),
+        (RobustSVC(**options), machine, 1e-4),  # the weights make C larger, and both less exact
+    ):
+        ours.fit(x, Y2, sample_weight=w)
+        theirs.fit(x, Y2, sample_weight=w)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=atol)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=atol)
+    if class_weight == "balanced":  # a class without weight
+        three = np.arange(90) % 3
+        none = RobustLogisticRegression(class_weight="balanced", points=8)
+        assert np.all(np.isfinite(none.fit(x[:90], three, sample_weight=1.0 * (three < 2)).coef_))
+
+
 @pytest.mark.slow
 def test_features_that_must_not_move_and_reweighting() -> None:
     """A feature that is held keeps more of its weight; a CVaR over examples lowers the largest losses."""
