@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from warnings import warn
 
@@ -18,9 +19,7 @@ from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression
 from phiball.refimpl.validation import valid_number
 
 
-def best_within(
-    max_cost: float, *, plain: str = "plain", robust: str = "robust"
-) -> Callable[[dict[str, Any]], int]:
+def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust") -> BestWithin:
     """A `refit` for `GridSearchCV`: the best robust score among settings that cost little of the plain one.
 
     By the robust score alone a search with a large ball ends at a model that hardly looks at the features:
@@ -38,18 +37,33 @@ def best_within(
     >>> search.best_params_
     {'radius': 3.0}
     """
-    valid_number("max_cost", max_cost, least=0.0)
+    return BestWithin(max_cost, plain, robust)
 
-    def choose(results: dict[str, Any]) -> int:
-        usual, moved = (results.get(f"mean_test_{name}") for name in (plain, robust))
+
+@dataclass(frozen=True)
+class BestWithin:
+    """What `best_within` returns: a function of the results of a search, whose value is an index."""
+
+    max_cost: float
+    plain: str = "plain"
+    robust: str = "robust"
+
+    def __post_init__(self) -> None:
+        valid_number("max_cost", self.max_cost, least=0.0)
+
+    def __repr__(self) -> str:
+        names = "" if (self.plain, self.robust) == ("plain", "robust") else f", {self.plain=}, {self.robust=}"
+        return f"best_within({self.max_cost!r}{names.replace('self.', '')})"
+
+    def __call__(self, results: dict[str, Any]) -> int:
+        """The index of the chosen setting."""
+        usual, moved = (results.get(f"mean_test_{name}") for name in (self.plain, self.robust))
         if usual is None or moved is None:
             raise ValueError(
-                f"the search has no scores {plain!r} and {robust!r}; expected "
-                f"scoring={{{plain!r}: 'accuracy', {robust!r}: robust_scorer(...)}}"
+                f"the search has no scores {self.plain!r} and {self.robust!r}; expected "
+                f"scoring={{{self.plain!r}: 'accuracy', {self.robust!r}: robust_scorer(...)}}"
             )
-        return _best(np.asarray(usual), np.asarray(moved), max_cost)
-
-    return choose
+        return _best(np.asarray(usual), np.asarray(moved), self.max_cost)
 
 
 def _best(plain: Any, robust: Any, max_cost: float) -> int:
