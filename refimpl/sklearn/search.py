@@ -78,8 +78,9 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
     - `radii`, `etas`: what is tried. In each fold the radii are a path: every model starts at the last one.
     - `cv`: folds, as in scikit-learn. `scoring`: a name or a scorer such as `robust_scorer(Ball(2, 0.5))`;
       with plain accuracy the search has no reason to prefer a robust model.
-    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for any amount. A ball that
-      is too large for the data makes a search end at a model that predicts one class: then a fit warns.
+    - `max_cost`: how much plain accuracy the choice may cost, such as 0.02; None for any amount. It needs a
+      `scoring` that is not accuracy. A ball that is too large for the data makes a search end at a model that
+      predicts one class: then a fit warns.
 
     The other parameters are those of `RobustLogisticRegression`. A fit leaves `radius_`, `eta_`, `scores_`
     and `plain_scores_`: the mean scores and the mean accuracies over folds, (etas, radii).
@@ -133,6 +134,11 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
             raise ValueError("radii or etas is empty; expected numbers to choose from")
         if self.max_cost is not None:
             valid_number("max_cost", self.max_cost, least=0.0)
+            if self.scoring in (None, "accuracy"):
+                raise ValueError(
+                    f"max_cost is {self.max_cost!r} and scoring is {self.scoring!r}: the best accuracy costs "
+                    "none; expected a score of another kind, such as scoring=robust_scorer(Ball(2, 0.5))"
+                )
         given = X
         X, labels, _ = self._read(X, y, sample_weight)
         table = given if hasattr(given, "columns") else X

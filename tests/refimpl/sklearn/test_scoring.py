@@ -185,6 +185,9 @@ def test_searches_that_a_large_ball_misleads() -> None:
         best_within(-1.0)
     with pytest.raises(ValueError, match="max_cost is -1"):
         RobustLogisticRegressionCV(max_cost=-1.0).fit(x, y)
+    for plain in (None, "accuracy"):
+        with pytest.raises(ValueError, match=r"the best accuracy costs none; expected .*robust_scorer"):
+            RobustLogisticRegressionCV(max_cost=0.03, scoring=plain).fit(x, y)
 
 
 def test_a_search_weighs_classes_once() -> None:
