@@ -134,8 +134,7 @@ class LinearProblem:
             raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
         if self.ball.scale is not None:
             raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own scale=")
-        if self.eta != inf:
-            valid_number("eta", self.eta, least=0.0)
+        valid_number("eta", self.eta, least=0.0, infinite=True)
         valid_divergence(self.divergence)
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):

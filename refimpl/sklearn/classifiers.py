@@ -67,7 +67,7 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """(X, class numbers, weights), all validated; sets `classes_`."""
-        valid_number("C", self.C, above=0.0)
+        valid_number("C", self.C, above=0.0, infinite=True)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -81,7 +81,7 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
         return X, labels, weights
 
     def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> Any:
-        ridge = 1 / (self.C * weights.sum())
+        ridge = 1 / (self.C * weights.sum())  # none for C = inf
         targets: list[tuple[str, Any]]
         if len(self.classes_) == 2:
             targets = [(self._loss, 2.0 * labels - 1)]
@@ -123,9 +123,9 @@ def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
 class RobustLogisticRegression(_RobustClassifier):
     """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
 
-    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). Three classes are as
-    exact as two; four and more take Sobol points (see `phiball.refimpl.linear.multinomial`). The other
-    parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n), and C = inf has none
+    (then there is no `gap_`). Three classes are as exact as two; four and more take Sobol points (see
+    `phiball.refimpl.linear.multinomial`). The other parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"

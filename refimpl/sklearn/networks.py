@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from importlib.util import find_spec
 from typing import Any
+
+if find_spec("torch") is None or find_spec("skorch") is None:
+    raise ImportError(
+        "phiball.refimpl.sklearn.networks needs torch and skorch, and one of them is not installed: "
+        "pip install 'phiball[sklearn,torch]', or '.[sklearn,torch]' in a clone",
+        name="torch" if find_spec("torch") is None else "skorch",
+    )
 
 import numpy as np
 import torch

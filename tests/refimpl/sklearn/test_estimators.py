@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import warnings
 from math import inf
 from typing import Any
@@ -170,6 +172,31 @@ def test_the_search_follows_its_score() -> None:
     assert robust.scores_.shape == (1, 3)
     chosen = RobustLogisticRegression(radius=robust.radius_, eta=0.01).fit(X2[train], Y2[train])
     np.testing.assert_allclose(robust.coef_, chosen.coef_, atol=1e-6)
+
+
+def test_without_a_ridge() -> None:
+    """C = inf is scikit-learn's, with a gradient of 0 and no bound on the gap."""
+    y = np.random.default_rng(0).permutation(Y2)
+    none = RobustLogisticRegression(radius=0.0, C=inf).fit(X2[:, :4], y)
+    theirs = LogisticRegression(C=inf, tol=1e-10, solver="newton-cholesky").fit(X2[:, :4], y)
+    np.testing.assert_allclose(none.coef_, theirs.coef_, atol=1e-6)
+    assert none.gap_ == inf
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extras"),
+    [("", "sklearn", "phiball[sklearn]"), (".networks", "skorch", "phiball[sklearn,torch]")],
+)
+def test_a_missing_package_says_how_to_install_it(module: str, missing: str, extras: str) -> None:
+    """In a process of its own, in which that package cannot be found."""
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        f"u.find_spec = lambda name, *more: None if name == {missing!r} else find(name, *more)\n"
+        f"import phiball.refimpl.sklearn{module}"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert f"pip install '{extras}'" in run.stderr.splitlines()[-1]
 
 
 def test_bad_parameters_are_refused() -> None:
