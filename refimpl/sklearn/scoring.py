@@ -13,9 +13,10 @@ from phiball.backends import rng
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.linear.problem import named_divergence
 from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, numbers, right_in_ball
-from phiball.refimpl.sklearn.base import by_feature, named_divergence
+from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.sklearn.measures import Measure, measure_of
 from phiball.refimpl.validation import valid_count
 

@@ -72,6 +72,15 @@ def _best(plain: Any, robust: Any, max_cost: float) -> int:
     return int(np.nanargmax(np.where(near, robust, -np.inf)))
 
 
+def _choices(name: str, values: Any, *, infinite: bool = False) -> list[float]:
+    """The numbers that a search tries, or an error."""
+    if isinstance(values, str) or not hasattr(values, "__len__") or np.ndim(values) != 1 or not len(values):
+        raise ValueError(f"{name} is {values!r}; expected numbers to choose from, such as (0.1, 1.0)")
+    for value in values:
+        valid_number(f"an entry of {name}", value, least=0.0, infinite=infinite)
+    return list(values)
+
+
 class RobustLogisticRegressionCV(RobustLogisticRegression):
     """`RobustLogisticRegression` with the `radius` and the `eta` that score best in cross-validation.
 
@@ -130,8 +139,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Choose radius and eta, and fit the model to all of X (n, d) and y (n,)."""
-        if not len(self.radii) or not len(self.etas):
-            raise ValueError("radii or etas is empty; expected numbers to choose from")
+        radii, etas = sorted(_choices("radii", self.radii)), _choices("etas", self.etas, infinite=True)
         if self.max_cost is not None:
             valid_number("max_cost", self.max_cost, least=0.0)
             if self.scoring in (None, "accuracy"):
@@ -145,26 +153,27 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         y = self.classes_[labels]
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64)  # without those of the classes
         scorer = check_scoring(self._plain(0.0, 1.0), scoring=self.scoring)
-        radii = sorted(self.radii)
         folds = list(check_cv(self.cv, y, classifier=True).split(X, y))
-        scores, plain = np.zeros((2, len(self.etas), len(radii)))
+        scores, plain = np.zeros((2, len(etas), len(radii)))
         for train, test in folds:
             # Rows of the table itself: its names are those of feature_scale, and of a scorer's scale.
             left_out = _safe_indexing(table, test)
-            for i, eta in enumerate(self.etas):
+            for i, eta in enumerate(etas):
                 start = None
                 for j, radius in enumerate(radii):
                     model = self._plain(radius, eta)
                     read = model._read(_safe_indexing(table, train), y[train], weights[train])
                     model._fit_classes(*read, start)
+                    model._warn(model.solutions_)
                     start = model.solutions_
                     scores[i, j] += scorer(model, left_out, y[test]) / len(folds)
                     plain[i, j] += model.score(left_out, y[test]) / len(folds)
         cost = np.inf if self.max_cost is None else self.max_cost
         i, j = divmod(_best(plain.ravel(), scores.ravel(), cost), len(radii))
-        self.scores_, self.plain_scores_, self.eta_, self.radius_ = scores, plain, self.etas[i], radii[j]
+        self.scores_, self.plain_scores_, self.eta_, self.radius_ = scores, plain, etas[i], radii[j]
         chosen = self._plain(self.radius_, self.eta_)
-        chosen.fit(table, y, weights)
+        chosen._fit_classes(*chosen._read(table, y, weights))
+        chosen._warn(chosen.solutions_)
         for name in ("coef_", "intercept_", "objective_", "gap_", "error_", "n_iter_", "solutions_"):
             setattr(self, name, getattr(chosen, name))
         if len(np.unique(chosen.predict(table))) == 1:
