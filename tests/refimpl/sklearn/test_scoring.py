@@ -322,8 +322,16 @@ def test_networks_take_what_the_estimators_take() -> None:
         target = (X @ [1.0, 2.0, 3.0]).to_numpy()
         assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
         assert linear.predict(X.to_numpy()).shape == target.shape
-        with pytest.raises(ValueError, match="returns 1 scores; expected one per class, 2"):
-            RobustClassifier(torch.nn.Linear(3, 1), **options).fit(X, y)
+        for outputs in (1, 3):
+            with pytest.raises(ValueError, match=f"returns {outputs} scores; expected one per class, 2"):
+                RobustClassifier(torch.nn.Linear(3, outputs), **options).fit(X, y)
+        few = RobustClassifier(torch.nn.Linear(3, 3), classes=[0, 1, 2], **options)
+        assert few.partial_fit(X, 2 * y).predict(X).shape == (120,)
+        assert few.n_features_in_ == 3
+        with pytest.raises(ValueError, match="X has 2 features; expected 3"):
+            few.predict(X[["a", "b"]])
+        with pytest.raises(TypeError, match="RobustClassifier takes no sample_weight"):
+            few.fit(X, y, sample_weight=np.ones(120))
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), samples=2)
     inside = model[0].transform(X)
