@@ -145,7 +145,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         if error > _COARSE * abs(value):
             warn(
                 f"the integrals over the ball have an error of about {error:.1e}, and the objective is "
-                f"{value:.1e}; more points (now {self.points}), or a larger eta, lower it",
+                f"{value:.1e}; a larger eta lowers it, and so do more points (now {self.points}), but slowly",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -249,7 +249,7 @@ def test_warnings_point_at_the_call_of_fit() -> None:
             model.fit(X2[:, :3], y)
         assert {warning.filename for warning in seen} == {__file__}
     few = RobustLinearRegression(norm=inf, radius=1.0, eta=1e-3, points=8)
-    with pytest.warns(ConvergenceWarning, match=r"an error of about .*; more points \(now 8\)") as seen:
+    with pytest.warns(ConvergenceWarning, match=r"an error of about .* more points \(now 8\)") as seen:
         few.fit(XD, YD)
     assert seen[0].filename == __file__
     assert few.error_ > 0.01 * few.objective_
