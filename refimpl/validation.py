@@ -20,9 +20,17 @@ from phiball.refimpl.numerics import to_double, total
 
 
 def valid_number(
-    name: str, value: object, *, above: float | None = None, least: float | None = None
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    infinite: bool = False,
 ) -> float:
-    """`value` as a float, or an error unless it is a finite number, `above` or at `least` a bound."""
+    """`value` as a float, or an error unless it is a number, `above` or at `least` a bound.
+
+    It is finite, unless `infinite` allows inf.
+    """
     try:
         if isinstance(value, (bool, str, bytes, complex)):
             raise TypeError
@@ -30,11 +38,12 @@ def valid_number(
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {_short(value)}; expected a number") from None
     bounded = (above is None or number > above) and (least is None or number >= least)
-    if not (bounded and isfinite(number)):
-        kind = "positive" if above == 0 else "finite"
+    if not (bounded and (isfinite(number) or (infinite and number > 0))):
+        kind = "positive " if above == 0 else "" if infinite else "finite "
         bound = f" above {above:g}" if above else f" of at least {least:g}" if least else ""
         bound = " that is not negative" if least == 0 else bound
-        raise ValueError(f"{name} is {value!r}; expected a {kind} number{bound}")
+        bound += ", or inf" if infinite else ""
+        raise ValueError(f"{name} is {value!r}; expected a {kind}number{bound}")
     return number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +143,8 @@ def robustness_report(
     parts: dict[str, dict[int, Measures]] = {name: {} for name in named}
     labels: list[Any] = []
     classes = _classes(named)
-    with ExitStack() as stack, Progress("report", shown=progress) as shown:
+    with ExitStack() as stack:
+        show = _display(stack) if progress else None
 
         def missing() -> Iterator[Part]:
             """The parts that no file keeps, as the data come."""
@@ -170,7 +171,8 @@ def robustness_report(
                 parts[part.model.name][part.number] = out
                 done = sum(len(out["clean/loss"]) for ended in parts.values() for out in ended.values())
                 share = done / (total * len(named)) if total else 0.0
-                shown.update(share, f"{part.model.name}, batch {part.number + 1}")
+                if show is not None:
+                    show(share, f"{part.model.name}, batch {part.number + 1}")
     if not prepared:
         raise ValueError("data has no points; expected at least one batch")
     return Report(
@@ -184,6 +186,13 @@ def robustness_report(
             features=None if features is None else [str(name) for name in features],
         )
     )
+
+
+def _display(stack: ExitStack) -> Callable[[float, str], None]:
+    """A display of the progress until the stack ends; it alone needs the extra `verify`."""
+    from phiball.verification.framework.progress import Progress
+
+    return stack.enter_context(Progress("report")).update
 
 
 def _processes(jobs: int) -> Engine:

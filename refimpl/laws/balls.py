@@ -8,7 +8,7 @@ which loses that property at the border of the domain (see `Ball.clip`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach
@@ -72,7 +72,7 @@ class Ball(Geometry):
         """Validate the norm, the radius, the box and the sizes."""
         if isinstance(self.norm, str):
             raise TypeError(f"norm is {self.norm!r}; expected a number of at least 1, or math.inf for linf")
-        norm = inf if self.norm == inf else valid_number("norm", self.norm, least=1.0)
+        norm = valid_number("norm", self.norm, least=1.0, infinite=True)
         radius = valid_number("radius", self.radius, least=0.0)
         if self.clip is not None:
             box = tuple(self.clip) if isinstance(self.clip, (tuple, list)) else ()

@@ -14,6 +14,7 @@ from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
 _ROUNDING = 2e-15
+_LARGE = 1e100  # of the data: products of squares are finite
 _WIDTHS = tuple(10.0 ** (-k / 2) for k in range(17))  # of rounded kinks, each solution the start of the next
 
 
@@ -92,6 +93,12 @@ def fit_linear_model(
         )
     data = Data(problem, X, y, sample_weight, points)
     xp = array_namespace(data.X)
+    for name, values in (("X", data.X), ("y", data.y)):
+        largest = float(xp.max(xp.abs(values)))
+        if largest > _LARGE:
+            raise ValueError(
+                f"{name} has an entry of size {largest:.1e}; expected at most {_LARGE:g}: scale it"
+            )
     size = data.outputs * (data.X.shape[1] + int(problem.intercept))
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
@@ -130,5 +137,5 @@ def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.ball.radius > 0
     outer = problem.reweighting
-    tail = outer is not None and outer.divergence.family == "indicator"
+    tail = outer is not None and outer.phi.family == "indicator"
     return _WIDTHS if kinked or maximum or tail else (0.0,)

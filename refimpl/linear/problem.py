@@ -7,32 +7,55 @@ from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.inner.constrained import constrained_worst_case
-from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, valid_divergence
+from phiball.refimpl.inner.divergences import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    valid_divergence,
+)
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
 
+DIVERGENCES = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "hinge": HINGE}
 
-@dataclass(frozen=True)
+
+def named_divergence(divergence: str | Divergence) -> Divergence:
+    """The divergence of that name, or the divergence itself, or an error."""
+    if not isinstance(divergence, str):
+        valid_divergence(divergence)
+        return divergence
+    if divergence not in DIVERGENCES:
+        names = ", ".join(DIVERGENCES)
+        raise ValueError(
+            f"divergence is {divergence!r}; expected one of {names}, or a Divergence such as indicator(0.1)"
+        )
+    return DIVERGENCES[divergence]
+
+
+@dataclass(frozen=True, repr=False)
 class Reweighting:
     """A worst case over the weights of the examples, by a price or within a radius of a divergence.
 
-    - `divergence`: phi, for example `QUADRATIC`; `indicator(alpha)` gives the CVaR of the losses.
+    - `divergence`: phi, for example `QUADRATIC` or "quadratic"; `indicator(alpha)` gives the CVaR of the
+      losses. The names are entropic, quadratic, absolute and hinge.
     - `eta`: the price of the divergence, positive; or
     - `radius`: how large the divergence may be, not negative. One of the two is given.
 
     >>> from phiball.refimpl import QUADRATIC, Reweighting
-    >>> Reweighting(QUADRATIC, radius=0.1).radius
-    0.1
+    >>> Reweighting(QUADRATIC, radius=0.1)
+    Reweighting(quadratic, radius=0.1)
     """
 
-    divergence: Divergence
+    divergence: Divergence | str
     eta: float | None = None
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        valid_divergence(self.divergence)
+        named_divergence(self.divergence)
         if (self.eta is None) == (self.radius is None):
             raise ValueError(f"eta is {self.eta!r} and radius is {self.radius!r}; expected one of them")
         if self.eta is not None:
@@ -40,13 +63,23 @@ class Reweighting:
         else:
             valid_number("radius", self.radius, least=0.0)
 
+    def __repr__(self) -> str:
+        """Its arguments, with the divergence by its name: estimators show it inside their own."""
+        given = f"eta={self.eta!r}" if self.radius is None else f"radius={self.radius!r}"
+        return f"Reweighting({self.phi.name}, {given})"
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, also where its name is given."""
+        return named_divergence(self.divergence)
+
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
         """(value, weights, motion): the worst mean of the losses (n,) from the law p (n,), from below.
 
         `motion` says how the weights move: diag(motion) - motion motion^T/sum is their derivative. It is None
         where they do not. `rounding` adds this much of (x - 1)^2/2 to the divergence of a CVaR.
         """
-        eta, phi = self.eta, self.divergence
+        eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
         law = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
@@ -134,8 +167,7 @@ class LinearProblem:
             raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
         if self.ball.scale is not None:
             raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own scale=")
-        if self.eta != inf:
-            valid_number("eta", self.eta, least=0.0)
+        valid_number("eta", self.eta, least=0.0, infinite=True)
         valid_divergence(self.divergence)
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):

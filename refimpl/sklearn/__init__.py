@@ -14,8 +14,17 @@ a perturbation fills it.
 0.988 True
 
 `RobustClassifier` and `RobustRegressor`, networks of torch behind the same interface, are in
-`phiball.refimpl.sklearn.networks`, which needs torch and skorch.
+`phiball.refimpl.sklearn.networks`, which needs the extra `torch` too.
 """
+
+from importlib.util import find_spec
+
+if find_spec("sklearn") is None:
+    raise ImportError(
+        "phiball.refimpl.sklearn needs scikit-learn, which is not installed: pip install 'phiball[sklearn]', "
+        "or '.[sklearn]' in a clone",
+        name="sklearn",
+    )
 
 from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression, RobustSVC
 from phiball.refimpl.sklearn.regressors import (

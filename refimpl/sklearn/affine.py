@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from scipy.special import expit, softmax
 
 from phiball.refimpl.inner.divergences import Divergence
@@ -49,6 +50,7 @@ def affine_risk(
     values: Any,
     X: Any,
     y: Any,
+    sample_weight: Any,
     ball: Ball,
     eta: float,
     phi: Divergence,
@@ -79,22 +81,21 @@ def affine_risk(
     sizes = None if ball.scale is None else ball.scale.values
     problem = LinearProblem(loss, Ball(2, ball.radius), eta, phi, scale=sizes)
     coef, last = (slopes, intercept) if many else (slopes[0], float(intercept[0]))
-    return linear_model_risk(problem, coef, last, X, targets).value
+    return linear_model_risk(problem, coef, last, X, targets, sample_weight=sample_weight).value
 
 
-def worst_of_classes(model: Any, slopes: Any, values: Any, y: Any, ball: Ball) -> float:
-    """The accuracy at the worst point of the ball around each row."""
+def right_in_ball(model: Any, slopes: Any, values: Any, y: Any, ball: Ball) -> Any:
+    """Whether each row has its class in all of the ball around it, (n,)."""
     labels = np.searchsorted(model.classes_, y)
     if values.shape[1] == 1:  # ties go to the first class
         reach = ball.radius * float(ball.dual_norm(slopes)[0])
-        right = np.where(labels == 1, values[:, 0] - reach > 0, values[:, 0] + reach <= 0)
-        return float(np.mean(right))
+        return np.where(labels == 1, values[:, 0] - reach > 0, values[:, 0] + reach <= 0)
     right = np.ones(len(y), dtype=bool)
     own = values[np.arange(len(y)), labels]
     for k in range(values.shape[1]):
         reach = ball.radius * ball.dual_norm(slopes[labels] - slopes[k])
         right &= (labels == k) | (own - values[:, k] - reach > 0)
-    return float(np.mean(right))
+    return right
 
 
 def attacked(model: Any, X: Any, y: Any, ball: Ball, framed: Callable[[Any], Any]) -> Any:
@@ -123,6 +124,24 @@ def attacked(model: Any, X: Any, y: Any, ball: Ball, framed: Callable[[Any], Any
     given = 1.0 if ball.scale is None else ball.scale.values
     found = steps[-1][1].attack(Z, y, replace(ball, scale=np.abs(sizes) * given, clip=None))
     return ball.project(X + (found - Z) / sizes, X)
+
+
+def numbers(X: Any) -> Any:
+    """X as an array of doubles, or an error that says what to do."""
+    last = "score the last step of a pipeline, model[-1], on model[:-1].transform(X)"
+    if issparse(X):
+        raise TypeError(
+            f"X is sparse; expected a dense array, as a perturbation fills it: X.toarray(), or {last}"
+        )
+    try:
+        found = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"X has entries that are no numbers ({error}): encode them first, and {last}"
+        ) from None
+    if found.ndim != 2:
+        raise ValueError(f"X has shape {found.shape}; expected (n, d), one row per example")
+    return found
 
 
 def like(X: Any) -> Callable[[Any], Any]:

@@ -10,23 +10,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from phiball.refimpl.inner.divergences import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence
+from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.problem import LinearProblem, Reweighting
+from phiball.refimpl.linear.problem import LinearProblem, Reweighting, named_divergence
+from phiball.refimpl.validation import valid_count, valid_number
 
-DIVERGENCES = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "hinge": HINGE}
-
-
-def named_divergence(divergence: str | Divergence) -> Divergence:
-    """The divergence of that name, or the divergence itself, or an error."""
-    if isinstance(divergence, Divergence):
-        return divergence
-    if divergence not in DIVERGENCES:
-        names = ", ".join(DIVERGENCES)
-        raise ValueError(f"divergence is {divergence!r}; expected a Divergence, or one of {names}")
-    return DIVERGENCES[divergence]
+_COARSE = 0.01  # of the objective: from this error of the integrals on, a fit warns
 
 
 def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
@@ -45,7 +36,7 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
             missing = [] if isinstance(values, Mapping) else sorted(set(names) - set(given))
             if unknown or missing:
                 raise ValueError(f"{name} names {unknown + missing}; expected the columns of X, {names}")
-            return np.asarray([given.get(column, 1.0) for column in names], dtype=np.float64)
+            given = {column: given.get(column, 1.0) for column in names}
         values = list(given.values())
     try:
         found = np.asarray(values, dtype=np.float64)
@@ -53,6 +44,8 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
         found = np.asarray(np.nan)
     if found.shape != (d,):
         raise ValueError(f"{name} is {values!r}; expected {d} numbers, one per feature")
+    if not np.all((found >= 0) & np.isfinite(found)):
+        raise ValueError(f"{name} is {values!r}; expected finite numbers that are not negative")
     return found
 
 
@@ -120,10 +113,14 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         sample_weight: Any,
         start: LinearModel | None = None,
     ) -> LinearModel:
+        valid_number("tol", self.tol, above=0.0)
+        valid_count("max_iter", self.max_iter)
+        if not isinstance(self.fit_intercept, (bool, np.bool_)):
+            raise TypeError(f"fit_intercept is {self.fit_intercept!r}; expected True or False")
         scale = self.feature_scale
         if scale is not None:
             scale = by_feature("feature_scale", scale, getattr(self, "feature_names_in_", None), X.shape[1])
-        found = fit_linear_model(
+        return fit_linear_model(
             self.problem(loss, ridge, scale),
             np.asarray(X, dtype=np.float64),
             np.asarray(y, dtype=np.float64),
@@ -133,14 +130,25 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
             start=start,
             max_iterations=self.max_iter,
         )
-        if not found.converged:
+
+    def _warn(self, found: list[LinearModel]) -> None:
+        """Say what a fit could not do; called by `fit` itself, so that it points at the line of the user."""
+        for model in found:
+            if not model.converged:
+                warn(
+                    f"stopped after {model.iterations} iterations with a gradient of {model.gradient:.1e}, "
+                    f"above tol = {self.tol:g}; the value is within {model.gap:.1e} of the minimum",
+                    ConvergenceWarning,
+                    stacklevel=3,
+                )
+        value, error = sum(model.value for model in found), sum(model.error for model in found)
+        if error > _COARSE * abs(value):
             warn(
-                f"stopped after {found.iterations} iterations with a gradient of {found.gradient:.1e}, "
-                f"above tol = {self.tol:g}; the value is within {found.gap:.1e} of the minimum",
+                f"the integrals over the ball have an error of about {error:.1e}, and the objective is "
+                f"{value:.1e}; a larger eta lowers it, and so do more points (now {self.points}), but slowly",
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        return found
 
     def _keep(self, found: list[LinearModel]) -> None:
         """Set what a fit leaves, from one solution or one per class."""

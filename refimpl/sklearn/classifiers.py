@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -18,11 +19,15 @@ from phiball.refimpl.sklearn.base import RobustLinearModel
 from phiball.refimpl.validation import valid_number
 
 
-class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
-    """Fits two classes, or several; `_one_fit` says whether by one problem."""
+class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[misc]
+    """Fits two classes, or several; `_one_fit` says whether by one problem.
+
+    `_weighted_counts`: whether balanced classes have equal weights rather than weights by their sizes.
+    """
 
     _loss: str
     _one_fit: bool
+    _weighted_counts: bool
 
     def __init__(
         self,
@@ -58,23 +63,31 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to features X (n, d) and labels y (n,)."""
         X, labels, weights = self._read(X, y, sample_weight)
-        return self._fit_classes(X, labels, weights)
+        self._fit_classes(X, labels, weights)
+        self._warn(self.solutions_)
+        return self
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         """(X, class numbers, weights), all validated; sets `classes_`."""
-        valid_number("C", self.C, above=0.0)
+        valid_number("C", self.C, above=0.0, infinite=True)
         X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        try:
+            check_classification_targets(y)
+            self.classes_, labels = np.unique(y, return_inverse=True)
+        except TypeError:
+            kinds = sorted({type(label).__name__ for label in y})
+            raise TypeError(f"y has labels of the types {', '.join(kinds)}; expected one type") from None
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class, {self.classes_[0]!r}; expected at least two classes")
+            raise ValueError(f"y has one class, {self.classes_.tolist()[0]!r}; expected at least two classes")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if self.class_weight is not None:
-            weights = weights * compute_sample_weight(self.class_weight, y)
+            counted = weights if self._weighted_counts else None
+            factors = _of_classes(self.class_weight, self.classes_, y, counted)[labels]
+            weights = weights * np.where(weights > 0, factors, 0.0)  # infinite where a class has no weight
         return X, labels, weights
 
-    def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> Any:
-        ridge = 1 / (self.C * weights.sum())
+    def _fit_classes(self, X: Any, labels: Any, weights: Any, start: list[LinearModel] | None = None) -> None:
+        ridge = 1 / (self.C * weights.sum())  # none for C = inf
         targets: list[tuple[str, Any]]
         if len(self.classes_) == 2:
             targets = [(self._loss, 2.0 * labels - 1)]
@@ -91,7 +104,6 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
         self.solutions_ = found
         self.coef_ = np.vstack([model.coef for model in found])
         self.intercept_ = np.concatenate([np.ravel(model.intercept) for model in found])
-        return self
 
     def decision_function(self, X: Any) -> Any:
         """The predictions theta.x + c: (n,) for two classes, else (n, C)."""
@@ -105,16 +117,25 @@ class _RobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[mis
         return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)]
 
 
-class RobustLogisticRegression(_RobustClassifier):
+def _of_classes(class_weight: Any, classes: Any, y: Any, counted: Any) -> Any:
+    """The weights of the classes; scikit-learn's logistic regression balances weighted counts since 1.9."""
+    weighted = "sample_weight" in signature(compute_class_weight).parameters
+    more = {"sample_weight": counted} if weighted else {}
+    with np.errstate(divide="ignore"):
+        return compute_class_weight(class_weight, classes=classes, y=y, **more)
+
+
+class RobustLogisticRegression(BaseRobustClassifier):
     """Logistic regression whose examples are moved, reweighted, or both; multinomial for three classes.
 
-    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n). Three classes are as
-    exact as two; four and more take Sobol points (see `phiball.refimpl.linear.multinomial`). The other
-    parameters are those of `RobustLinearModel`.
+    With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n), and C = inf has none
+    (then there is no `gap_`). Three classes are as exact as two; four and more take Sobol points (see
+    `phiball.refimpl.linear.multinomial`). The other parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"
     _one_fit = True
+    _weighted_counts = True
 
     def predict_proba(self, X: Any) -> Any:
         """The probabilities of the classes, (n, C)."""
@@ -129,7 +150,7 @@ class RobustLogisticRegression(_RobustClassifier):
             return np.log(self.predict_proba(X))
 
 
-class RobustSVC(_RobustClassifier):
+class RobustSVC(BaseRobustClassifier):
     """The support vector machine with a linear kernel, robust; one class against the rest for three or more.
 
     With `radius=0` and two classes it is scikit-learn's `SVC(kernel="linear", C=C)`. The other parameters are
@@ -138,3 +159,4 @@ class RobustSVC(_RobustClassifier):
 
     _loss = "hinge"
     _one_fit = False
+    _weighted_counts = False

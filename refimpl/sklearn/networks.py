@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from importlib.util import find_spec
 from typing import Any
+
+if find_spec("torch") is None or find_spec("skorch") is None:
+    raise ImportError(
+        "phiball.refimpl.sklearn.networks needs torch and skorch, and one of them is not installed: "
+        "pip install 'phiball[sklearn,torch]', or '.[sklearn,torch]' in a clone",
+        name="torch" if find_spec("torch") is None else "skorch",
+    )
 
 import numpy as np
 import torch
@@ -15,8 +23,9 @@ from phiball.backends import input_gradient, rng
 from phiball.refimpl.attacks import pgm
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.linear.problem import named_divergence
 from phiball.refimpl.sampling.estimators import SG
-from phiball.refimpl.sklearn.base import by_feature, named_divergence
+from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
 
 
@@ -65,6 +74,30 @@ class _RobustNet:
         made = super().initialized_instance(instance_or_cls, kwargs)  # type: ignore[misc]
         return deepcopy(made) if made is instance_or_cls else made
 
+    def check_data(self, X: Any, y: Any) -> None:
+        """Note the number of features, before a training."""
+        super().check_data(X, y)  # type: ignore[misc]
+        width = _features(X)
+        if width is not None:
+            self.n_features_in_ = width
+
+    def fit_loop(self, X: Any, y: Any = None, epochs: int | None = None, **fit_params: Any) -> Any:
+        """The epochs of a training, which knows no weights of examples."""
+        if "sample_weight" in fit_params:
+            raise TypeError(
+                f"{type(self).__name__} takes no sample_weight; expected rows that are repeated, or drawn, "
+                "by their weights"
+            )
+        return super().fit_loop(X, y, epochs=epochs, **fit_params)  # type: ignore[misc]
+
+    def forward_iter(self, X: Any, *args: Any, **kwargs: Any) -> Any:
+        """The outputs of the network, batch by batch, for as many features as it was trained on."""
+        width = _features(X)
+        expected = getattr(self, "n_features_in_", width)
+        if width is not None and width != expected:
+            raise ValueError(f"X has {width} features; expected {expected}, as in the training")
+        return super().forward_iter(X, *args, **kwargs)  # type: ignore[misc]
+
     def get_dataset(self, X: Any, y: Any = None) -> Any:
         """The data as skorch has it; tables become arrays."""
         if hasattr(X, "columns"):
@@ -112,9 +145,10 @@ class _RobustNet:
         def losses(z: Any, i: Any) -> Any:
             out = self.infer(z)
             classes = len(getattr(self, "classes_", ()))
-            if out.ndim == 2 and out.shape[1] < classes:
+            if out.ndim == 2 and classes and out.shape[1] != classes:
                 raise ValueError(
-                    f"the module returns {out.shape[1]} scores; expected one per class, {classes}"
+                    f"the module returns {out.shape[1]} scores; expected one per class, {classes}; "
+                    "classes=[0, 1, ...] names those that are not in y"
                 )
             return function(out, _aligned(yi[i], out)).reshape(len(z), -1).mean(dim=1)
 
@@ -155,6 +189,12 @@ class _RobustNet:
         return found.detach().cpu().numpy().astype(np.float64)
 
 
+def _features(X: Any) -> int | None:
+    """The number of features of a table or an array (n, d); None for all else, such as images."""
+    shape: Any = getattr(X, "shape", ())
+    return int(shape[1]) if len(shape) == 2 else None
+
+
 def _writeable(x: Any) -> Any:
     """`x`, copied if it is an array that must not be written to, which torch does not take."""
     return x.copy() if isinstance(x, np.ndarray) and not x.flags.writeable else x
@@ -185,7 +225,8 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
         super().check_data(X, y)
         if y is not None and hasattr(y, "dtype"):
             found = np.unique(np.asarray(y))
-            if found.dtype.kind not in "iu" or not np.array_equal(found, np.arange(len(found))):
+            known = np.arange(len(found) if self.classes is None else len(self.classes))
+            if found.dtype.kind not in "iu" or not np.isin(found, known).all():
                 raise ValueError(
                     f"y has the labels {found[:5].tolist()}; expected the whole numbers from 0 on, as "
                     "LabelEncoder makes them"

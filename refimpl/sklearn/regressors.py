@@ -16,7 +16,9 @@ from phiball.refimpl.sklearn.base import RobustLinearModel
 from phiball.refimpl.validation import valid_number
 
 
-class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
+class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
+    """Fits a number to each row; `_loss` says by which loss."""
+
     def __init__(
         self,
         *,
@@ -60,6 +62,7 @@ class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
         found = self._solve(self._loss(), self._ridge(weights), X, y, weights)
         self._keep([found])
         self.coef_, self.intercept_ = found.coef, float(found.intercept)
+        self._warn([found])
         return self
 
     def _prediction(self, X: Any) -> Any:
@@ -71,7 +74,7 @@ class _RobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
         return self._prediction(X)
 
 
-class RobustLinearRegression(_RobustRegressor):
+class RobustLinearRegression(BaseRobustRegressor):
     """Least squares whose examples are moved, reweighted, or both.
 
     With `radius=0` it is scikit-learn's `Ridge(alpha)`, and `LinearRegression` with `alpha=0` (then there is
@@ -85,7 +88,7 @@ class RobustLinearRegression(_RobustRegressor):
         return float(self.alpha / weights.sum())
 
 
-class RobustQuantileRegressor(_RobustRegressor):
+class RobustQuantileRegressor(BaseRobustRegressor):
     """Robust quantile regression, with the pinball loss of `quantile`.
 
     With `radius=0` and `alpha=0` it is scikit-learn's `QuantileRegressor(alpha=0)`; its `alpha` charges
@@ -124,10 +127,13 @@ class RobustQuantileRegressor(_RobustRegressor):
         self.quantile = quantile
 
     def _loss(self) -> LinearLoss | str:
+        valid_number("quantile", self.quantile, above=0.0)
+        if self.quantile >= 1:
+            raise ValueError(f"quantile is {self.quantile!r}; expected a number in (0, 1)")
         return quantile_loss(self.quantile)
 
 
-class RobustPoissonRegressor(_RobustRegressor):
+class RobustPoissonRegressor(BaseRobustRegressor):
     """Robust regression of counts, with the logarithm as its link.
 
     With `radius=0` it is scikit-learn's `PoissonRegressor(alpha)`. The loss is half of the deviance. The

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import _check_sample_weight
 
 from phiball.backends import rng
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.linear.problem import named_divergence
 from phiball.refimpl.risk.robust_risk import robust_risk
-from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, worst_of_classes
-from phiball.refimpl.sklearn.base import by_feature, named_divergence
+from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, numbers, right_in_ball
+from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.sklearn.measures import Measure, measure_of
+from phiball.refimpl.validation import valid_count
 
 
 def robust_scorer(
@@ -27,7 +30,7 @@ def robust_scorer(
     loss: str | LinearLoss | None = None,
     samples: int = 64,
     seed: int = 0,
-) -> Callable[[Any, Any, Any], float]:
+) -> RobustScorer:
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
     Arguments:
@@ -44,6 +47,8 @@ def robust_scorer(
       error of all others.
     - `samples`: points of the ball per example, for models that are not linear.
     - `seed`: of these points.
+
+    It can be called, scorer(model, X, y, sample_weight=None), printed and pickled.
 
     The worst point has the squared error and the deviance as scikit-learn has them; the risk is that of half
     of them. The risk of classifiers is that of the log loss, or of the hinge loss without `predict_proba`.
@@ -63,54 +68,96 @@ def robust_scorer(
     >>> model.score(X, y), robust_scorer(Ball(2, 1.0))(model, X, y)
     (1.0, 0.5)
     """
-    if not isinstance(ball, Ball):
-        raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.5)")
-    phi = named_divergence(divergence)
-    measure_of(None, loss)  # a bad name is an error here, not in a fold of a search
+    return RobustScorer(ball, eta, divergence, scale, loss, samples, seed)
 
-    def score(model: Any, X: Any, y: Any) -> float:
-        framed, columns = like(X), getattr(X, "columns", None)
-        X, y = np.asarray(X, dtype=np.float64), np.asarray(y)
-        law = ball
-        if scale is not None:
-            law = replace(ball, scale=by_feature("scale", scale, columns, X.shape[1]))
-        measure = measure_of(model, loss)
-        points = law.sample(X, samples, rng(seed))
+
+@dataclass(frozen=True, repr=False, eq=False)
+class RobustScorer:
+    """What `robust_scorer` returns: a function of a model, X (n, d), y (n,) and weights of the examples."""
+
+    ball: Ball
+    eta: float | None = None
+    divergence: str | Divergence = "entropic"
+    scale: Any = None
+    loss: str | LinearLoss | None = None
+    samples: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse here what would be an error in a fold of a search."""
+        if not isinstance(self.ball, Ball):
+            raise TypeError(f"ball is {self.ball!r}; expected a Ball such as Ball(2, 0.5)")
+        named_divergence(self.divergence)
+        measure_of(None, self.loss)
+        valid_count("samples", self.samples)
+
+    def __repr__(self) -> str:
+        """The call that makes it: the ball, and what differs from the defaults."""
+        given = [(f.name, getattr(self, f.name)) for f in fields(self)[1:]]
+        more = [
+            f"{name}={_shown(value)}"
+            for (name, value), f in zip(given, fields(self)[1:], strict=True)
+            if value is not f.default
+        ]
+        return f"robust_scorer({', '.join([repr(self.ball), *more])})"
+
+    def _accept_sample_weight(self) -> bool:
+        """What `GridSearchCV` asks a scorer before it passes weights on."""
+        return True
+
+    def __call__(self, model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The score of a fitted model, the mean over examples by their weights."""
+        framed, columns, y = like(X), getattr(X, "columns", None), np.asarray(y)
+        X = numbers(X)
+        w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        law, eta, phi = self.ball, self.eta, named_divergence(self.divergence)
+        if self.scale is not None:
+            law = replace(law, scale=by_feature("scale", self.scale, columns, X.shape[1]))
+        measure = measure_of(model, self.loss)
+        points = law.sample(X, self.samples, rng(self.seed))
         affine = affine_outputs(model, X, points[:, 0, :], framed, measure)
         if eta is not None:
             if affine is not None and law.norm == 2 and law.clip is None:
-                exact = affine_risk(model, *affine, X, y, law, eta, phi, framed, measure)
+                exact = affine_risk(model, *affine, X, y, w, law, eta, phi, framed, measure)
                 if exact is not None:
                     return -exact
             losses = _losses(model, y, framed, measure)
-            return -float(robust_risk(losses, X, law, eta, phi, samples=samples, rng=rng(seed)).value)
+            risk = robust_risk(losses, X, law, eta, phi, samples=self.samples, rng=rng(self.seed))
+            return -float(np.average(risk.values, weights=w))
         if affine is not None:
             if law.clip is not None:
                 raise ValueError(
-                    f"ball is {ball!r}; expected one without clip for a linear model, whose worst point is "
-                    "known in a whole ball"
+                    f"ball is {self.ball!r}; expected one without clip for a linear model, whose worst point "
+                    "is known in a whole ball"
                 )
-            return _worst_affine(model, *affine, y, law, measure)
+            return float(np.average(_worst_affine(model, *affine, y, law, measure), weights=w))
         worst = attacked(model, X, y, law, framed)
         if worst is not None:
             points = np.concatenate([points, worst[:, None, :]], axis=1)
         found = np.asarray(model.predict(framed(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
         if measure is None:
-            return float(np.mean(np.all(found == y[:, None], axis=1)))
-        return -measure.factor * float(np.mean(np.max(measure.losses(found, y[:, None]), axis=1)))
+            return float(np.average(np.all(found == y[:, None], axis=1), weights=w))
+        losses_there = np.max(measure.losses(found, y[:, None]), axis=1)
+        return -measure.factor * float(np.average(losses_there, weights=w))
 
-    return score
+
+def _shown(value: Any) -> str:
+    """A parameter in a repr: divergences by name, columns of numbers by their length."""
+    if isinstance(value, Divergence):
+        return value.name
+    if hasattr(value, "__len__") and not isinstance(value, (str, dict)):
+        return f"<{len(value)} numbers>"
+    return repr(value)
 
 
-def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball, measure: Measure | None) -> float:
-    """The accuracy, or minus the mean loss, at the worst point of the ball around each row."""
+def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball, measure: Measure | None) -> Any:
+    """Whether each row is right, or minus its loss, at the worst point of the ball around it."""
     if measure is None:
-        return worst_of_classes(model, slopes, values, y, ball)
+        return right_in_ball(model, slopes, values, y, ball)
     reach = ball.radius * float(ball.dual_norm(slopes)[0])
-    ends = [
-        measure.loss.jet(values[:, 0] + s * reach, y)[0] for s in (-1, 1)
-    ]  # a convex loss is largest there
-    return -measure.factor * float(np.mean(np.maximum(*ends)))
+    # A convex loss is largest at an end.
+    ends = [measure.loss.jet(values[:, 0] + s * reach, y)[0] for s in (-1, 1)]
+    return -measure.factor * np.maximum(*ends)
 
 
 def _losses(

@@ -250,7 +250,7 @@ def nonconvex_plan(
 
 def _constant(name: str, value: object, *, zero: bool = False) -> float:
     """`value` as a float in the range in which no product here overflows or underflows."""
-    number = valid_number(name, value, **({"least": 0.0} if zero else {"above": 0.0}))
+    number = valid_number(name, value, least=0.0 if zero else None, above=None if zero else 0.0)
     if not (1e-30 <= number <= 1e30 or (zero and number == 0)):
         raise ValueError(f"{name} is {value!r}; expected a number from 1e-30 to 1e30, in other units")
     return number

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -365,3 +367,17 @@ def test_the_command_refuses_in_one_line(words: list[str], message: str) -> None
     assert run.exit_code in (1, 2)
     assert message in run.output + run.stderr
     assert "Traceback" not in run.output
+
+
+def test_progress_alone_needs_an_extra() -> None:
+    """It changes nothing that is found; without it a report needs neither hypothesis nor rich."""
+    quiet, shown = (quick(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True))
+    assert quiet.summary == shown.summary
+    code = (
+        "import sys; sys.modules['hypothesis'] = sys.modules['rich'] = None\n"
+        "import numpy as np; from phiball import robustness_report\n"
+        "x = np.array([[0.2], [1.0]]); model = lambda x: np.concatenate([-x, x], axis=1)\n"
+        "print(robustness_report(model, (x, np.array([1, 1])), norms=['linf'], radii=[0, 0.5]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "error 0 -> 50 % at linf 0.5" in run.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 import warnings
 from math import inf
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, QuantileRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -117,6 +120,27 @@ def test_class_weights_are_sample_weights() -> None:
     np.testing.assert_allclose(balanced.coef_, weighted.coef_, atol=1e-9)
 
 
+@pytest.mark.parametrize("class_weight", ["balanced", {0: 3.0, 1: 0.5}])
+def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any) -> None:
+    """Both at once, at radius 0: balanced counts are weighted where those of scikit-learn are."""
+    x, w = X2[:, :5], np.random.default_rng(0).uniform(0.1, 3.0, len(Y2)) * (1 + 4 * Y2)
+    options: dict[str, Any] = {"radius": 0.0, "class_weight": class_weight}
+    logistic = LogisticRegression(class_weight=class_weight, solver="newton-cholesky", tol=1e-12)
+    machine = SVC(kernel="linear", class_weight=class_weight, tol=1e-11)
+    for ours, theirs, atol in (
+        (RobustLogisticRegression(tol=1e-10, **options), logistic, 1e-6),
+        (RobustSVC(**options), machine, 1e-4),  # the weights make C larger, and both less exact
+    ):
+        ours.fit(x, Y2, sample_weight=w)
+        theirs.fit(x, Y2, sample_weight=w)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=atol)
+        np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=atol)
+    if class_weight == "balanced":  # a class without weight
+        three = np.arange(90) % 3
+        none = RobustLogisticRegression(class_weight="balanced", points=8)
+        assert np.all(np.isfinite(none.fit(x[:90], three, sample_weight=1.0 * (three < 2)).coef_))
+
+
 @pytest.mark.slow
 def test_features_that_must_not_move_and_reweighting() -> None:
     """A feature that is held keeps more of its weight; a CVaR over examples lowers the largest losses."""
@@ -151,21 +175,98 @@ def test_the_search_follows_its_score() -> None:
     np.testing.assert_allclose(robust.coef_, chosen.coef_, atol=1e-6)
 
 
+def test_without_a_ridge() -> None:
+    """C = inf is scikit-learn's, with a gradient of 0 and no bound on the gap."""
+    y = np.random.default_rng(0).permutation(Y2)
+    none = RobustLogisticRegression(radius=0.0, C=inf).fit(X2[:, :4], y)
+    theirs = LogisticRegression(C=inf, tol=1e-10, solver="newton-cholesky").fit(X2[:, :4], y)
+    np.testing.assert_allclose(none.coef_, theirs.coef_, atol=1e-6)
+    assert none.gap_ == inf
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "extras"),
+    [("", "sklearn", "phiball[sklearn]"), (".networks", "skorch", "phiball[sklearn,torch]")],
+)
+def test_a_missing_package_says_how_to_install_it(module: str, missing: str, extras: str) -> None:
+    """In a process of its own, in which that package cannot be found."""
+    code = (
+        "import importlib.util as u; find = u.find_spec\n"
+        f"u.find_spec = lambda name, *more: None if name == {missing!r} else find(name, *more)\n"
+        f"import phiball.refimpl.sklearn{module}"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert f"pip install '{extras}'" in run.stderr.splitlines()[-1]
+
+
 def test_bad_parameters_are_refused() -> None:
     """At the fit, as scikit-learn wants it."""
     for parameters, message in (
         ({"divergence": "cubic"}, "divergence is 'cubic'"),
         ({"C": 0.0}, "C is 0.0"),
         ({"radius": -1.0}, "radius is -1.0"),
-        ({"eta": -1.0}, "eta is -1.0"),
+        ({"eta": -1.0}, "eta is -1.0; expected a number that is not negative, or inf"),
+        ({"norm": 0.5}, "norm is 0.5; expected a number of at least 1, or inf"),
+        ({"tol": -1.0}, "tol is -1.0"),
+        ({"max_iter": 0}, "max_iter is 0"),
+        (
+            {"feature_scale": [-1.0] * 30},
+            "feature_scale is .*; expected finite numbers that are",
+        ),
         ({"feature_scale": [1.0]}, "feature_scale is .*; expected 30 numbers"),
     ):
         with pytest.raises(ValueError, match=message):
             RobustLogisticRegression(**parameters).fit(X2, Y2)
     with pytest.raises(ValueError, match="alpha is -1"):
         RobustLinearRegression(alpha=-1.0).fit(XD, YD)
-    with pytest.raises(ValueError, match="radii or etas is empty"):
-        RobustLogisticRegressionCV(radii=()).fit(X2, Y2)
+    for radii in ((), 0.1):
+        with pytest.raises(ValueError, match=r"radii is .*; expected numbers to choose from"):
+            RobustLogisticRegressionCV(radii=radii).fit(X2, Y2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an entry of radii is -1"):
+        RobustLogisticRegressionCV(radii=[0.0, -1.0]).fit(X2, Y2)
+    with pytest.raises(ValueError, match=r"quantile is 1\.5"):
+        RobustQuantileRegressor(quantile=1.5).fit(XD, YD)
+    with pytest.raises(TypeError, match="fit_intercept is 'no'; expected True or False"):
+        RobustLogisticRegression(fit_intercept="no").fit(X2, Y2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"y has one class, 0\.0;"):
+        RobustLogisticRegression().fit(X2, 0.0 * Y2)
+    with pytest.raises(TypeError, match="y has labels of the types int, str; expected one type"):
+        RobustLogisticRegression().fit(X2, np.array(["a", 1], dtype=object)[Y2])
+    for x, y, name in ((1e200 * XD, YD, "X"), (XD, 1e200 * YD, "y")):
+        with pytest.raises(ValueError, match=rf"{name} has an entry of size .*: scale it"):
+            RobustLinearRegression().fit(x, y)
+
+
+def test_warnings_point_at_the_call_of_fit() -> None:
+    """Where a fit stops early, and where Sobol points are too few for the ball: more of them lower it."""
+    for model, y in (
+        (RobustLogisticRegression(max_iter=1), Y2),
+        (RobustLogisticRegressionCV(max_iter=1, radii=(0.1,), etas=(0.1,), cv=2), Y2),
+        (RobustPoissonRegressor(max_iter=1), Y2),
+    ):
+        with pytest.warns(ConvergenceWarning, match="stopped after") as seen:
+            model.fit(X2[:, :3], y)
+        assert {warning.filename for warning in seen} == {__file__}
+    few = RobustLinearRegression(norm=inf, radius=1.0, eta=1e-3, points=8)
+    with pytest.warns(ConvergenceWarning, match=r"an error of about .* more points \(now 8\)") as seen:
+        few.fit(XD, YD)
+    assert seen[0].filename == __file__
+    assert few.error_ > 0.01 * few.objective_
+    many = clone(few).set_params(points=1024, eta=1.0).fit(XD, YD)
+    assert many.error_ < 0.01 * many.objective_
+
+
+def test_divergences_by_name() -> None:
+    """In an estimator and in its reweighting, whose reprs stay short."""
+    by_name = RobustLogisticRegression(divergence="quadratic", reweighting=Reweighting("quadratic", eta=1.0))
+    by_object = RobustLogisticRegression(divergence=QUADRATIC, reweighting=Reweighting(QUADRATIC, eta=1.0))
+    x = X2[:, :3]
+    np.testing.assert_array_equal(by_name.fit(x, Y2).coef_, clone(by_object).fit(x, Y2).coef_)
+    assert "reweighting=Reweighting(quadratic, eta=1.0))" in repr(by_name)
+    assert repr(Reweighting(indicator(0.1), radius=0.5)) == "Reweighting(indicator(0.1), radius=0.5)"
+    with pytest.raises(ValueError, match="divergence is 'kl'; expected one of entropic"):
+        Reweighting("kl", eta=1.0)
 
 
 def test_three_classes() -> None:

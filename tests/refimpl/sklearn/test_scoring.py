@@ -11,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
@@ -23,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import EarlyStopping
 
 from phiball.backends import rng
-from phiball.refimpl import Ball
+from phiball.refimpl import QUADRATIC, Ball
 from phiball.refimpl.sklearn import (
     RobustLogisticRegression,
     RobustLogisticRegressionCV,
@@ -135,6 +136,10 @@ def test_what_cannot_be_scored_is_refused() -> None:
     near.__class__ = type("Bare", (KNeighborsClassifier,), {"predict_proba": property(_missing)})
     with pytest.raises(TypeError, match="without predict_proba and decision_function"):
         robust_scorer(Ball(2, 0.2), eta=0.1)(near, X, Y)
+    with pytest.raises(TypeError, match=r"X is sparse; expected a dense array.* X\.toarray\(\)"):
+        robust_scorer(Ball(2, 0.2))(model, csr_array(X), Y)
+    with pytest.raises(ValueError, match=r"'north'\): encode them first, and score the last step"):
+        robust_scorer(Ball(2, 0.2))(model, pd.DataFrame({"a": ["north"] * 2}), Y[:2])
     whole = np.round(10 * X).astype(int)
     model.fit(whole, Y)
     score = robust_scorer(Ball(2, 0.7))
@@ -180,6 +185,9 @@ def test_searches_that_a_large_ball_misleads() -> None:
         best_within(-1.0)
     with pytest.raises(ValueError, match="max_cost is -1"):
         RobustLogisticRegressionCV(max_cost=-1.0).fit(x, y)
+    for plain in (None, "accuracy"):
+        with pytest.raises(ValueError, match=r"the best accuracy costs none; expected .*robust_scorer"):
+            RobustLogisticRegressionCV(max_cost=0.03, scoring=plain).fit(x, y)
 
 
 def test_a_search_weighs_classes_once() -> None:
@@ -195,6 +203,40 @@ def test_a_search_weighs_classes_once() -> None:
     alone.fit(x[fold[0]], y[fold[0]], sample_weight=w[fold[0]])
     assert search.scores_[0, 0] == pytest.approx(score(alone, x[fold[1]], y[fold[1]]), rel=1e-12)
     np.testing.assert_allclose(search.coef_, alone.fit(x, y, sample_weight=w).coef_, atol=1e-12)
+
+
+def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
+    """Weights count as copies do, for each way to score; a search passes them on, and can be stored."""
+    x, y, copies = X[50:], Y[50:], np.arange(100) % 3
+    score, w = robust_scorer(Ball(2, 0.4)), copies.astype(float)
+    model = LogisticRegression(max_iter=1000).fit(x, y)
+    line, forest = LinearRegression().fit(x, y), RandomForestClassifier(5, random_state=0).fit(x, y)
+    for scorer, fitted in (
+        (score, model),
+        (score, line),
+        (robust_scorer(Ball(2, 0.4), eta=0.5), model),
+    ):
+        doubled = scorer(fitted, np.repeat(x, copies, axis=0), np.repeat(y, copies))
+        assert scorer(fitted, x, y, sample_weight=w) == pytest.approx(doubled) != scorer(fitted, x, y)
+    alone = 1.0 * (np.arange(100) == 70)
+    for sampled in (score, robust_scorer(Ball(2, 0.4), eta=0.5)):
+        value = sampled(forest, x, y, sample_weight=alone)
+        assert value == pytest.approx(sampled(forest, x, y, sample_weight=5 * alone))
+        assert value != sampled(forest, x, y)
+    scores, refit = {"plain": "accuracy", "robust": score}, best_within(0.1)
+    search = GridSearchCV(RobustLogisticRegression(tol=1e-4), {"radius": [0.0, 0.5]}, scoring=scores)
+    train, test = np.arange(0, 100, 2), np.arange(1, 100, 2)
+    search.set_params(refit=refit, cv=[(train, test)]).fit(x, y, sample_weight=w)
+    fitted = RobustLogisticRegression(radius=0.5, tol=1e-4).fit(x[train], y[train], sample_weight=w[train])
+    value = search.cv_results_["split0_test_robust"][1]
+    assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=w[test]))
+    again = pickle.loads(pickle.dumps(search))
+    assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
+    assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
+    full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, scale=X.std(axis=0), seed=3)
+    assert repr(full).endswith("eta=0.1, divergence=quadratic, scale=<4 numbers>, seed=3)")
+    assert repr(refit) == "best_within(0.1)"
+    assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 
 def test_tables_and_scales() -> None:
@@ -280,8 +322,16 @@ def test_networks_take_what_the_estimators_take() -> None:
         target = (X @ [1.0, 2.0, 3.0]).to_numpy()
         assert linear.fit(X.to_numpy(), target).score(X.to_numpy(), target) > 0.95
         assert linear.predict(X.to_numpy()).shape == target.shape
-        with pytest.raises(ValueError, match="returns 1 scores; expected one per class, 2"):
-            RobustClassifier(torch.nn.Linear(3, 1), **options).fit(X, y)
+        for outputs in (1, 3):
+            with pytest.raises(ValueError, match=f"returns {outputs} scores; expected one per class, 2"):
+                RobustClassifier(torch.nn.Linear(3, outputs), **options).fit(X, y)
+        few = RobustClassifier(torch.nn.Linear(3, 3), classes=[0, 1, 2], **options)
+        assert few.partial_fit(X, 2 * y).predict(X).shape == (120,)
+        assert few.n_features_in_ == 3
+        with pytest.raises(ValueError, match="X has 2 features; expected 3"):
+            few.predict(X[["a", "b"]])
+        with pytest.raises(TypeError, match="RobustClassifier takes no sample_weight"):
+            few.fit(X, y, sample_weight=np.ones(120))
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
     score = robust_scorer(Ball(2, 0.5), samples=2)
     inside = model[0].transform(X)
