@@ -189,9 +189,7 @@ def robustness_report(
 
 
 def _display(stack: ExitStack) -> Callable[[float, str], None]:
-    """A display of the progress until the stack ends; it alone needs the extra `verify`."""
-    from phiball.verification.framework.progress import Progress
-
+    """A display of the progress until the stack ends; it alone needs rich."""
     return stack.enter_context(Progress("report")).update
 
 

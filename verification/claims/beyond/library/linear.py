@@ -140,7 +140,7 @@ def _objective(
     if outer is None:
         value = float(p @ risks)
     elif outer.radius is None:
-        value = float(solve_exactly(risks, outer.eta or 0.0, outer.divergence.family or "", p=p).value)
+        value = float(solve_exactly(risks, outer.eta or 0.0, outer.phi.family or "", p=p).value)
     else:  # the dual bound at the best price
         value = float(min(_bound(risks, p, outer.radius, np.exp(s)) for s in np.arange(-4, 3, 0.002)))
     return value + RIDGE / 2 * float(theta @ theta), risks
@@ -170,7 +170,7 @@ def fits_reach_the_minimum(
         how = {"ridge": RIDGE, "scale": scale, "intercept": intercept, "reweighting": outer}
         problem = LinearProblem(name, ball, eta, ENTROPIC, **how)
         value = partial(_objective, name, eta, scale, outer, weights)
-        note = f"{name} loss, eta = {eta:g}" + (f", {outer.divergence.name} weights" if outer else "")
+        note = f"{name} loss, eta = {eta:g}" + (f", {outer.phi.name} weights" if outer else "")
         at = np.array([0.6, -0.9, 0.3][: 3 if intercept else 2])
         data = (array(X), array(Y[name]))
         got = risk(problem, array(at[:2]), at[2] if intercept else 0.0, *data, sample_weight=array(weights))
