@@ -110,8 +110,9 @@ def test_a_report_where_nothing_can_be_written(
     """A bad folder, then a full disk, then room: the page is that of a run without trouble."""
     (tmp_path / "file").write_text("")
     result = call(report, tmp_path / "file" / "out")
-    assert (result.exit_code, len(result.stderr.splitlines())) == (1, 1)
-    assert "Not a directory" in result.stderr
+    said = result.stderr.strip()  # rich before 14.3 begins with an empty line
+    assert (result.exit_code, len(said.splitlines())) == (1, 1)
+    assert "Not a directory" in said
     with monkeypatch.context() as full:
         fill_the_disk(full)
         result = call(report, tmp_path / "full")
