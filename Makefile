@@ -45,7 +45,7 @@ test-versions: $(READY)
 COVER := $(BIN)/python -m coverage
 coverage: $(READY)
 	rm -rf results/coverage && mkdir -p results/coverage
-	$(COVER) run -m pytest -q -n $(WORKERS) --dist worksteal $(COVERED:%=tests/%) $(COVERED)
+	$(COVER) run -m pytest -q -n $(WORKERS) --dist worksteal $(COVERED:%=tests/%) tests/experiments/framework $(COVERED)
 	NUMBA_DISABLE_JIT=1 $(COVER) run -m pytest -q -W ignore::RuntimeWarning $(KERNELS)
 	$(COVER) combine -q
 	@for package in $(COVERED); do $(COVER) report --include="$$package/*" --fail-under=95 || exit 1; done

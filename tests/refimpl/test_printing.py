@@ -29,6 +29,8 @@ from tests.support.arrays import Arrays
 
 # Printed by dataclasses: their fields are numbers, names and functions.
 PLAIN = {
+    "BestWithin",
+    "RobustScorer",
     "Ball",
     "Divergence",
     "ExactNeighbours",
