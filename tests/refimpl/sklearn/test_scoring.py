@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import sklearn
 import torch
 from scipy.sparse import csr_array
 from sklearn.base import clone
@@ -229,7 +230,9 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     search.set_params(refit=refit, cv=[(train, test)]).fit(x, y, sample_weight=w)
     fitted = RobustLogisticRegression(radius=0.5, tol=1e-4).fit(x[train], y[train], sample_weight=w[train])
     value = search.cv_results_["split0_test_robust"][1]
-    assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=w[test]))
+    # Older versions of scikit-learn give the weights to the fits alone.
+    counted = w[test] if tuple(map(int, sklearn.__version__.split(".")[:2])) >= (1, 9) else None
+    assert value == pytest.approx(score(fitted, x[test], y[test], sample_weight=counted))
     again = pickle.loads(pickle.dumps(search))
     assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
