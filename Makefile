@@ -41,7 +41,7 @@ test-gpu: $(READY)
 test-versions: $(READY)
 	$(BIN)/python -m tests.support.versions $(ARGS) -- -n $(WORKERS) --dist worksteal
 
-# Branches that the tests run, with the kernels in their Python form; fails below 95 % in a package. Half an hour.
+# Branches that the tests run, with the kernels in their Python form; fails below 95 % in a package. Up to an hour.
 COVER := $(BIN)/python -m coverage
 coverage: $(READY)
 	rm -rf results/coverage && mkdir -p results/coverage
