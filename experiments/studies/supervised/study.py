@@ -15,10 +15,9 @@ size of a batch, the norm of the ball and the meaning of the step (see `methods`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,11 @@ from phiball.backends import Rng, rng
 from phiball.experiments.datasets.images import NAMES, Images, load
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.framework.study import MapTasks, Study, run_serially
-from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
+from phiball.experiments.framework.tasks import Row, Task, TaskDir
 from phiball.experiments.studies.supervised import figures, findings, report
 from phiball.experiments.studies.supervised.attacks import ATTACKS, NORMS, errors, mean_norms
 from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, FEWER_SEEDS, candidates, fixed
+from phiball.experiments.studies.supervised.two_stages import TwoStageStudy
 from phiball.experiments.studies.supervised.verdicts import score
 from phiball.experiments.training.loop import Plan, read, train
 from phiball.experiments.training.methods import Method
@@ -259,7 +258,7 @@ def prepare(config: Any, study: str) -> None:
             )
 
 
-class SupervisedStudy(Study[Config]):
+class SupervisedStudy(TwoStageStudy[Config]):
     """Two stages: settings are chosen on held-out images, and all methods are judged on test images."""
 
     name = "supervised"
@@ -286,45 +285,17 @@ class SupervisedStudy(Study[Config]):
             if trial < config.others or setting not in few
         ]
 
-    def compute(self, config: Config, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
-        """Return the rows of both stages; the second has the settings that were chosen in the first."""
-        self.prepare(config)
-        seeds = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
+    def seeds(self, config: Config, rng: Rng) -> Callable[[Task], int]:
+        """Return the seed of a task, which is that of its trial."""
+        drawn = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
+        return lambda task: drawn[task["trial"]]
 
-        def rows(tasks: list[Task]) -> list[Row]:
-            seeded = [{**task, "seed": seeds[task["trial"]]} for task in tasks]
-            return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
-
-        judged = rows(self.tasks(config))
-        return Table(config, (*judged, *rows(self.tasks(config, judged))))
-
-    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        """Train a network and attack it: errors in %, the mean loss per epoch, and what it was trained on.
-
-        Everything drawn comes from the seed of the task, which all methods of a trial share; `rng` is unused.
-        """
-        torch = import_module("torch")
-        threads = torch.get_num_threads()
-        torch.set_num_threads(config.threads)
-        try:
-            return _trained_and_attacked(config, task, task_dir)
-        finally:
-            torch.set_num_threads(threads)
+    def train_and_attack(self, config: Config, task: Task, task_dir: TaskDir) -> Row:
+        return _trained_and_attacked(config, task, task_dir)
 
     def prepare(self, config: Config) -> None:
         """Fetch missing data, and raise for data and devices that cannot be had."""
         prepare(config, self.name)
-
-    def threads(self, config: Config) -> int:
-        return config.threads
-
-    def devices(self, config: Config) -> tuple[str, ...]:
-        """Return the devices of config.device, where there are several."""
-        several = tuple(config.device.split(","))
-        return several if len(several) > 1 else ()
-
-    def on_device(self, config: Config, device: str) -> Config:
-        return replace(config, device=device)
 
     def work(self, config: Config, task: Task) -> float:
         """Return about how long a task takes, in passes of one image through the network and back."""

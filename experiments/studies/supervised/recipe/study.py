@@ -13,7 +13,8 @@ The methods of a trial share initial weights, order of the data and attacks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -22,8 +23,7 @@ import numpy as np
 from phiball.backends import Array, Rng, rng
 from phiball.experiments.datasets.images import NAMES, load
 from phiball.experiments.framework.config import StudyConfig, option
-from phiball.experiments.framework.study import MapTasks, Study, run_serially
-from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
+from phiball.experiments.framework.tasks import Row, Task, TaskDir
 from phiball.experiments.studies.supervised.apgd import LOSSES, after_apgd
 from phiball.experiments.studies.supervised.attacks import CHUNK, NORMS, after_pgm, percent
 from phiball.experiments.studies.supervised.recipe import figures, report
@@ -36,6 +36,7 @@ from phiball.experiments.studies.supervised.recipe.methods import (
 )
 from phiball.experiments.studies.supervised.recipe.report import held_out_error
 from phiball.experiments.studies.supervised.study import parts, prepare
+from phiball.experiments.studies.supervised.two_stages import TwoStageStudy
 from phiball.experiments.training.loop import Plan, train
 from phiball.experiments.training.networks import network
 from phiball.refimpl import Ball
@@ -208,7 +209,7 @@ def _attack_work(config: Config, task: Task) -> float:
     return images * steps * len(NORMS) * 0.7  # the images that are right as they are
 
 
-class RecipeStudy(Study[Config]):
+class RecipeStudy(TwoStageStudy[Config]):
     """Two stages: rates are chosen on held-out images, and all methods are judged on test images."""
 
     name = "recipe"
@@ -235,44 +236,16 @@ class RecipeStudy(Study[Config]):
             for name in methods(config, data)
         ]
 
-    def compute(self, config: Config, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
-        """Return the rows of both stages; the second has the rates that were chosen in the first."""
-        self.prepare(config)
+    def seeds(self, config: Config, rng: Rng) -> Callable[[Task], int]:
+        """Return the seed of a task, which is that of its trial."""
+        return partial(_seed, rng)
 
-        def rows(tasks: list[Task]) -> list[Row]:
-            seeded = [{**task, "seed": _seed(rng, task)} for task in tasks]
-            return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
-
-        judged = rows(self.tasks(config))
-        return Table(config, (*judged, *rows(self.tasks(config, judged))))
-
-    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        """Train a network and attack it: errors in %, the mean loss per epoch, and what it was trained on.
-
-        Everything drawn comes from the seed of the task, which all methods of a trial share; `rng` is unused.
-        """
-        torch = import_module("torch")
-        threads = torch.get_num_threads()
-        torch.set_num_threads(config.threads)
-        try:
-            return _trained_and_attacked(config, task, task_dir)
-        finally:
-            torch.set_num_threads(threads)
+    def train_and_attack(self, config: Config, task: Task, task_dir: TaskDir) -> Row:
+        return _trained_and_attacked(config, task, task_dir)
 
     def prepare(self, config: Config) -> None:
         """Fetch missing data, and raise for data and devices that cannot be had."""
         prepare(config, self.name)
-
-    def threads(self, config: Config) -> int:
-        return config.threads
-
-    def devices(self, config: Config) -> tuple[str, ...]:
-        """Return the devices of config.device, where there are several."""
-        several = tuple(config.device.split(","))
-        return several if len(several) > 1 else ()
-
-    def on_device(self, config: Config, device: str) -> Config:
-        return replace(config, device=device)
 
     def work(self, config: Config, task: Task) -> float:
         """Return about how long a task takes, in passes of one image through the network and back."""
