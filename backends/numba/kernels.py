@@ -6,8 +6,7 @@ of the three kinds is not compiled for the others. A kernel is serial and releas
 Sums are kept in float64 whatever the dtype of the losses. A loss that is not finite makes the value NaN, as
 does a p that is no law, and a row that the kernel cannot vouch for.
 
-No loop both sums and stores: the compiler would keep two forms of it, with sums in two orders, and choose by
-whether the arrays may overlap, so that the last digits would depend on where they happen to lie in memory.
+A loop that both sums and stores uses `read` and `write`: see there.
 """
 
 from __future__ import annotations
@@ -28,10 +27,12 @@ from phiball.backends.numba.primitives import (
     extent_of_law,
     minus,
     moments_of_law,
+    read,
     store_mu,
     top_and_mean,
     top_of,
     weighted,
+    write,
 )
 
 _ROUNDING = 1e-14  # a mass that differs from one by more is improved
@@ -63,18 +64,13 @@ def entropic(
         else:
             law = p if shared else p[first : first + m]
             top, _, whole = extent_and_mass(losses, law)
-        for i in range(m):
-            u = minus(losses[i], top) * inverse
-            if p is None:
-                density[i] = exp_nonpositive(u) + 0.0 * u  # a loss that is not finite must show in the value
-            else:
-                density[i] = law[i] * exp_nonpositive(u if u < 0.0 else 0.0)
         total = 0.0
         for block in range(0, m, BLOCK):
-            part = 0.0
-            for i in range(block, min(block + BLOCK, m)):
-                part += density[i]
-            total += part
+            part, kept = losses[block : block + BLOCK], density[block : block + BLOCK]
+            if p is None:
+                total += _exponentials(part, None, kept, top, inverse)
+            else:
+                total += _exponentials(part, law[block : block + BLOCK], kept, top, inverse)
         if p is not None and not total > (1e-280 if weights.itemsize == 8 else 1e-30):
             value[row] = np.nan  # next to no mass at the largest loss: what has underflowed may count
             continue
@@ -102,6 +98,22 @@ def entropic(
             dual = shift + e * (ratio * np.exp(-shift * inverse) - 1.0)
         value[row] = top + primal
         gap[row] = dual - primal
+
+
+@compiled(SUMS)
+def _exponentials(losses: Any, law: Any, density: Any, top: float, inverse: float) -> float:
+    """The sum of the exp(u), or of the p exp(u), which are left in `density`."""
+    total = 0.0
+    for i in range(losses.size):
+        u = minus(read(losses, i), top) * inverse
+        if law is None:
+            w = exp_nonpositive(u)
+            total += w + 0.0 * u  # a loss that is not finite must show in the value
+        else:
+            w = read(law, i) * exp_nonpositive(u if u < 0.0 else 0.0)
+            total += w
+        write(density, i, w)
+    return total
 
 
 @compiled(SUMS)
@@ -137,34 +149,40 @@ def quadratic(
                 value[row] = np.nan
                 continue
             edge = max(-e * (whole / at_top), mean - e)
+        last_edge, last_active = -np.inf, 0.0
         for step in range(100):
             active, total = _above(losses, law, top, edge)
             slack = total / (whole * e)
-            if slack > 1.5 and step < 4:
-                # Newton on the logarithm of the sum (by a fraction close to it) is there sooner.
-                change = slack * 3.0 * (slack * slack - 1.0) / (slack * (slack + 4.0) + 1.0)
-                edge = min(edge + whole * e * change / active, -e)
+            crossing = abs(slack - 1.0) * active * (m / whole) > 0.5
+            if crossing and step < 9:
+                if slack > 1.5 and step < 4:
+                    # Newton on the logarithm of the sum (by a fraction close to it) is there sooner.
+                    change = slack * 3.0 * (slack * slack - 1.0) / (slack * (slack + 4.0) + 1.0)
+                    new = edge + whole * e * change / active
+                else:
+                    # How much mass the step crosses: as much per length as between the last two edges, or as in
+                    # an exponential tail, which is what heavier tails are taken for.
+                    change = whole * e * (slack - 1.0) / active
+                    dense = min((last_active - active) / (edge - last_edge), active * active / total)
+                    bend = 1.0 - 2.0 * dense * change / active
+                    new = edge + change * (2.0 / (1.0 + np.sqrt(bend)) if bend > 0.0 else 1.5)
+                last_edge, last_active, edge = edge, active, min(new, -e)
                 continue
             # A plain step ends on the root, unless it crosses points: about count (slack - 1) of them.
             edge = edge + whole * e * (slack - 1.0) / active
-            if abs(slack - 1.0) * active * (m / whole) > 0.5 and step < 99:
+            if crossing and step < 99:
                 continue
             # A large eta takes the digits of edge + eta.
             c = mean if (active == m if p is None else minus(low, top) > edge) else edge + e
-            mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
+            mass, gain, cost = _quadratic_sums(losses, law, density, top, c, inverse, 1.0 / whole)
             if not abs(mass) > _ROUNDING * whole:  # the weights sum to one: no point was crossed
                 break
             if p is not None and step > 9:  # the largest loss has so little mass that edge lacks digits
                 top, Y, active = anchor(losses, law, whole, top + edge, inverse, False)
                 c = e * (1.0 - Y)
-                mass, gain, cost = _quadratic_sums(losses, law, top, c, inverse)
+                mass, gain, cost = _quadratic_sums(losses, law, density, top, c, inverse, 1.0 / whole)
                 break
         shift = store_mu(mu, row, top, c, e, slope1)
-        scale = 1.0 / whole
-        for i in range(m):
-            d = minus(minus(losses[i], top), c) * inverse
-            d = d if d > -1.0 else -1.0
-            density[i] = weighted(law, i, (1.0 + d) * scale)
         # The multiplier corrects the value for weights that sum to one but for rounding.
         primal = (gain - 0.5 * e * cost - c * mass) / whole
         # phi*(s) = s + s^2/2 at s = d - h/eta, where h is what mu was rounded up by. It is flat
@@ -214,15 +232,16 @@ def _mass_above(losses: Any, law: Any, top: float, edge: float) -> tuple[float, 
 
 @compiled(SUMS)
 def _quadratic_sums(
-    losses: Any, law: Any, top: float, c: float, inverse: float
+    losses: Any, law: Any, density: Any, top: float, c: float, inverse: float, scale: float
 ) -> tuple[float, float, float]:
-    """(sum p d, sum p (1 + d) g, sum p d^2), where 1 + d is the density."""
+    """(sum p d, sum p (1 + d) g, sum p d^2), where 1 + d is the density; `scale` times that is kept."""
     if losses.size <= BLOCK:
-        return _quadratic_part(losses, law, top, c, inverse)
+        return _quadratic_part(losses, law, density, top, c, inverse, scale)
     mass, gain, cost = 0.0, 0.0, 0.0
     for start in range(0, losses.size, BLOCK):
+        some, kept = losses[start : start + BLOCK], density[start : start + BLOCK]
         masses = None if law is None else law[start : start + BLOCK]
-        part = _quadratic_part(losses[start : start + BLOCK], masses, top, c, inverse)
+        part = _quadratic_part(some, masses, kept, top, c, inverse, scale)
         mass += part[0]
         gain += part[1]
         cost += part[2]
@@ -231,17 +250,18 @@ def _quadratic_sums(
 
 @compiled(SUMS)
 def _quadratic_part(
-    losses: Any, law: Any, top: float, c: float, inverse: float
+    losses: Any, law: Any, density: Any, top: float, c: float, inverse: float, scale: float
 ) -> tuple[float, float, float]:
     mass, gain, cost = 0.0, 0.0, 0.0
     for i in range(losses.size):
-        g = minus(losses[i], top)
+        g = minus(read(losses, i), top)
         d = minus(g, c) * inverse
         d = d if d > -1.0 else -1.0
         x = weighted(law, i, d)
         mass += x
         gain += (weighted(law, i, 1.0) + x) * g
         cost += x * d
+        write(density, i, weighted(law, i, (1.0 + d) * scale))
     return mass, gain, cost
 
 
@@ -293,18 +313,14 @@ def three_halves(
             if not abs(change) > 4e-16 * (1.0 + b):
                 break
         # y at the largest loss is 1 + b, so s = phi'((1 + b)^2) = 2 b.
-        shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
-        mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
+        shift, scale = store_mu(mu, row, top, -2.0 * e * b, e, 0.0), 1.0 / whole
+        mass, gain, cost, conj = _square_sums(losses, law, density, top, b, shift, half, scale)
         if p is not None and abs(mass) > _ROUNDING * whole:  # see `anchor`
             level = top - (1.0 + b) / half
             top, Y, _ = anchor(losses, law, whole, level, half, True)
             b = Y - 1.0
             shift = store_mu(mu, row, top, -2.0 * e * b, e, 0.0)
-            mass, gain, cost, conj = _square_sums(losses, law, top, b, shift, half)
-        scale = 1.0 / whole
-        for i in range(m):
-            d = _root(minus(losses[i], top), b, half)
-            density[i] = weighted(law, i, (1.0 + d) * (1.0 + d) * scale)
+            mass, gain, cost, conj = _square_sums(losses, law, density, top, b, shift, half, scale)
         primal = (gain - (4.0 / 3.0) * e * cost - shift * mass) / whole
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + (2.0 / 3.0) * e * (conj / whole)) - primal
@@ -353,15 +369,19 @@ def _moments_part(losses: Any, law: Any, top: float, b: float, half: float) -> t
 
 @compiled(SUMS)
 def _square_sums(
-    losses: Any, law: Any, top: float, b: float, shift: float, half: float
+    losses: Any, law: Any, density: Any, top: float, b: float, shift: float, half: float, scale: float
 ) -> tuple[float, float, float, float]:
-    """(sum p (x - 1), sum p x g, 3/4 sum p phi(x), 3/2 sum p phi*(s)), with s that of the multiplier."""
+    """(sum p (x - 1), sum p x g, 3/4 sum p phi(x), 3/2 sum p phi*(s)), with s that of the multiplier.
+
+    `scale` times the density x is kept.
+    """
     if losses.size <= BLOCK:
-        return _square_part(losses, law, top, b, -shift * half, half)
+        return _square_part(losses, law, density, top, b, -shift * half, half, scale)
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for start in range(0, losses.size, BLOCK):
+        some, kept = losses[start : start + BLOCK], density[start : start + BLOCK]
         masses = None if law is None else law[start : start + BLOCK]
-        part = _square_part(losses[start : start + BLOCK], masses, top, b, -shift * half, half)
+        part = _square_part(some, masses, kept, top, b, -shift * half, half, scale)
         mass += part[0]
         gain += part[1]
         cost += part[2]
@@ -371,15 +391,16 @@ def _square_sums(
 
 @compiled(SUMS)
 def _square_part(
-    losses: Any, law: Any, top: float, b: float, at_mu: float, half: float
+    losses: Any, law: Any, density: Any, top: float, b: float, at_mu: float, half: float, scale: float
 ) -> tuple[float, float, float, float]:
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for i in range(losses.size):
-        g = minus(losses[i], top)
+        g = minus(read(losses, i), top)
         d, s = _root(g, b, half), _root(g, at_mu, half)
         x = (1.0 + d) * (1.0 + d)
         mass += weighted(law, i, d * (2.0 + d))  # x - 1
         gain += weighted(law, i, x * g)
         cost += weighted(law, i, d * d * (d + 1.5))  # phi(y^2) = 4/3 (y - 1)^2 (y + 1/2)
         conj += weighted(law, i, s * (3.0 + s * (3.0 + s)))  # phi*(s) = 2/3 (y^3 - 1)
+        write(density, i, weighted(law, i, x * scale))
     return mass, gain, cost, conj

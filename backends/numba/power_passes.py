@@ -1,7 +1,7 @@
 """Passes over a row for the kernel of powers: x_i = y_i^q with y_i = Y + (f_i - ref) scale, 0 where y_i <= 0.
 
 Each takes the losses of the points that are kept, and a law with a mass for each of them, or None if it is
-uniform: then masses are counts. None both sums and stores, see `kernels`.
+uniform: then masses are counts. None both sums and stores: see `write`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, float64, int64
+from numba import config, float64, int64, void
 from numba.extending import intrinsic
 
 from phiball.backends.numba.compilation import compiled
@@ -48,6 +48,52 @@ def _float(context: Any, n: Any) -> Any:
         return builder.bitcast(args[0], context.get_value_type(float64))
 
     return signature, build
+
+
+@instruction(lambda a, i: a[i])
+def read(context: Any, a: Any, i: Any) -> Any:
+    """a[i], of an array that `write` never changes."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = builder.load(_place(context, builder, signature, args))
+        loaded.set_metadata("alias.scope", _scope(builder.module))
+        return loaded
+
+    a = getattr(a, "type", a)  # of an argument that may be None
+    return a.dtype(a, i), build
+
+
+def _write(a: Any, i: int, x: float) -> None:
+    a[i] = x
+
+
+@instruction(_write)
+def write(context: Any, a: Any, i: Any, x: Any) -> Any:
+    """a[i] = x, of a part of memory that `read` never reads: a loop with both is compiled once.
+
+    Without that promise the compiler keeps two forms of it, with sums in two orders, and chooses by how close
+    the arrays are, so that the last digits would depend on where they lie in memory.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        value = context.cast(builder, args[2], signature.args[2], signature.args[0].dtype)
+        stored = builder.store(value, _place(context, builder, signature, args))
+        stored.set_metadata("noalias", _scope(builder.module))
+        return context.get_dummy_value()
+
+    return void(a, i, x), build
+
+
+def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The address of a[i], for a contiguous array."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    return builder.gep(array.data, [args[1]])
+
+
+def _scope(module: Any) -> Any:
+    """The mark of what `read` reads."""
+    domain = module.add_metadata(["phiball"])
+    return module.add_metadata([module.add_metadata(["read", domain])])
 
 
 @compiled({"contract"})
@@ -211,7 +257,7 @@ def top_and_mean(f: Any) -> tuple[float, float]:
 @compiled(SUMS)
 def weighted(law: Any, i: int, x: float) -> float:
     """p_i x, or x under the uniform law, where `law` is None and masses are counts."""
-    return x if law is None else law[i] * x
+    return x if law is None else read(law, i) * x
 
 
 @compiled(SUMS)

@@ -19,7 +19,9 @@ from phiball.backends.numba.primitives import (
     minus,
     product,
     rank_of,
+    read,
     share_of,
+    write,
 )
 
 _SLACK = 8 * 2.220446049250313e-16  # a mass that falls short by so little reaches alpha, as in the reference
@@ -225,18 +227,18 @@ def indicator(
             for block in range(0, m, BLOCK):
                 part_gain, part_excess = 0.0, 0.0
                 for i in range(block, min(block + BLOCK, m)):
-                    g = minus(losses[i], q)
+                    g = minus(read(losses, i), q)
                     w = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
                     part_gain += w * g
                     part_excess += g if g > 0.0 else 0.0
+                    write(density, i, w)
                 gain += part_gain
                 excess += part_excess
-        for i in range(m):
-            g = minus(losses[i], q)
-            if p is None:
-                density[i] = full_weight if g > 0.0 else (share if g == 0.0 else 0.0)
-            else:
-                density[i] = law[i] * ((full_weight if g > 0.0 else 0.0) + (share if g == 0.0 else 0.0))
+        else:
+            for i in range(m):
+                g = minus(read(losses, i), q)
+                w = (full_weight if g > 0.0 else 0.0) + (share if g == 0.0 else 0.0)
+                write(density, i, read(law, i) * w)
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain

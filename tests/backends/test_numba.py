@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phiball.backends import use
+from phiball.backends.numba import kernels as numba_kernels
 from phiball.backends.numba import primitives as numba_parts
 from phiball.backends.numba import quantiles as numba_quantiles
 from phiball.backends.numba import solve as numba_solve
@@ -137,6 +139,22 @@ def test_results_do_not_depend_on_where_arrays_lie(d: Divergence, m: int) -> Non
             kernel(f, np.array([0, m]), eta, None if law is None else p, True, *numbers, out, 0, 1)
             results.add(b"".join(x.tobytes() for x in out))
         assert len(results) == 1
+
+
+@pytest.mark.parametrize("law", [False, True])
+@pytest.mark.parametrize(
+    "kernel",
+    [numba_kernels.entropic, numba_kernels.quadratic, numba_kernels.three_halves, numba_quantiles.indicator],
+)
+def test_no_loop_asks_how_close_arrays_are(kernel: Any, law: bool) -> None:
+    """`read` and `write` tell the compiler that they do not overlap: there is one form of each loop."""
+    again = numba.njit(error_model="numpy", fastmath=numba_parts.SUMS, forceinline=True)(kernel.py_func)
+    f, p = np.linspace(0, 1, 50), np.full(50, 0.02) if law else None
+    out = np.zeros(1), np.zeros(1), np.zeros(50), np.zeros(1)
+    again(f, np.array([0, 50]), np.full(1, 0.3), p, True, 0.5, 0.0, out, 0, 1)
+    (text,) = again.inspect_llvm().values()
+    assert "vector.body" in text
+    assert "vector.memcheck" not in text
 
 
 def test_declines_what_it_does_not_cover() -> None:
