@@ -29,6 +29,7 @@ from phiball.backends.numba.primitives import (
     moments_of_law,
     read,
     store_mu,
+    times,
     top_and_mean,
     top_of,
     weighted,
@@ -189,7 +190,7 @@ def quadratic(
         # beyond the edge, so that no step costs more than its length.
         h = minus(shift, c)
         conj = e * (mass + 0.5 * cost) / whole - h * (1.0 + mass / whole)
-        square = 0.5 * h * h * inverse * (active / whole)
+        square = times(0.5 * h, times(h, inverse)) * (active / whole)  # h^2 may overflow
         conj = conj + (square if square < h or h < 0.0 else h)
         value[row] = top + primal if p is None or abs(mass) < 1e-12 else np.nan
         gap[row] = (shift + conj) - primal

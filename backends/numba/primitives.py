@@ -144,6 +144,12 @@ def minus(a: float, b: float) -> float:
 
 
 @compiled()
+def times(a: float, b: float) -> float:
+    """a b, first: compiled with SUMS, a product of several may be taken in another order, and overflow."""
+    return a * b
+
+
+@compiled()
 def over(a: float, b: float) -> float:
     """a / b, once: compiled with SUMS, each of its multiples would be a division of its own."""
     return a / b

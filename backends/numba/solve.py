@@ -85,7 +85,8 @@ def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, p: Any, sh
     kind = f.dtype if p is None else (f.dtype, p.dtype)
     prepare(kernel, kind, partial(work, 0, 0))  # no rows: it compiles and does nothing
     over_rows(work, n, f.size)
-    if not np.isfinite(value).all():  # a loss that is not finite, or an overflow of the losses over eta
+    # A loss that is not finite, or an overflow of the losses over eta.
+    if not (np.isfinite(value).all() and np.isfinite(gap).all()):
         return NotImplemented
     return out
 

@@ -191,7 +191,9 @@ class Margins:
             diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
             return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
 
-        value = float(total) + problem.ridge / 2 * float(theta @ theta)
+        value = float(total)
+        if problem.ridge > 0:  # the square may overflow where nothing is charged for it
+            value += problem.ridge / 2 * float(theta @ theta)
         bend = curvature
         if motion is not None:
             a = row["a"]

@@ -157,5 +157,5 @@ class Classes:
             G = G + shift.T @ self.sobol + problem.ridge * W
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
-        ridge = problem.ridge / 2 * float(xp.sum(W * W))
+        ridge = problem.ridge / 2 * float(xp.sum(W * W)) if problem.ridge > 0 else 0.0
         return Point(float(total) + ridge, gradient, values, w, 0.1, self.inverse)

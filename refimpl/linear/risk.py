@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, device
+from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.linear.certificate import Objective
 from phiball.refimpl.linear.losses import MULTINOMIAL, check_labels
 from phiball.refimpl.linear.margins import Margins
@@ -13,7 +14,7 @@ from phiball.refimpl.linear.multinomial import Classes
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import valid_data
-from phiball.refimpl.validation import valid_array, valid_count, valid_number
+from phiball.refimpl.validation import all_finite, valid_array, valid_count, valid_number
 
 FIRST_NODES = 16
 _MORE = 4  # times the Sobol points tell their error: as many of another scramble would share their bias
@@ -137,19 +138,24 @@ def linear_model_risk(
     data = Data(problem, X, y, sample_weight, points)
     params = data.pack(coef, intercept, problem)
     nodes = FIRST_NODES
-    objective = data.objective(problem, nodes)
-    point, error = objective(params), 0.0
-    while nodes < objective.most_nodes:
-        finer, nodes = finer_objective(data, problem, objective, nodes)
-        if finer is None:
-            break
-        new = finer(params)
-        error = abs(new.value - point.value)
-        if not objective.adaptive:
-            break
-        objective, point = finer, new
-        if error <= tolerance * (1 + abs(new.value)):
-            break
+    with ignore_float_warnings():
+        objective = data.objective(problem, nodes)
+        point, error = objective(params), 0.0
+        while nodes < objective.most_nodes and isfinite(point.value):
+            finer, nodes = finer_objective(data, problem, objective, nodes)
+            if finer is None:
+                break
+            new = finer(params)
+            error = abs(new.value - point.value)
+            if not objective.adaptive:
+                break
+            objective, point = finer, new
+            if error <= tolerance * (1 + abs(new.value)):
+                break
+    if not (isfinite(point.value) and all_finite(point.gradient)):
+        raise ValueError(
+            f"coef and X give a risk or a gradient that is not finite in {X.dtype}; expected smaller numbers"
+        )
     gradient = data.shape(point.gradient, problem)
     return LinearRisk(point.value, point.values, point.weights, *gradient, error, nodes)
 

@@ -248,7 +248,7 @@ def _row_statistics(
     out = worst_case(f, eta, c, p=law(slice(n)))
     fixed = detach(f)
     first, second = (worst_case(fixed[:, k], eta, c, p=law(k)).value for k in (slice(h), slice(h, n)))
-    missing = detach(out.value) - (h * first + (n - h) * second) / n
+    missing = detach(out.value) - (h / n * first + (n - h) / n * second)
     if log_p is None:
         missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative by rounding alone
     error = standard_error(fixed, detach(out.mu), eta, c, law(slice(n)))

@@ -157,6 +157,12 @@ def test_no_loop_asks_how_close_arrays_are(kernel: Any, law: bool) -> None:
     assert "vector.memcheck" not in text
 
 
+def test_the_square_of_a_rounded_multiplier_does_not_overflow() -> None:
+    f = np.array([2.7353011081311927e284, 1.157581238979382e284, -2.199490478231716e284])
+    p = np.array([0.997298028680919, 7.291611259548267e-05, 0.0026290552064854905])
+    assert_same(f[None], 9.342842733140154e283, QUADRATIC, p[None])
+
+
 def test_declines_what_it_does_not_cover() -> None:
     f, eta = np.zeros((2, 3)), np.ones(2)
     assert numba_solve.solve(f, eta, None, anonymous(ENTROPIC)) is NotImplemented

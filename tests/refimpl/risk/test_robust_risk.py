@@ -350,3 +350,10 @@ def test_errors_near_the_end_of_the_range() -> None:
         lambda x, i: 2.0**1015 * x[:, 0], z, ball, 1e-3, indicator(0.75), samples=8, rng=rng(0)
     )
     assert float(tiny.stderr) == float(large.stderr)  # it does not depend on eta
+
+
+def test_losses_near_the_end_of_the_range() -> None:
+    z = np.array([[0.0], [3e38]], dtype=np.float32)
+    risk = robust_risk(lambda x, i: x[:, 0], z, Ball(1, 0.0), 1.0, ENTROPIC, samples=4, rng=rng(0))
+    np.testing.assert_array_equal(risk.values, z[:, 0])
+    assert float(risk.bias) == 0
