@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.parallel.torchrun import environment, torchrun
 from tests.support.paths import ROOT
 
 pytest.importorskip("torch", reason="torch: not installed")
@@ -61,13 +62,11 @@ def test_every_example_runs(name: str) -> None:
 @pytest.mark.slow
 def test_a_killed_run_under_torchrun_goes_on(tmp_path: Path) -> None:
     """A rank is killed in the middle; the same command ends with the weights of an unbroken run."""
-    settings = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(checkpoint: Path) -> subprocess.Popen[str]:
-        program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        program += [str(FOLDER / "distributed.py"), str(checkpoint)]
+        program = [*torchrun(tmp_path / "logs"), str(FOLDER / "distributed.py"), str(checkpoint)]
         return subprocess.Popen(
-            program, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            program, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     unbroken, _ = start(tmp_path / "unbroken.pt").communicate(timeout=LIMIT)

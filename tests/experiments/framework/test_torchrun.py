@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.parallel.clusters import ENVIRONMENT, LIMIT, wait_until
+from tests.support.parallel.torchrun import SETTINGS, torchrun
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -26,14 +27,12 @@ STUDY = {
 
 
 def start(out: Path) -> subprocess.Popen[str]:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = [word for name, value in STUDY.items() for word in (f"--{name}", str(value))]
     command = ["-m", "phiball.experiments.cli.main", "run", "supervised", *options, "--out", str(out)]
-    local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     return subprocess.Popen(
-        [*torchrun, *command],
+        [*torchrun(out.parent / "logs"), *command],
         cwd=ROOT,
-        env={**ENVIRONMENT, **local},
+        env={**ENVIRONMENT, **SETTINGS},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

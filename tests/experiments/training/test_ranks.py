@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.parallel.torchrun import environment, torchrun
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -26,11 +25,9 @@ LIMIT = 240  # seconds; it takes some fifteen on two free cores
 def train(folder: Path, *how: str) -> subprocess.CompletedProcess[str]:
     """Both trainings, on two ranks."""
     folder.mkdir(exist_ok=True)
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     return subprocess.run(
-        [*program, worker.__file__, str(folder), *how],
-        env={**os.environ, **local, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        [*torchrun(folder / "logs"), worker.__file__, str(folder), *how],
+        env=environment(PYTHONPATH=str(ROOT)),
         cwd=ROOT,
         capture_output=True,
         text=True,

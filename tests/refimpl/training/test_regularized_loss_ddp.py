@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from phiball.backends import rng
 from tests.support.parallel import ddp_worker as worker
+from tests.support.parallel.torchrun import environment, torchrun
 from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -30,11 +30,9 @@ LIMIT = 240  # seconds; it takes some fifteen on two free cores
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What the two ranks wrote."""
     folder = tmp_path_factory.mktemp("ddp")
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     with subprocess.Popen(
-        [*program, worker.__file__, str(folder)],
-        env={**os.environ, **local, "OMP_NUM_THREADS": "1"},
+        [*torchrun(folder / "logs"), worker.__file__, str(folder)],
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,20 @@
+"""Two processes under torchrun, on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+SETTINGS = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
+
+
+def torchrun(logs: Path) -> list[str]:
+    """The command that a program is appended to; what torchrun keeps of a run goes to the folder `logs`."""
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return [*program, "--log-dir", str(logs)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment that it runs in."""
+    return {**os.environ, **SETTINGS, **more}
