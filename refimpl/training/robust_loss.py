@@ -16,10 +16,11 @@ from phiball.refimpl.types import Gradient, Loss
 from phiball.refimpl.validation import valid_number
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
-_WIDER = 2.0  # the radius of the ball over that of the attack
-# How strongly points are tilted: with these a point goes about the attack's radius along the gradient, half
-# of the ball's. `phiball bench settings` compares them with other strengths.
-KAPPA = {1.0: 1.0, 2.0: 1.0, inf: 2.0}
+# The radius of the ball over that of the attack, and how strongly points are tilted, by norm. In l1 and l2 a
+# point goes about the attack's radius along the gradient, half of the ball's, and noise does the rest. In
+# linf a wider ball is too much for images, whose gradients are uneven. `phiball run recipe` and `phiball
+# bench settings --defaults` compare these with others.
+CHOICES = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
 _FALLBACK = 1e6  # eta of a data point whose gradient is 0, and which has no direction to be tilted to
 _VERSION = 1
 
@@ -40,11 +41,10 @@ class RobustLoss:
         loss = robust(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x)
         loss.backward()
 
-    It is a `RegularizedLoss` with one tilted point per data point: a ball of twice the attack's radius, and
-    an eta for each data point that is set by the size of its gradient, measured at every call. A step takes
-    two passes through the model, as with the fast gradient method. `explain()` says in words what was chosen.
-    In linf it is too strong for images such as MNIST, whose gradients are uneven: a `RegularizedLoss` with
-    one point of Tilted(kappa=10) in the ball of the attack did better there.
+    It is a `RegularizedLoss` with one tilted point per data point, and an eta for each data point that is set
+    by the size of its gradient, measured at every call. In l1 and l2 the ball has twice the attack's radius,
+    in linf it is that of the attack, and points are tilted more. A step takes two passes through the model,
+    as with the fast gradient method. `explain()` says in words what was chosen.
 
     `state_dict` and `load_state_dict` make it a part of a checkpoint: training goes on with the same numbers.
 
@@ -71,7 +71,8 @@ class RobustLoss:
         if isinstance(norm, bool) or norm not in kinds:
             raise ValueError(f"norm is {norm!r}; expected 'l2', 'linf' or 'l1'")
         self.norm = {p: name for name, p in NORMS.items()}[kinds[norm]]
-        self.ball = Ball(kinds[norm], _WIDER * self.radius, clip, scale)
+        wider, self._kappa = CHOICES[kinds[norm]]
+        self.ball = Ball(kinds[norm], wider * self.radius, clip, scale)
         self.rng: Rng = as_rng(seed)
         self._calls = 0
         self._shape: tuple[int, ...] = ()
@@ -86,7 +87,7 @@ class RobustLoss:
         """The `RegularizedLoss` that it is."""
         if self.radius == 0:
             return RegularizedLoss(self.ball, 1.0, ENTROPIC, SG(0))
-        return RegularizedLoss(self.ball, _FALLBACK, ENTROPIC, SG(0), Tilted(kappa=KAPPA[self.ball.norm]))
+        return RegularizedLoss(self.ball, _FALLBACK, ENTROPIC, SG(0), Tilted(kappa=self._kappa))
 
     def __call__(
         self, loss: Loss, x: Array, *, mask: Any = None, input_gradient: Gradient | None = None
@@ -129,12 +130,21 @@ class RobustLoss:
         """
         if self.radius == 0:
             return "Trains plainly: the attack has radius 0, and moves nothing."
-        kappa, ball = KAPPA[self.ball.norm], self.ball
+        kappa, ball = self._kappa, self.ball
+        if ball.radius > self.radius:
+            how = (
+                f"It is tilted along the gradient of the loss, and the rest of the way is noise: so the ball "
+                f"is {ball.radius / self.radius:g} times as wide as the attack."
+            )
+        else:
+            how = (
+                "It is tilted along the gradient of the loss, strongly: coordinates with large slopes go to "
+                "the border of the attack, and the others are noise."
+            )
         lines = [
             f"Trains against {self.norm} attacks of radius {self.radius:g}.",
-            f"- One perturbed point per data point, in the {self.norm} ball of radius {ball.radius:g}. It is "
-            f"tilted along the gradient of the loss, and the rest of the way is noise: so the ball is "
-            f"{_WIDER:g} times as wide as the attack. More points cost more and hardly help.",
+            f"- One perturbed point per data point, in the {self.norm} ball of radius {ball.radius:g}. {how} "
+            "More points cost more and hardly help.",
             "- eta, the price of the adversary, is set for each data point: the radius of the ball times the "
             "size of the gradient in the dual norm, divided by "
             f"{'' if kappa == 1 else f'{kappa:g} times '}the number of coordinates. The tilt then depends "

@@ -351,9 +351,7 @@ def test_numbers_that_overflow() -> None:
     huge, labels = np.full(2, 1e308), np.array([-1.0, 1.0])
     problem = LinearProblem(ball=Ball(2, 0.0))
     assert linear_model_risk(problem, huge, 0.0, np.zeros((2, 2)), labels).value == pytest.approx(np.log(2))
-    with pytest.raises(
-        ValueError, match="a risk or a gradient that is not finite in float64"
-    ):
+    with pytest.raises(ValueError, match="a risk or a gradient that is not finite in float64"):
         linear_model_risk(problem, huge, 0.0, np.full((2, 2), 2.0), labels)
 
 

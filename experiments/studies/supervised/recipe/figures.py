@@ -22,7 +22,7 @@ OWN: dict[str, dict[str, Any]] = {
     **{name: STYLES[name] for name in ("ERM", "RT-MLMC", "IFGM", "tilted", REFERENCE)},
     CONSTANT: {**STYLES[REFERENCE], "markerfacecolor": "white"},
     "N-FGSM": {"color": "#0072B2", "marker": "s"},
-    "RobustLoss": {"color": "#000000", "marker": "*"},
+    "wide tilted": {"color": "#000000", "marker": "*"},
     "ATTA-1": {"color": "#E69F00", "marker": "^"},
     "random-start tilted": {"color": "#CC79A7", "marker": "X", "linestyle": "--"},
 }
