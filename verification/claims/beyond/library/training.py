@@ -24,7 +24,7 @@ from phiball.refimpl import (
     Tilted,
     Uniform,
 )
-from phiball.refimpl.training.robust_loss import KAPPA
+from phiball.refimpl.training.robust_loss import CHOICES
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.all_draws import ListedLaw, batch_of_all_draws
@@ -282,17 +282,18 @@ def tilt_is_free_of_scale(
 
     rounding = 2.0**-42 * float(slope.sum()) * (1 + 1 / (kappa * len(g)))
     yield Evidence(abs(value - exact(rho, kappa)), rounding)
-    # `RobustLoss` against attacks of radius rho takes a ball of 2 rho. Sizes of 1/2 and 2, and a coordinate
-    # that must not move, whatever its slope, leave it as it is.
+    # `RobustLoss` has its own ball and kappa. Sizes of 1/2 and 2, and a coordinate that must not move,
+    # whatever its slope, leave it as it is.
+    wider, strong = CHOICES[inf]
     sizes = np.array([0.5, 2.0, 1.0])[: len(g)]
     v = array(np.append(slope / sizes, 7.0 * scale))
     default = robust(rho, "linf", scale=[*sizes, 0.0])
     value = float(default(loss, array(np.zeros((3, len(g) + 1))), input_gradient=gradient))
-    yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss")
+    yield Evidence(abs(value - exact(wider * rho, strong)), rounding, "RobustLoss")
     still = robust(rho, "linf", scale=[*sizes, 3.0])
     mask = [*np.ones(len(g)), 0.0]
     value = float(still(loss, array(np.zeros((3, len(g) + 1))), mask=mask, input_gradient=gradient))
-    yield Evidence(abs(value - exact(2 * rho, KAPPA[inf])), rounding, "RobustLoss, with a mask")
+    yield Evidence(abs(value - exact(wider * rho, strong)), rounding, "RobustLoss, with a mask")
 
 
 @tilt_is_free_of_scale.mutant("takes twice the kappa", replaces="proposal")
@@ -305,7 +306,7 @@ def _(kappa: float) -> Tilted:
     return Tilted()
 
 
-@tilt_is_free_of_scale.mutant("takes a ball of the attack's radius", replaces="robust")
+@tilt_is_free_of_scale.mutant("takes half the ball", replaces="robust")
 def _(radius: float, norm: str, scale: list[float]) -> RobustLoss:
     return RobustLoss(radius / 2, norm, scale=scale)
 
