@@ -20,7 +20,10 @@ _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmat
 
 def verify(
     claim: Annotated[
-        str | None, typer.Option(help="An id or name, such as A1 or strong_duality, or words of a statement.")
+        list[str] | None,
+        typer.Option(
+            help="An id or name, such as A1 or strong_duality, or words of a statement; may be repeated."
+        ),
     ] = None,
     section: Annotated[
         str | None, typer.Option(help="A section of the paper, 2 to 6, or beyond: what goes further.")
@@ -62,12 +65,12 @@ def verify(
         with one_line_errors(ValueError, OSError):
             _print(console, f"wrote {errata_file.write_errata(errata)}")
         return
-    part = claim is not None or section is not None
+    part = bool(claim) or section is not None
     with one_line_errors(ValueError, code=2):
         if record and part:
             raise ValueError("record is given for a part of the claims; expected a run of all of them")
         paper = THIS if claims is None else folder.load_paper(claims)
-        chosen = runner.find(claim, section, folder=claims)
+        chosen = runner.find(claim or None, section, folder=claims)
         cluster = None if engine == "processes" and not address else Engine(engine, address, jobs or 0)
     if list_only:
         terminal.list_claims(chosen, console, paper)
@@ -86,7 +89,7 @@ def verify(
     try:
         with terminal.Table(console, len(chosen), paper) as table:
             results = runner.run(
-                claim,
+                claim or None,
                 section,
                 folder=claims,
                 deep=deep,

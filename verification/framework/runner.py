@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
@@ -73,12 +73,12 @@ def _place(claim: Claim) -> tuple[int, int, int, str]:
 
 
 def find(
-    select: str | None = None, section: str | int | None = None, *, folder: Path | None = None
+    select: str | Sequence[str] | None = None, section: str | int | None = None, *, folder: Path | None = None
 ) -> list[Claim]:
     """Find claims by id or name, or else by a part of their id, name, label or title.
 
     Arguments:
-    - `select`: the text to look for; None for all claims.
+    - `select`: the text to look for, or several of them; None for all claims.
     - `section`: a section of the paper, 2 to 6, or "beyond"; None for all.
     - `folder`: one with claims on another paper, in place of those of this package.
 
@@ -95,6 +95,17 @@ def find(
         claims = [claim for claim in claims if claim.section == str(section)]
     if select is None:
         return claims
+    where = "" if section is None else f" in section {section}"
+    chosen = {
+        match.id
+        for text in ([select] if isinstance(select, str) else select)
+        for match in _match(claims, text, where)
+    }
+    return [claim for claim in claims if claim.id in chosen]
+
+
+def _match(claims: list[Claim], select: str, where: str) -> list[Claim]:
+    """Those with this id or name, or else those that contain the text."""
     text = select.strip().casefold()
     if not text:
         raise ValueError("claim is empty; expected an id, a name or words, see phiball verify --list")
@@ -103,7 +114,6 @@ def find(
         claim for claim in claims if text in f"{claim.id} {claim.name} {claim.label} {claim.title}".casefold()
     ]
     if not matches:
-        where = "" if section is None else f" in section {section}"
         raise ValueError(
             f"claim is {select!r}, which no id, name, label or statement{where} contains; see --list"
         )
@@ -111,7 +121,7 @@ def find(
 
 
 def run(
-    select: str | None = None,
+    select: str | Sequence[str] | None = None,
     section: str | int | None = None,
     *,
     folder: Path | None = None,

@@ -54,7 +54,7 @@ def mirror_descent_reaches_its_bound(
     step = sqrt(2 * log(d) / steps) / M
 
     def slope(theta: Any) -> Any:
-        return c if kind == "linear" else c * theta
+        return c + 0 * theta if kind == "linear" else c * theta
 
     def gradient(theta: Array) -> Array:
         return array(slope(to_numpy(theta)))
@@ -66,6 +66,9 @@ def mirror_descent_reaches_its_bound(
         path.append(new / new.sum())
     yield Evidence(float(np.abs(to_numpy(run.last) - path[-1]).max()), 1e-12, "the last iterate")
     yield Evidence(float(np.abs(to_numpy(run.theta) - np.mean(path, axis=0)).max()), 1e-12, "the average")
+    rows = descend(gradient, array(np.full((3, d), 1 / d)), step_size=step, steps=steps)
+    apart = np.abs(to_numpy(rows.last) - to_numpy(run.last)).max() if rows.last.shape == (3, d) else inf
+    yield Evidence(float(apart), 1e-12, "three rows, each as if it were alone")
     if kind == "linear":
         gap = float(c @ to_numpy(run.theta)) - float(c.min())
         yield Evidence.at_most(gap, M * sqrt(2 * log(d) / steps), 1e-12, "the gap of the average")

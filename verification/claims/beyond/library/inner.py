@@ -278,6 +278,12 @@ def _edges_of_budgets(within: Solve) -> Iterator[Evidence]:
                 reached = float(np.dot(np.array(numbers(got.weights)).reshape(-1, 4)[k], f))
                 gap = numbers(got.value)[k] - numbers(got.gap)[k] - reached
                 yield Evidence(abs(gap), 1e-9, f"{form.name}, radius {r:g} beside others: the gap")
+        rows = array([f] * len(radii)), array(radii), d
+        even, same = within(*rows), within(*rows, p=array([0.25] * 4))
+        off = np.abs(np.subtract(numbers(even.value), numbers(same.value))).max()
+        yield Evidence(float(off), 1e-9, f"{d.name}: the uniform law, unsaid")
+        off = np.abs(np.subtract(numbers(even.weights), numbers(same.weights))).max()
+        yield Evidence(float(off), 1e-6, f"{d.name}: the uniform law, unsaid: the weights")
         # The largest loss alone, where the divergence allows it, and the mean of a budget of nothing.
         most = 2.0 if d.family != "indicator" else float(alone[0].value)
         yield Evidence(

@@ -120,9 +120,10 @@ def _of_risks(library: Callable[[str], Any], event: tuple[int, ...], seed: int) 
         yield f"r2, {law}", library("r2")(s, law)
         yield f"r3, {law}", library("r3")(s, law, eta, QUADRATIC)
     common = replace(ball, scale=SIZES[0].reshape(event))
+    single = replace(ball, scale=SIZES[:, 0].reshape(-1, *[1] * len(event)))
     for estimator in (SG(2), RTMLMC(2), RTMLMC(2, "stratified")):
         for way in (Uniform(), Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
-            for sizes, law in (("own", ball), ("common", common)):
+            for sizes, law in (("own", ball), ("common", common), ("single", single)):
                 made = library("RegularizedLoss")(law, eta, ENTROPIC, estimator, way)
                 drawn = made.points(_loss, z, rng=rng(seed), input_gradient=_slope)
                 for part in ("points", "weights", "log_weights", "value"):
