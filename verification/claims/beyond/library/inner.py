@@ -289,6 +289,8 @@ def _edges_of_budgets(within: Solve) -> Iterator[Evidence]:
         yield Evidence(
             abs(float(alone[-1].value) - most), 1e-9 if _bounded(d) else 0.3, f"{d.name}: the most"
         )
+        if _bounded(d) and d.family != "indicator":
+            yield Evidence(float(alone[-1].eta), 0.0, f"{d.name}: a budget that does not bind has no price")
         if d.family != "indicator":
             mean = float(np.dot(p, f))
             yield Evidence(abs(float(alone[0].value) - mean), 1e-14, f"{d.name}: a budget of nothing")

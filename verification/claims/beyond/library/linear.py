@@ -18,6 +18,7 @@ from phiball.refimpl import (
     LinearLoss,
     LinearProblem,
     Reweighting,
+    cressie_read,
     fit_linear_model,
     huber_loss,
     linear_model_risk,
@@ -195,6 +196,7 @@ def fits_reach_the_minimum(
         if eta > 0 and (outer is None or outer.radius is None):
             yield Evidence(found.iterations - 30, 0.0, f"{note}: Newton's method takes few steps")
     yield from _with_kinks(fit)
+    yield from _of_other_orders(risk)
     yield from _on_sobol_points(fit, risk)
 
 
@@ -224,6 +226,23 @@ def _with_kinks(fit: Callable[..., Any]) -> Iterator[Evidence]:
             yield Evidence(max(-found.gap, found.gap - 1e-5), 1e-12, f"{note}: the gap")
 
 
+def _of_other_orders(risk: Callable[..., Any]) -> Iterator[Evidence]:
+    """Powers below one, by the nodes of Chebyshev for the law of theta.b, of density sqrt(1 - t^2)."""
+    theta, c, eta, n = np.array([0.6, -0.9]), 0.3, 2.0, 60
+    angle = np.arange(1, n + 1) * np.pi / (n + 1)
+    t, law = np.cos(angle), 2 / (n + 1) * np.sin(angle) ** 2
+    for k in (-1.0, 0.0, 0.5):
+        problem = LinearProblem("logistic", Ball(2, RHO), eta, cressie_read(k), ridge=0.0)
+        got = risk(problem, array(theta), c, array(X), array(Y["logistic"]))
+        z = (X @ theta + c)[:, None] + RHO * np.linalg.norm(theta) * t
+        losses = oracle.plain_loss("logistic", z, Y["logistic"][:, None])
+        best = [
+            float(solve_exactly(f, eta, "cressie_read", k, p=law.tolist()).value) for f in losses.tolist()
+        ]
+        off = float(np.abs(to_numpy(got.values) - best).max())
+        yield Evidence(off, 1e-9, f"order {k:g}: the risk of each example")
+
+
 def _softmax(params: Any, nodes: Any, law: Any, eta: float, labels: Any) -> Any:
     """F of three classes, by nodes of the plane."""
     coef, c = params[:6].reshape(3, 2), params[6:]
@@ -245,6 +264,7 @@ def _on_sobol_points(fit: Callable[..., Any], risk: Callable[..., Any]) -> Itera
             got = risk(problem, array(at[:6].reshape(3, 2)), array(at[6:]), *data, points=4096)
             value = partial(_softmax, nodes=RHO * nodes, law=law, eta=eta, labels=labels)
             yield Evidence(abs(got.value - value(at)), 2e-4, f"three classes, {ball}, eta = {eta:g}")
+            yield Evidence(float(not got.error > 0), 0.0, f"three classes, {ball}, eta = {eta:g}: not exact")
             h = 1e-5 * np.eye(9)
             by_steps = np.array([(value(at + e) - value(at - e)) / 2e-5 for e in h])
             slope = np.append(to_numpy(got.coef_gradient).ravel(), to_numpy(got.intercept_gradient))

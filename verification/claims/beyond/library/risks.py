@@ -15,6 +15,7 @@ from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     Ball,
+    Estimate,
     Gaussian,
     Tilted,
     adversarial_risk,
@@ -84,7 +85,10 @@ def _influence(rows: Any, eta: Any, family: str) -> Any:
     assumptions="a smooth loss around four points of the plane; the ball and the normal law; chunks",
 )
 def risk_is_what_it_evaluates(
-    risk: Risk = robust_risk, bounded: Risk = regularized_adversarial_risk, seed: int = 0
+    risk: Risk = robust_risk,
+    bounded: Risk = regularized_adversarial_risk,
+    merge: Callable[[list[Estimate]], Estimate] = Estimate.merge,
+    seed: int = 0,
 ) -> Iterator[Evidence]:
     """The risk, its bias and its standard errors are those of the losses that it evaluates."""
     n, N = 64, len(Z)
@@ -120,6 +124,16 @@ def risk_is_what_it_evaluates(
     got = bounded(seen, array(Z), Ball(inf, 0.3), 0.5, ENTROPIC, samples=16, rng=rng(seed))
     exact = levels.solve(seen.rows(16), 0.5, "entropic")[0].mean()
     yield Evidence(abs(float(got.value) - exact), ROUNDING, "a loss in [0, 1]")
+    how = {"samples": 16, "rng": rng(seed)}
+    parts = [risk(_smooth, array(z), Ball(2, 0.4), 0.7, ENTROPIC, **how) for z in (Z[:1], Z[1:])]
+    got, sizes = merge(parts), np.array([1, N - 1])
+    off = np.abs(to_numpy(got.values) - np.concatenate([to_numpy(part.values) for part in parts])).max()
+    yield Evidence(float(off), 0.0, "two parts together: the values")
+    for name in ("value", "bias"):
+        mean = sizes @ [float(getattr(part, name)) for part in parts] / N
+        yield Evidence(abs(float(getattr(got, name)) - mean), ROUNDING, f"two parts together: the {name}")
+    error = np.linalg.norm(sizes * [float(part.stderr) for part in parts]) / N
+    yield Evidence(abs(float(got.stderr) - error), ROUNDING, "two parts together: the standard error")
 
 
 def _tilted_risk(risk: Risk, seed: int) -> Iterator[Evidence]:
@@ -140,6 +154,14 @@ def _tilted_risk(risk: Risk, seed: int) -> Iterator[Evidence]:
         ]
         note = f"{phi.name}, tilted points, {'normalised' if own else 'exact'} weights"
         yield Evidence(float(np.abs(to_numpy(got.values) - best).max()), ROUNDING, note)
+        # The largest of 16 weights is 1/16 at least, which is heavy, and normalised weights are biased.
+        yield Evidence(float(not got.lower_bound), 0.0, f"{note}: a lower bound")
+
+
+@risk_is_what_it_evaluates.mutant("takes parts for equally large", replaces="merge")
+def _(parts: list[Estimate]) -> Estimate:
+    value = sum(part.value for part in parts) / len(parts)
+    return replace(Estimate.merge(parts), value=value)
 
 
 @risk_is_what_it_evaluates.mutant("adds the data points up", replaces="risk")
@@ -232,6 +254,11 @@ def budget_has_its_dual(risk: Risk = constrained_risk, seed: int = 0) -> Iterato
             flat = risk(lambda x, i: 0 * x[:, 0] + 3, array(Z), Ball(2, 0.4), phi, **how)
             off = abs(float(flat.value) - 3) + abs(float(flat.stderr))
             yield Evidence(off, 1e-12, f"{note}: a constant loss, which no budget changes")
+        # A budget that no price is known for leaves the average over all points, and their law.
+        seen = Recorded(_smooth)
+        how = {"radius": 1e-40, "samples": n, "rng": rng(seed)}
+        value = float(risk(seen, array(Z), Ball(2, 0.4), phi, **how).value)
+        yield Evidence(abs(value - seen.rows(n).mean()), 1e-10, f"{phi.name}: next to no budget")
 
 
 def _price(rows: Any, r: float, family: str) -> Callable[[float], float]:
