@@ -226,3 +226,31 @@ def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) 
     f = np.log(np.sum(np.exp(z), axis=-1)) - z[..., y]
     top = float(np.max(f))
     return top + eta * float(np.log(np.sum(p * np.exp((f - top) / eta)) / np.sum(p)))
+
+
+def power(losses: Any, law: Any, eta: float, k: float) -> Any:
+    """The values of rows of losses under a law, for the Cressie-Read divergence of order k, by bisection.
+
+    The density is (1 + (k - 1) s)_+^(1/(k - 1)) at s = (f - mu)/eta, and phi*(s) its k-th power less 1, by k.
+    """
+    top = losses.max(axis=1, keepdims=True)
+    low, high = losses.min(axis=1, keepdims=True), top  # of mu
+    if k < 1:
+        low = np.maximum(low, top - eta / (1 - k))
+
+    def density(mu: Any) -> Any:
+        return np.maximum(1 + (k - 1) * (losses - mu) / eta, 1e-300) ** (1 / (k - 1))
+
+    for _ in range(60):
+        mu = (low + high) / 2
+        heavy = density(mu) @ law[:, None] > 1
+        low, high = np.where(heavy, mu, low), np.where(heavy, high, mu)
+    return (high + eta * ((density(high) ** k - 1) / k) @ law[:, None])[:, 0]
+
+
+def tail_mean(losses: Any, law: Any, alpha: float) -> Any:
+    """The mean of the largest losses of each row, those of mass alpha."""
+    order = np.argsort(-losses, axis=1)
+    ranked, mass = np.take_along_axis(losses, order, axis=1), law[order]
+    used = np.clip(alpha - (np.cumsum(mass, axis=1) - mass), 0.0, mass)
+    return (used * ranked).sum(axis=1) / alpha

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from phiball.backends import Array
+from phiball.backends import Array, rng
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -18,6 +19,7 @@ from phiball.refimpl import (
     QUADRATIC,
     Ball,
     Divergence,
+    Gaussian,
     constrained_worst_case,
     cressie_read,
     indicator,
@@ -223,6 +225,20 @@ def derivatives_in_every_mode(
     if find_spec("torch") is not None:
         yield from _without_a_budget(budget)
         yield from _of_regularisers()
+        yield from _of_samples()
+
+
+def _of_samples() -> Iterator[Evidence]:
+    """A perturbed point moves as its data point does."""
+    import torch
+
+    z = torch.tensor([[0.4, -1.0], [2.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    for law in (Ball(2, 0.3), Ball(inf, 0.3), Ball(1, 0.3), Gaussian(0.3)):
+        got = torch.autograd.grad(law.sample(z, 3, rng(0)).sum(), z)[0]
+        yield Evidence(float((got - 3).abs().max()), 1e-12, f"{law}: the sum of three samples, in the centre")
+        moved, _ = law.sample_tilted(z, torch.ones_like(z), 3, rng(0))
+        got = torch.autograd.grad(moved.sum(), z)[0]
+        yield Evidence(float((got - 3).abs().max()), 1e-12, f"{law}: the same of tilted ones")
 
 
 def _without_a_budget(budget: Solve) -> Iterator[Evidence]:

@@ -65,6 +65,8 @@ def estimators_minimise_what_they_say(
     yield from _classifiers(made)
     yield from _parameters(made)
     yield from _scores(made)
+    if find_spec("torch") is not None and find_spec("skorch") is not None:
+        yield from _networks()
 
 
 def _minimum(
@@ -189,6 +191,49 @@ def _parameters(made: Any) -> Iterator[Evidence]:
             + abs(model.error_ - plain.error)
         )
         yield Evidence(left + abs(model.n_iter_ - plain.iterations), 1e-14, f"{name}: what it leaves")
+
+
+def _networks() -> Iterator[Evidence]:
+    """Networks of one linear layer, by one step of gradient descent on all examples."""
+    import torch
+
+    from phiball.refimpl.sklearn.networks import RobustClassifier, RobustRegressor
+
+    start = np.array([[0.3, -0.2], [0.1, 0.4], [-0.5, 0.2]])
+
+    def layer(outputs: int) -> Any:
+        made = torch.nn.Linear(2, outputs).double()
+        with torch.no_grad():
+            made.weight.copy_(torch.tensor(start[:outputs]))
+            made.bias.zero_()
+        return made
+
+    how = {"lr": 0.5, "max_epochs": 1, "batch_size": -1, "train_split": None, "verbose": 0}
+    labels = np.searchsorted([5, 7, 9], THREE)
+    found = RobustClassifier(layer(3), radius=0.0, **how).fit(X, labels)
+    slope = (softmax(X @ start.T, axis=1) - np.eye(3)[labels]).T @ X / len(X)
+    off = np.abs(found.module_.weight.detach().numpy() - (start - 0.5 * slope)).max()
+    yield Evidence(float(off), 1e-12, "network, three classes: a step without perturbations")
+    best = (X @ (start - 0.5 * slope).T + found.module_.bias.detach().numpy()).argmax(axis=1)
+    yield Evidence(float((found.predict(X) != best).sum()), 0.0, "network, three classes: predictions")
+    # The mean of (e + s theta.b)^2 over the disc is e^2 + r^2 |s theta|^2/4; a large eta takes the mean.
+    for scale in (None, [2.0, 0.0]):
+        made = RobustRegressor(
+            layer(1), radius=0.5, eta=1e6, level=12, feature_scale=scale, **{**how, "lr": 0.0}
+        )
+        made.fit(X, NUMBERS)
+        e, sized = NUMBERS - X @ start[0], start[0] * (1.0 if scale is None else np.array(scale))
+        # With a size of 0 the disc is an interval, on which the mean of b^2 is r^2/3.
+        spread = 0.25 * float(sized @ sized) / (4 if scale is None else 3)
+        note = "network, squares" if scale is None else "network, squares, with sizes"
+        off = abs(made.history[-1, "train_loss"] - (float(np.mean(e * e)) + spread))
+        yield Evidence(off, 0.1 * spread, f"{note}: the loss under perturbations")
+        yield Evidence(float(made.predict(X).shape != NUMBERS.shape), 0.0, f"{note}: the shape")
+        yield Evidence(float(np.abs(made.predict(X) - X @ start[0]).max()), 1e-12, f"{note}: predictions")
+    worst = made.attack(X, NUMBERS, Ball(2, 0.3)) - X
+    gain = worst @ start[0] * -np.sign(e) - 0.3 * np.linalg.norm(start[0])
+    off = max(float(gain.max()), -float(gain.min()) - 0.01)  # a few steps come close to the end of the ball
+    yield Evidence(off, 1e-9, "network, squares: an attack along the slope")
 
 
 def _search(made: Any) -> Iterator[Evidence]:

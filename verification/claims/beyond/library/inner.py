@@ -13,7 +13,7 @@ import mpmath as mp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace
+from phiball.backends import Array, active, array_namespace, use
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -258,7 +258,23 @@ def edges_of_families(
         mu = 1.0 - eta  # the least mu at which the conjugate is finite
         closed = float(np.mean(np.maximum(f, 1.0 - width * eta)))
         yield Evidence(abs(float(dual(array(f), mu, eta, phi)) - closed), 1e-14, f"{phi.name} at max f - eta")
+    yield from _rows_of_the_reference(solve)
     yield from _edges_of_budgets(within)
+
+
+def _rows_of_the_reference(solve: Solve) -> Iterator[Evidence]:
+    """Several rows in one call of the array code, which also runs where kernels are compiled."""
+    rows, p = [[0.3, -1.0, 2.0, 0.5], [30.0, 10.0, 10.0, -7.0], [0.0, 0.0, 0.0, 0.1]], [0.2, 0.4, 0.1, 0.3]
+    with use("numpy"):
+        for d in NAMED:
+            for law in (None, p):
+                got = solve(array(rows), 0.4, d, **({} if law is None else {"p": array(law)}))
+                for k, row in enumerate(rows):
+                    best = solve_exactly(row, 0.4, d.family or "", d.parameter, p=law)
+                    note = f"{d.name}, row {k} of three{'' if law is None else ', with a law'}"
+                    off = abs(numbers(got.value)[k] - float(best.value))
+                    yield Evidence(off, 1e-12 * (1 + max(map(abs, row))), note)
+                    yield Evidence(abs(numbers(got.gap)[k]), 1e-9, f"{note}: the gap")
 
 
 def _edges_of_budgets(within: Solve) -> Iterator[Evidence]:

@@ -21,6 +21,7 @@ from phiball.refimpl import (
     cressie_read,
     fit_linear_model,
     huber_loss,
+    indicator,
     linear_model_risk,
     quantile_loss,
     smoothed_hinge_loss,
@@ -197,6 +198,7 @@ def fits_reach_the_minimum(
             yield Evidence(found.iterations - 30, 0.0, f"{note}: Newton's method takes few steps")
     yield from _with_kinks(fit)
     yield from _of_other_orders(risk)
+    yield from _of_other_families(fit, risk)
     yield from _on_sobol_points(fit, risk)
 
 
@@ -228,10 +230,10 @@ def _with_kinks(fit: Callable[..., Any]) -> Iterator[Evidence]:
 
 def _of_other_orders(risk: Callable[..., Any]) -> Iterator[Evidence]:
     """Powers below one, by the nodes of Chebyshev for the law of theta.b, of density sqrt(1 - t^2)."""
-    theta, c, eta, n = np.array([0.6, -0.9]), 0.3, 2.0, 60
+    theta, c, n = np.array([0.6, -0.9]), 0.3, 60
     angle = np.arange(1, n + 1) * np.pi / (n + 1)
     t, law = np.cos(angle), 2 / (n + 1) * np.sin(angle) ** 2
-    for k in (-1.0, 0.0, 0.5):
+    for k, eta in ((-1.0, 2.0), (0.0, 2.0), (0.0, 0.3), (0.5, 0.3)):
         problem = LinearProblem("logistic", Ball(2, RHO), eta, cressie_read(k), ridge=0.0)
         got = risk(problem, array(theta), c, array(X), array(Y["logistic"]))
         z = (X @ theta + c)[:, None] + RHO * np.linalg.norm(theta) * t
@@ -240,7 +242,40 @@ def _of_other_orders(risk: Callable[..., Any]) -> Iterator[Evidence]:
             float(solve_exactly(f, eta, "cressie_read", k, p=law.tolist()).value) for f in losses.tolist()
         ]
         off = float(np.abs(to_numpy(got.values) - best).max())
-        yield Evidence(off, 1e-9, f"order {k:g}: the risk of each example")
+        yield Evidence(off, 1e-9, f"order {k:g}, eta = {eta:g}: the risk of each example")
+
+
+def _of_other_families(fit: Callable[..., Any], risk: Callable[..., Any]) -> Iterator[Evidence]:
+    """Divergences whose worst case leaves a part of the ball out: values by bisection on many nodes."""
+    n = 4000
+    angle = np.arange(1, n + 1) * np.pi / (n + 1)
+    t, law = np.cos(angle), 2 / (n + 1) * np.sin(angle) ** 2
+    at, y = np.array([0.6, -0.9, 0.3]), Y["logistic"]
+    for phi, k, eta in (
+        (QUADRATIC, 2.0, 0.05),
+        (cressie_read(3.0), 3.0, 0.05),
+        (cressie_read(0.5), 0.5, 0.5),
+        (indicator(0.3), None, 1.0),
+    ):
+
+        def value(v: Any, eta: float = eta, k: float | None = k) -> float:
+            z = (X @ v[:2] + v[2])[:, None] + RHO * np.linalg.norm(v[:2]) * t
+            losses = oracle.plain_loss("logistic", z, y[:, None])
+            found = oracle.tail_mean(losses, law, 0.3) if k is None else oracle.power(losses, law, eta, k)
+            return float(found.mean() + RIDGE / 2 * v[:2] @ v[:2])
+
+        problem = LinearProblem("logistic", Ball(2, RHO), eta, phi, ridge=RIDGE)
+        got = risk(problem, array(at[:2]), at[2], array(X), array(y))
+        yield Evidence(abs(got.value - value(at)), 1e-6, f"{phi.name}: the risk of several examples")
+        slope = np.append(to_numpy(got.coef_gradient), float(got.intercept_gradient))
+        by_steps = [(value(at + e) - value(at - e)) / 2e-3 for e in 1e-3 * np.eye(3)]
+        yield Evidence(float(np.abs(slope - by_steps).max()), 1e-4, f"{phi.name}: its gradient")
+        found = fit(problem, array(X), array(y), tolerance=1e-8)
+        params = np.append(to_numpy(found.coef), float(found.intercept))
+        yield Evidence(abs(found.value - value(params)), 1e-6, f"{phi.name}: the value of the fit")
+        lower = max(found.value - value(params + s * e) for e in 0.01 * np.eye(3) for s in (-1, 1))
+        yield Evidence(lower, 1e-6, f"{phi.name}: no neighbour of the fit is better")
+        yield Evidence(found.iterations - 30, 0.0, f"{phi.name}: Newton's method takes few steps")
 
 
 def _softmax(params: Any, nodes: Any, law: Any, eta: float, labels: Any) -> Any:

@@ -294,6 +294,28 @@ def tilt_is_free_of_scale(
     mask = [*np.ones(len(g)), 0.0]
     value = float(still(loss, array(np.zeros((3, len(g) + 1))), mask=mask, input_gradient=gradient))
     yield Evidence(abs(value - exact(wider * rho, strong)), rounding, "RobustLoss, with a mask")
+    yield from _seeds(slope)
+
+
+def _seeds(slope: Any) -> Iterator[Evidence]:
+    """Generators of NumPy and torch are sources of seeds: the same gives the same, and another another."""
+    makers: list[Callable[[int], Any]] = [np.random.default_rng]
+    if find_spec("torch") is not None:
+        import torch
+
+        makers.append(lambda seed: torch.Generator().manual_seed(seed))
+    for make in makers:
+        drawn = []
+        for seed in (1, 1, 2):
+            found = RobustLoss(0.5, seed=make(seed))(
+                lambda x, i: array_namespace(x).sum(x * x, axis=-1),
+                array(np.zeros((3, len(slope)))),
+                input_gradient=lambda x, i: array_namespace(x).broadcast_to(array(slope), x.shape),
+            )
+            drawn.append(float(found))
+        note = f"a generator of {type(make(0)).__module__.partition('.')[0]}"
+        yield Evidence(abs(drawn[0] - drawn[1]), 0.0, f"{note}: the same seed")
+        yield Evidence(float(drawn[0] == drawn[2]), 0.0, f"{note}: another one")
 
 
 @tilt_is_free_of_scale.mutant("takes twice the kappa", replaces="proposal")
