@@ -161,8 +161,8 @@ def quadratic(
                     change = slack * 3.0 * (slack * slack - 1.0) / (slack * (slack + 4.0) + 1.0)
                     new = edge + whole * e * change / active
                 else:
-                    # It crosses as much mass per length as lies between the last two edges, or as an exponential
-                    # tail has, which heavier tails are taken for.
+                    # It crosses as much mass per length as lies between the last two edges, or as an
+                    # exponential tail has, which heavier tails are taken for.
                     change = whole * e * (slack - 1.0) / active
                     dense = min((last_active - active) / (edge - last_edge), active * active / total)
                     bend = 1.0 - 2.0 * dense * change / active

@@ -208,7 +208,7 @@ def _networks() -> Iterator[Evidence]:
             made.bias.zero_()
         return made
 
-    how = {"lr": 0.5, "max_epochs": 1, "batch_size": -1, "train_split": None, "verbose": 0}
+    how: dict[str, Any] = {"lr": 0.5, "max_epochs": 1, "batch_size": -1, "train_split": None, "verbose": 0}
     labels = np.searchsorted([5, 7, 9], THREE)
     found = RobustClassifier(layer(3), radius=0.0, **how).fit(X, labels)
     slope = (softmax(X @ start.T, axis=1) - np.eye(3)[labels]).T @ X / len(X)

@@ -130,9 +130,9 @@ def risk_is_what_it_evaluates(
     off = np.abs(to_numpy(got.values) - np.concatenate([to_numpy(part.values) for part in parts])).max()
     yield Evidence(float(off), 0.0, "two parts together: the values")
     for name in ("value", "bias"):
-        mean = sizes @ [float(getattr(part, name)) for part in parts] / N
+        mean = float(sizes @ [float(getattr(part, name)) for part in parts]) / N
         yield Evidence(abs(float(getattr(got, name)) - mean), ROUNDING, f"two parts together: the {name}")
-    error = np.linalg.norm(sizes * [float(part.stderr) for part in parts]) / N
+    error = float(np.linalg.norm(sizes * [float(part.stderr) for part in parts])) / N
     yield Evidence(abs(float(got.stderr) - error), ROUNDING, "two parts together: the standard error")
 
 
