@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from phiball.backends.processes import THREAD_VARIABLES, Lost, worker_initializer
 from phiball.backends.provenance import check_origin, provenance
+from phiball.backends.scratch import scratch_folder
 from phiball.backends.selection import use
 
 T = TypeVar("T")
@@ -29,12 +29,12 @@ def call_in_child(
     cannot do this: the workers of Dask are daemons, which may have no children of that kind.
     """
     limits = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    with TemporaryDirectory(prefix="phiball-") as folder:
-        file = Path(folder, "task")
+    with scratch_folder() as folder:
+        file = folder / "task"
         file.write_bytes(pickle.dumps((sys.path, pickle.dumps((function, task)))))
         child = subprocess.Popen(
             [sys.executable, "-m", "phiball.backends.child", str(file), str(os.getpid())],
-            env={**os.environ, **limits},
+            env={**os.environ, **limits, "TMPDIR": str(folder)},  # what it leaves goes with the folder
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )

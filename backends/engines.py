@@ -8,6 +8,8 @@ same.
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,8 +22,10 @@ from phiball.backends.processes import THREAD_VARIABLES, Lost, ignore_interrupts
 from phiball.backends.provenance import provenance
 
 T = TypeVar("T")
+_log = logging.getLogger("phiball")
 ENGINES = ("processes", "dask", "ray")
 RETRIES = 3  # of a task whose worker died, before it is Lost
+CONNECT = 10.0  # seconds in which a cluster must answer
 PAUSE = 1.0  # seconds after which a cluster is asked anew how many workers it has
 
 
@@ -51,6 +55,30 @@ class Engine:
             raise ValueError(f"address is {self.address!r}; expected none for processes on this machine")
         if not self.shares_files and not self.address:
             raise ValueError(f"address is ''; expected that of the cluster, for the engine {self.name}")
+        if not self.shares_files and self._place() is None and self.address != "auto":
+            example = "tcp://HOST:8786" if self.name == "dask" else "HOST:6379, or auto"
+            raise ValueError(f"address is {self.address!r}; expected one such as {example}")
+
+    def _place(self) -> tuple[str, int] | None:
+        """The host and the port of the cluster, or None if the address has none."""
+        protocol, _, place = self.address.rpartition("://")
+        host, _, port = place.rpartition(":")
+        known = ("", "tcp", "tls", "ws", "wss", "ucx") if self.name == "dask" else ("", "ray")
+        return (host.strip("[]"), int(port)) if protocol in known and host and port.isdigit() else None
+
+    def check(self) -> None:
+        """Raise ConnectionError if nothing answers at the address: Ray would try for ten minutes."""
+        if self.shares_files:
+            return
+        _require({"dask": "distributed", "ray": "ray"}[self.name], self.name)
+        place = self._place()
+        if place is None:
+            return
+        try:
+            socket.create_connection(place, timeout=CONNECT).close()
+        except OSError as error:
+            kind = "Dask scheduler" if self.name == "dask" else "Ray cluster"
+            raise ConnectionError(f"address is {self.address!r}, where no {kind} answers ({error})") from None
 
     @property
     def shares_files(self) -> bool:
@@ -81,6 +109,7 @@ class Engine:
             raise ValueError(
                 f"devices are {places}; expected one for a cluster, whose workers have their own"
             )
+        self.check()
         cluster = {"dask": _Dask, "ray": _Ray}[self.name](self.address, threads)
         return _on_cluster(cluster, function, tasks, self.jobs)
 
@@ -91,9 +120,14 @@ def _on_cluster(
     """Hand tasks to a cluster, no more at a time than it has workers, so that those that run are known."""
     coming, running, record = enumerate(tasks), dict[Any, int](), provenance()
     ended: dict[int, T | Lost] = {}
+    idle = False
     try:
         while True:
-            limit = jobs or max(1, cluster.size())
+            size = cluster.size()
+            if size == 0 and not idle:
+                _log.warning("the cluster has no workers; tasks wait until it has")
+            idle = size == 0
+            limit = jobs or max(1, size)
             while len(running) < limit and (fresh := next(coming, None)) is not None:
                 running[cluster.submit((record, function, fresh[1]))] = fresh[0]
             yield list(running.values()), ended
@@ -123,8 +157,11 @@ class _Dask:
         self._dask = _require("distributed", "dask")
         self._address, self._threads = address, threads
         self._done = SimpleQueue[Any]()
+        # That a scheduler goes away is told in one line, below.
+        for name in ("client", "core", "comm.tcp"):
+            logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
         try:
-            self._client = self._dask.Client(address, set_as_default=False, timeout=10)
+            self._client = self._dask.Client(address, set_as_default=False, timeout=CONNECT)
         except (OSError, ValueError) as error:
             raise ConnectionError(
                 f"address is {address!r}, where no Dask scheduler answers ({error})"

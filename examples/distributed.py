@@ -1,7 +1,7 @@
 """DistributedDataParallel under torchrun, with a checkpoint: the same command goes on where it was stopped.
 
 torchrun --nproc-per-node 2 examples/distributed.py [checkpoint.pt]
-python examples/distributed.py is the same in one process
+python examples/distributed.py trains in one process, with other perturbations
 """
 
 import os
@@ -35,6 +35,10 @@ robust = RobustLoss(0.5, seed=rng(0).spawn(world)[rank])  # each rank draws its 
 file, first = Path(sys.argv[1]) if len(sys.argv) > 1 else None, 0
 if file is not None and file.exists():
     state = torch.load(file, weights_only=True)
+    if len(state["robust"]) != world:
+        raise SystemExit(
+            f"{file} is of {len(state['robust'])} processes, not {world}: each draws its own points"
+        )
     layers.load_state_dict(state["layers"])
     optimizer.load_state_dict(state["optimizer"])
     robust.load_state_dict(state["robust"][rank])

@@ -247,7 +247,9 @@ def _run(
     if started_by_torchrun() and os.environ["RANK"] != "0":
         run(study, config, out, seed=options.seed, shard=shard)  # the first process shows what there is
         return
-    study.prepare(config)  # before the display, because a download shows a bar of its own
+    elsewhere = not engine.shares_files or (merge and shard is None)  # nothing is computed on this machine
+    # Before the display, because a download shows a bar of its own.
+    study.prepare(study.on_device(config, "cpu") if elsewhere else config)
     display = ProgressDisplay(study.name, console)
     with display.shown():
         table, written = run(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 from phiball.backends import Rng, use
 from phiball.backends.files import atomic_write, open_regular
 from phiball.backends.provenance import provenance
+from phiball.backends.scratch import scratch_folder
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import PROGRESS, Task, TaskDir, as_json
 
@@ -35,8 +34,8 @@ def compute_row(
     """
     if isinstance(kept, TaskDir):
         return _computed(study, config, task, rng, kept, record, device), {}
-    with TemporaryDirectory(prefix="phiball-") as folder, use(record["backend"]):
-        task_dir = TaskDir(Path(folder, "task"))
+    with scratch_folder() as folder, use(record["backend"]):
+        task_dir = TaskDir(folder / "task")
         write_files(task_dir, kept)
         content = _computed(
             study, config, task, rng, task_dir, {**provenance(), "seed": record["seed"]}, device

@@ -73,6 +73,7 @@ def run(
     if resume not in RESUME:
         raise ValueError(f"resume is {resume!r}; expected one of {', '.join(RESUME)}")
     engine = engine or Engine(jobs=jobs)
+    engine.check()  # before there is a folder
     only_join = bool(merge) and shard is None
     with process_group() as (rank, ranks):
         if ranks > 1 and not engine.shares_files:
@@ -176,6 +177,8 @@ class RunFolder:
             return differences(ours, theirs) if other is None else differences(theirs, ours)
 
         settings = different(_settings(kept), _settings(asked))
+        if kept["study"] != asked["study"]:  # then all others differ too
+            settings = different({"study": kept["study"]}, {"study": asked["study"]})
         if settings:
             raise ValueError(
                 f"{self.path} holds another run: {settings}; expected the same configuration, or another "
@@ -217,7 +220,10 @@ class RunFolder:
             sources = {k: task_source(rng, tasks[k]) for k in missing}
             self._compute(study, config, [(tasks[k], sources[k], files[k], folders[k]) for k in missing])
             from_first(None)  # all rows are written
-        self._check_complete(tasks, files, mine, stage)
+        absent = [k for k, file in enumerate(files) if not file.exists()]
+        if absent:
+            first = bool(stage) and stage == study.tasks(config)[0].get("stage")
+            self._refuse(study.label(tasks[absent[0]]), len(absent), len(tasks), len(mine), stage, first)
         return [{**task, **read_row(file)["row"]} for task, file in zip(tasks, files, strict=True)]
 
     def _compute(self, study: Study[Any], config: Any, todo: list[tuple[Task, Rng, Path, TaskDir]]) -> None:
@@ -256,23 +262,26 @@ class RunFolder:
                 "the others are kept, and the same command computes the rest"
             )
 
-    def _check_complete(self, tasks: list[Task], files: list[Path], mine: list[int], stage: str) -> None:
-        """Raise unless every task has its row, as where others compute some of them."""
-        absent = [k for k, file in enumerate(files) if not file.exists()]
-        if not absent:
-            return
-        what = f"{len(absent)} of {len(tasks)} tasks" + (f" of the stage {stage}" if stage else "")
+    def _refuse(self, name: str, absent: int, tasks: int, mine: int, stage: str, first: bool) -> None:
+        """Say that tasks have no row, because others compute them; `name` is the first of them."""
+        of_stage = f" of the stage {stage}" if stage else ""
         if self.shard is not None:
-            raise ShardDoneError(
-                f"shard {self.shard.k} of {self.shard.n} has computed its {len(mine)} of {len(tasks)} tasks"
-                f"{f' of the stage {stage}' if stage else ''} in {self.path}; "
-                "--merge joins the folders of all shards"
+            k, n = self.shard.k, self.shard.n
+            then = (
+                f"when all shards have, the next stage is --shard {k}/{n} --merge FOLDERS, with another --out"
+                if first
+                else "--merge joins the folders of all shards"
             )
+            raise ShardDoneError(
+                f"shard {k} of {n} has computed its {mine} of {tasks} tasks{of_stage} in {self.path}; {then}"
+            )
+        later = stage and not first and absent == tasks
         raise ValueError(
-            f"{what} {'is' if len(absent) == 1 else 'are'} in none of the folders: the first is "
-            f"{tasks[absent[0]]}; expected the folders of all shards"
+            f"{absent} of {tasks} tasks{of_stage} {'is' if absent == 1 else 'are'} in none of the folders: "
+            f"the first is {name}; expected the folders of all shards"
+            + (", in which this stage is computed too (--shard k/n --merge FOLDERS)" if later else "")
         )
 
 
 def _settings(record: dict[str, Any]) -> dict[str, Any]:
-    return {**record["config"], "study": record["study"], "seed": record["seed"]}
+    return {"ranks": 1, **record["config"], "study": record["study"], "seed": record["seed"]}

@@ -54,8 +54,8 @@ class AdversarialRisk:
         >>> float(AdversarialRisk.merge(parts).value)
         0.5
         """
-        if not parts:
-            raise ValueError("parts is empty; expected at least one estimate")
+        if not parts or not all(isinstance(part, AdversarialRisk) for part in parts):
+            raise ValueError(f"parts is {parts!r}; expected results of adversarial_risk, at least one")
         points = [part.points for part in parts if part.points is not None]
         values, sampled, attacked = (
             joined([getattr(part, name) for part in parts]) for name in ("values", "sampled", "attacked")

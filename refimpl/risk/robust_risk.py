@@ -73,7 +73,7 @@ class Estimate:
 
     @staticmethod
     def merge(parts: Sequence[Estimate]) -> Estimate:
-        """The estimate of all data points, from those of parts of them: exactly as from all at once.
+        """The estimate of all data points, from those of parts of them: as from all their losses at once.
 
         Arguments:
         - `parts`: estimates of `robust_risk`, in the order of the data points. Each needs a source of random
@@ -88,7 +88,8 @@ class Estimate:
         >>> whole.values.shape, bool(whole.stderr < parts[0].stderr)
         ((12,), True)
         """
-        rows = [(part.values, *part.per_point) for part in parts if part.per_point is not None]
+        made = [part for part in parts if isinstance(part, Estimate)]
+        rows = [(part.values, *part.per_point) for part in made if part.per_point is not None]
         if not rows or len(rows) < len(parts):
             raise ValueError(f"parts is {parts!r}; expected estimates that robust_risk has returned")
         *columns, self_normalised = zip(*rows, strict=True)

@@ -32,6 +32,8 @@ def is_stream(z: Any) -> bool:
     """Whether `z` comes in batches: an iterator, a DataLoader or a Dask array, and no array in memory."""
     if _is_dask(z):
         return True
+    if isinstance(z, (list, tuple)) and z and all(getattr(part, "ndim", 0) > 1 for part in z):
+        raise TypeError(f"z is a {type(z).__name__} of arrays; expected an array, or iter(z) for batches")
     known = is_array_api_obj(z) or hasattr(z, "__array__") or isinstance(z, _COLLECTIONS)
     return isinstance(z, Iterable) and not known
 
@@ -71,6 +73,11 @@ def blocks(
                 "ball has sizes for each data point; expected the same for all of them, for data in batches "
                 "(or measure each batch with its own ball, and merge)"
             )
+        if held and part.z.shape[1:] != held[0].z.shape[1:]:
+            raise ValueError(
+                f"a batch of z has points of shape {tuple(part.z.shape[1:])}; expected that of the batch "
+                f"before, {tuple(held[0].z.shape[1:])}"
+            )
         start += part.z.shape[0]
         held.append(part)
         count += part.z.shape[0]
@@ -96,7 +103,9 @@ def _points(batch: Any, start: int, labels: bool) -> Points:
     """A batch with its indices, which begin at `start`, or with its labels."""
     paired = isinstance(batch, (list, tuple))
     if paired and len(batch) != 2:
-        raise ValueError(f"a batch of z has {len(batch)} parts; expected an array, or a pair (z, y)")
+        raise ValueError(
+            f"a batch of z is a {type(batch).__name__} of {len(batch)}; expected an array, or a pair (z, y)"
+        )
     if paired and not labels:
         raise ValueError(
             "a batch of z is a pair (z, y), and the loss could get labels or indices; expected labels=True, "

@@ -1,7 +1,8 @@
 """`phiball bench scaling --simulate`: how long a run takes on 1 to 1,000 workers, from measured task times.
 
 A free worker takes the next task. Stragglers take a multiple of their time; a worker that fails loses what it
-was at, which goes back to the queue, and comes back later. The ideal shares all work evenly.
+was at, which goes back to the queue, and comes back later. The ideal shares all work evenly, but for the
+longest task.
 """
 
 from __future__ import annotations

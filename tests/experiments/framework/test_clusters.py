@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from phiball.backends import rng  # noqa: E402
 from phiball.backends.child import in_worker  # noqa: E402
 from phiball.backends.engines import Engine  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
+from phiball.backends.scratch import scratch_folder  # noqa: E402
 from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
@@ -235,16 +239,27 @@ def test_the_list_of_tasks_estimates_their_time(tmp_path: Path) -> None:
 # --- Engines ----------------------------------------------------------------------------------------
 
 
-def test_engines_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_refuse_what_they_cannot_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, address, words in [
         ("slurm", "", "engine is 'slurm'; expected one of processes, dask, ray"),
         ("dask", "", "address is ''; expected that of the cluster"),
         ("processes", "tcp://a:1", "expected none for processes on this machine"),
+        ("dask", "127.0.0.1", "address is '127.0.0.1'; expected one such as tcp://HOST:8786"),
+        ("dask", "http://127.0.0.1:8786", "expected one such as tcp://HOST:8786"),
+        ("ray", "tcp://127.0.0.1:6379", "expected one such as HOST:6379, or auto"),
     ]:
         with pytest.raises(ValueError, match=words):
             Engine(name, address)
     with pytest.raises(ValueError, match="jobs is -1"):
         Engine(jobs=-1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        for name, module, kind in (("dask", "distributed", "Dask scheduler"), ("ray", "ray", "Ray cluster")):
+            monkeypatch.setitem(sys.modules, module, SimpleNamespace())
+            nowhere = Engine(name, f"127.0.0.1:{free.getsockname()[1]}")
+            with pytest.raises(ConnectionError, match=f"where no {kind} answers"):
+                run(STUDY, Config(), tmp_path / "out", engine=nowhere)
+            assert not (tmp_path / "out").exists()
     for name, module in (("dask", "distributed"), ("ray", "ray")):
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ImportError, match=rf"needs {module}, which is not .*phiball\[{name}\]"):
@@ -285,10 +300,14 @@ def test_tasks_are_spread_over_devices() -> None:
 
 
 @pytest.mark.slow
-def test_a_child_is_killed_when_it_is_not_wanted(tmp_path: Path) -> None:
+def test_a_child_is_killed_when_it_is_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from phiball.backends.child import call_in_child
     from phiball.backends.processes import Lost
 
+    places, tmp_path = tmp_path / "places", tmp_path / "pids"
+    places.mkdir()
+    tmp_path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(places))
     wanted: Callable[[], bool] = lambda: not list(tmp_path.iterdir())  # noqa: E731
     outcome = call_in_child(worker_tasks.leave_pid_and_sleep, (tmp_path,), 1, wanted)
     assert isinstance(outcome, Lost)
@@ -298,3 +317,20 @@ def test_a_child_is_killed_when_it_is_not_wanted(tmp_path: Path) -> None:
         call_in_child(worker_tasks.divide, (1, 0), 1, lambda: True)
     died = call_in_child(os._exit, (3,), 1, lambda: True)
     assert died == Lost("the process died with EXIT(3)")
+    assert not list(places.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of this kind on Windows")
+def test_a_folder_that_a_killed_process_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os; from phiball.backends.scratch import scratch_folder as f\nwith f():\n    os._exit(1)"
+    subprocess.run([sys.executable, "-c", code], env={**ENVIRONMENT, "TMPDIR": str(tmp_path)}, check=False)
+    (left,) = tmp_path.iterdir()
+    other = tmp_path / "phiball-other"  # not locked by us, or not yet
+    other.mkdir()
+    with scratch_folder() as first, scratch_folder() as second:
+        assert not left.exists()
+        assert set(tmp_path.iterdir()) == {first, second, other}
+    assert list(tmp_path.iterdir()) == [other]

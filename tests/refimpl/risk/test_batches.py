@@ -230,8 +230,13 @@ def test_bad_batches_are_refused() -> None:
         ([Z[:2], (Z[:2], Y[:2])], ValueError, "a batch of z is a pair"),
         ([(Z[:2], Y[:3])], ValueError, r"the labels of a batch of z have shape \(3,\); expected \(2,\)"),
         ([(Z[:2], [0, 1])], ValueError, "the labels of a batch of z have shape list"),
-        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of z has 3 parts"),
+        ([(Z[:2], Y[:2], Y[:2])], ValueError, "a batch of z is a tuple of 3; expected"),
         ([np.full((1, 4), np.nan)], ValueError, "a batch of z contains NaN"),
+        (
+            [Z[:2], Z[:2, :3]],
+            ValueError,
+            r"has points of shape \(3,\); expected that of the batch before, \(4,\)",
+        ),
     ]:
         with pytest.raises(error, match=words):
             risk(iter(batches), labels="the labels" in words)
@@ -243,5 +248,11 @@ def test_bad_batches_are_refused() -> None:
         risk([[0.0, 1.0]])
     with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):
         Estimate.merge([])
-    with pytest.raises(ValueError, match="parts is empty"):
+    with pytest.raises(ValueError, match="expected results of adversarial_risk"):
         AdversarialRisk.merge([])
+    with pytest.raises(
+        TypeError, match=r"z is a list of arrays; expected an array, or iter\(z\) for batches"
+    ):
+        risk([Z[:2], Z[:2]])
+    with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):
+        Estimate.merge([adversarial_risk(lambda x, i: x[:, 0], Z, BALL, samples=1, rng=rng(0))])
