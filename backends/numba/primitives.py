@@ -17,6 +17,7 @@ from phiball.backends.numba.compilation import compiled
 # nothing inherits this from its caller, so what must not be reordered says fastmath=False.
 SUMS = {"reassoc", "contract", "nsz"}
 BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
+ROUNDING = 1e-14  # a mass that differs from one by more is improved
 TILE = 64  # rows that are solved side by side where they are short
 
 

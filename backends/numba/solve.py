@@ -12,11 +12,12 @@ from phiball.backends.arrays import Array, detach, is_torch
 from phiball.backends.numba import kernels, kinked, powers, quantiles, short_rows
 from phiball.backends.numba.compilation import prepare
 from phiball.backends.numba.threads import over_rows
+from phiball.backends.numba.three_halves import three_halves
 
 KERNELS: dict[str | None, Callable[..., None]] = {
     "entropic": kernels.entropic,
     "quadratic": kernels.quadratic,
-    "three_halves": kernels.three_halves,
+    "three_halves": three_halves,
     "indicator": quantiles.indicator,
     "power": powers.power,
     "absolute": kinked.kinked,

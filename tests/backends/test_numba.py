@@ -24,6 +24,7 @@ from phiball.backends.numba import primitives as numba_parts
 from phiball.backends.numba import quantiles as numba_quantiles
 from phiball.backends.numba import solve as numba_solve
 from phiball.backends.numba.compilation import prepare
+from phiball.backends.numba.three_halves import three_halves
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -144,7 +145,7 @@ def test_results_do_not_depend_on_where_arrays_lie(d: Divergence, m: int) -> Non
 @pytest.mark.parametrize("law", [False, True])
 @pytest.mark.parametrize(
     "kernel",
-    [numba_kernels.entropic, numba_kernels.quadratic, numba_kernels.three_halves, numba_quantiles.indicator],
+    [numba_kernels.entropic, numba_kernels.quadratic, three_halves, numba_quantiles.indicator],
 )
 def test_no_loop_asks_how_close_arrays_are(kernel: Any, law: bool) -> None:
     """`read` and `write` tell the compiler that they do not overlap: there is one form of each loop."""

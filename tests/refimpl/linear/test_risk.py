@@ -337,24 +337,6 @@ def test_the_rules_integrate_polynomials() -> None:
         assert float(np.max(np.abs(p @ t))) < 1e-16
 
 
-def test_features_whose_squares_overflow() -> None:
-    """The value of a model that does not use them is right, and nothing warns."""
-    X = np.array([[0.0, 1.0], [1e308, 1.0]])
-    risk = linear_model_risk(
-        LinearProblem("squared", Ball(2, 0.0)), np.array([0.0, 2.0]), 0.0, X, np.zeros(2)
-    )
-    assert float(risk.value) == 2.0  # (2 - 0)^2/2
-
-
-def test_numbers_that_overflow() -> None:
-    """A ridge of 0 charges nothing for coefficients whose square overflows; margins that do are refused."""
-    huge, labels = np.full(2, 1e308), np.array([-1.0, 1.0])
-    problem = LinearProblem(ball=Ball(2, 0.0))
-    assert linear_model_risk(problem, huge, 0.0, np.zeros((2, 2)), labels).value == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match="a risk or a gradient that is not finite in float64"):
-        linear_model_risk(problem, huge, 0.0, np.full((2, 2), 2.0), labels)
-
-
 def test_arrays_of_every_library(arrays: Arrays) -> None:
     """The result has the type of the data; double precision inside gives the value of NumPy."""
     X, y, theta = data("logistic", n=10)
