@@ -136,6 +136,11 @@ def scaling(
     out: Annotated[Path | None, typer.Option(help="The folder of the results and of the plot.")] = None,
 ) -> None:
     """Show how time and memory grow: fitted exponents beside theory, ours and those of other systems."""
+    with one_line_errors(ValueError, code=2):
+        if simulate and (axis or quick):
+            raise ValueError("--simulate takes no --axis and no --quick; expected it alone, or with --times")
+        if times is not None and not simulate:
+            raise ValueError("--times is for --simulate; expected both")
     if simulate:
         with one_line_errors(ImportError):
             study = load_study("worst-case")  # whose tasks are timed, unless `times` has others

@@ -177,6 +177,20 @@ def test_backends_says_how_to_install_what_is_missing(monkeypatch: pytest.Monkey
 # --- bench ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--simulate", "--quick"], "--simulate takes no --axis and no --quick"),
+        (["--simulate", "--axis", "m"], "--simulate takes no --axis and no --quick"),
+        (["--times", "x"], "--times is for --simulate"),
+    ],
+)
+def test_bench_scaling_refuses_options_that_it_would_ignore(options: list[str], words: str) -> None:
+    result = call("bench", "scaling", *options)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
 def test_bench_inner_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def needs_more(**options: Any) -> None:
         raise ImportError("entmax is not installed:\n pip install 'phiball[bench]'")
