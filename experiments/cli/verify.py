@@ -75,7 +75,9 @@ def verify(
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
-    with one_line_errors(ValueError, ImportError):
+    with one_line_errors(ValueError, ImportError, ConnectionError):
+        if cluster is not None:
+            cluster.check()
         _ = active().namespace
         threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
     if out is None:  # a part, or another paper, must not replace the full report
