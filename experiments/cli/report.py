@@ -28,6 +28,9 @@ def report(
     norm: Annotated[list[str] | None, typer.Option(help="l1, l2 or linf; may be repeated.")] = None,
     radii: Annotated[str, typer.Option(help="first:last:how many, or numbers with commas.")] = "0:1:5",
     clip: Annotated[str, typer.Option(help="lo,hi if inputs live in a box, for instance 0,1.")] = "",
+    scale: Annotated[
+        str, typer.Option(help="Sizes of the features, with commas; 0 for what must not move.")
+    ] = "",
     seed: Annotated[int, typer.Option(min=0)] = 0,
     jobs: Annotated[
         int, typer.Option(min=0, help="Batches that are measured at a time; 0 is one per core.")
@@ -59,6 +62,7 @@ def report(
                 norms=norm or ("l2", "linf"),
                 radii=_radii(radii),
                 clip=None if not clip else _pair(clip),
+                scale=None if not scale else _numbers("--scale", scale),
                 seed=seed,
                 engine=where,
                 cache=out.with_suffix(".parts"),

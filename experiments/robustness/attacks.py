@@ -32,12 +32,17 @@ class Settings:
     attacks: tuple[str, ...] = OWN
     etas: tuple[float, ...] = (0.1, 1.0)
     clip: tuple[float, float] | None = None
+    scale: Any = None
     draws: int = 8
     samples: int = 32
     steps: int = 20
     restarts: int = 2
     queries: int = 100
     seed: int = 0
+
+    def ball(self, norm: str, radius: float, *, clip: bool = True) -> Ball:
+        """The ball of a norm and a radius, in which the features have their sizes."""
+        return Ball(NORMS[norm], radius, self.clip if clip else None, self.scale)
 
 
 class Counter:
@@ -137,13 +142,15 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
     i = xp.arange(x.shape[0], device=device(x))
     slopes = None if problem.gradient is None else problem.gradient(x, i)
     out |= {"x/low": np.min(to_numpy(x))[None], "x/high": np.max(to_numpy(x))[None]}
+    if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
+        out["labels alone"] = np.ones(1)
     for norm in settings.norms:
         wanted = [name for name in settings.attacks if _takes(name, problem, norm, settings)]
         start = Best(loss, wrong, x)
         best = {name: start.copy() for name in ("sampling", *wanted, "worst")}
         broken, point = wrong > 0, x  # where a point first breaks
         for radius in settings.radii:
-            key, ball = f"{norm}/{radius:g}", Ball(NORMS[norm], radius, settings.clip)
+            key, ball = f"{norm}/{radius:g}", settings.ball(norm, radius)
             if radius > 0:
                 _noise(problem, ball, best["sampling"], settings, source, out, key)
                 for name in wanted:
@@ -165,7 +172,7 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
                 change = np.abs(to_numpy(best["worst"].point) - to_numpy(x))
                 out[f"{key}/moved"] = change.sum(axis=0, keepdims=True)
             _predictions(problem, ball, slopes, settings, source, out, key)
-        out |= _fragile(problem, norm, point, broken)
+        out |= _fragile(problem, norm, point, broken, settings)
         if problem.gradient is not None and model.kind == CLASSIFIER:
             out[f"{norm}/limit"] = _limit(problem, norm, settings, source)
     return out
@@ -173,7 +180,8 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
 
 def _takes(name: str, problem: Problem, norm: str, settings: Settings) -> bool:
     if name in third_party.THIRD_PARTY:
-        return third_party.why_not(name, problem.model, problem.x, NORMS[norm], settings.clip) is None
+        why_not = third_party.why_not(name, problem.model, problem.x, NORMS[norm], settings.clip)
+        return why_not is None and settings.scale is None  # it knows no sizes of features
     return name == "search" or problem.gradient is not None
 
 
@@ -183,7 +191,7 @@ def _where(mask: Any, a: Array, b: Array) -> Array:
     return xp.where(xp.reshape(xp.asarray(mask, device=device(a)), (-1, *[1] * (a.ndim - 1))), a, b)
 
 
-def _fragile(problem: Problem, norm: str, point: Array, broken: Any) -> dict[str, Any]:
+def _fragile(problem: Problem, norm: str, point: Array, broken: Any, settings: Settings) -> dict[str, Any]:
     """The smallest radius that was found to break each point, and the points with the smallest of them.
 
     The way from a data point to where it breaks is halved, and the shortest part kept at which it does. It is
@@ -204,7 +212,8 @@ def _fragile(problem: Problem, norm: str, point: Array, broken: Any) -> dict[str
         breaks = problem.judge(at(part))[1] > 0
         low, high = np.where(breaks, low, part), np.where(breaks, part, high)
     point = at(high)
-    smallest = np.where(broken, to_numpy(Ball(NORMS[norm], 1.0).length(point - x, event_ndim=event)), np.inf)
+    lengths = to_numpy(settings.ball(norm, 1.0, clip=False).length(point - x, event_ndim=event))
+    smallest = np.where(broken, lengths, np.inf)
     order = [k for k in np.argsort(smallest, kind="stable") if 0 < smallest[k] < np.inf][:MOST_FRAGILE]
     return {
         f"{norm}/smallest": smallest,
@@ -261,7 +270,7 @@ def _attack(name: str, problem: Problem, ball: Ball, settings: Settings, source:
 
 def _limit(problem: Problem, norm: str, settings: Settings, source: Rng) -> Any:
     """Where the model is wrong if the ball is ten times the largest: everywhere, if gradients are of use."""
-    ball = Ball(NORMS[norm], 10 * max(settings.radii), settings.clip)
+    ball = settings.ball(norm, 10 * max(settings.radii))
     z = pgm(problem.gradient, problem.x, ball, steps=settings.steps)  # type: ignore[arg-type]
     return problem.judge(z)[1]
 

@@ -73,8 +73,7 @@ class Model:
 
 def to_numpy(x: Array) -> Any:
     """An array of any library as a NumPy array of doubles."""
-    detached = x.detach().cpu() if hasattr(x, "detach") else x
-    return np.asarray(detached, dtype=np.float64)
+    return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, dtype=np.float64)
 
 
 def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
@@ -85,7 +84,24 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
     if isinstance(model, Model):
         return model
     loaded = load_model(Path(model)) if isinstance(model, (str, Path)) else model
-    return replace(_as_model(name, loaded, kind, classes), source=model)
+    made = _as_model(name, loaded, kind, classes)
+    return replace(made, outputs=_named(name, made.outputs), source=model)
+
+
+class ModelError(ValueError):
+    """A model under test has raised; its own error is the cause."""
+
+
+def _named(name: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """`outputs`, whose errors name the model."""
+
+    def call(x: Array) -> Array:
+        try:
+            return outputs(x)
+        except Exception as error:
+            raise ModelError(f"model {name!r} failed with {type(error).__name__}: {error}") from error
+
+    return call
 
 
 def _as_model(name: str, model: Any, kind: str, classes: Any) -> Model:
@@ -165,13 +181,16 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
     parameter = next(module.parameters(), None)
     dtype = parameter.dtype if parameter is not None else torch.get_default_dtype()
     device = parameter.device if parameter is not None else torch.device("cpu")
+    half = dtype in (torch.float16, torch.bfloat16)  # points are found in single precision, and then rounded
+    single = torch.float32 if half else dtype
 
     def to_array(x: Any) -> Any:
         x = torch.as_tensor(x)
-        return x.to(device=device, dtype=dtype if x.is_floating_point() else None)
+        return x.to(device=device, dtype=single if x.is_floating_point() else None)
 
     def outputs(x: Any) -> Any:
-        out = module(x)
+        out = module(x.to(dtype) if half and x.is_floating_point() else x)
+        out = out.to(single) if half and out.is_floating_point() else out
         return out[:, 0] if out.ndim == 2 and out.shape[1] == 1 and kind == REGRESSOR else out
 
     @contextmanager

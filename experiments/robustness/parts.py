@@ -69,7 +69,10 @@ class Part:
 
 def as_numpy(x: Any) -> Any:
     """An array of any library as a NumPy array of its own dtype."""
-    return x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()  # which NumPy does not know
 
 
 def measured(
@@ -117,7 +120,22 @@ def measure(model: Model, x: Any, y: Any, settings: Settings, number: int) -> Me
     points = model.to_array(x)
     source = Rng(np.random.SeedSequence([settings.seed, number]))
     labels = model.to_array(y) if model.kind == CLASSIFIER or not hasattr(points, "detach") else y
+    if model.kind == CLASSIFIER:
+        _check_labels(model, points, as_numpy(labels))
     return measure_batch(model, points, model.to_array(labels), settings, source)
+
+
+def _check_labels(model: Model, points: Any, labels: Any) -> None:
+    """Raise unless every label is the place of a score."""
+    out = model.outputs(points[:1])
+    if out.ndim != 2:
+        return
+    wrong = labels[(labels < 0) | (labels >= out.shape[1])] if labels.dtype.kind in "iu" else labels
+    if wrong.size:
+        raise ValueError(
+            f"y has the label {wrong[0]!s}; expected whole numbers from 0 to {out.shape[1] - 1}, as model "
+            f"{model.name!r} gives {out.shape[1]} scores"
+        )
 
 
 def measure_elsewhere(

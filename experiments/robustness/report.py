@@ -17,6 +17,7 @@ from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, 
 from phiball.experiments.robustness.parts import Measures, Part, as_numpy, measured
 from phiball.experiments.robustness.summary import summarise
 from phiball.experiments.robustness.third_party import installed
+from phiball.refimpl import Ball
 from phiball.refimpl.validation import valid_count, valid_number
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def robustness_report(
     attacks: Sequence[str] | None = None,
     etas: Sequence[float] = (0.1, 1.0),
     clip: tuple[float, float] | None = None,
+    scale: Any = None,
     kind: str | None = None,
     groups: Any = None,
     features: Sequence[str] | None = None,
@@ -96,6 +98,8 @@ def robustness_report(
       in l2 and linf. All by default, those of torchattacks where it is installed.
     - `etas`: the prices at which the regularised risk is estimated, with the entropic divergence.
     - `clip`: (lo, hi) if inputs live in a box, for instance (0, 1) for images. Nothing is clipped by default.
+    - `scale`: the sizes of the features, as in `Ball`: one for each, and 0 for what must not move, such as
+      categories. The attacks of torchattacks know none, and are left out.
     - `kind`: "classifier" or "regressor"; by default the labels say it: whole numbers are classes.
     - `groups`: a label per point; errors are then also shown by group. `features`: names of the columns.
     - `batch`: the points per batch of arrays. `draws`: random points per data point and radius. `samples`:
@@ -125,6 +129,7 @@ def robustness_report(
         attacks=_valid_attacks(attacks),
         etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
         clip=None if clip is None else (float(clip[0]), float(clip[1])),
+        scale=None if scale is None else np.asarray(Ball(2, 1.0, scale=scale).scale.values).tolist(),
         draws=valid_count("draws", draws),
         samples=valid_count("samples", samples, 2),
         steps=valid_count("steps", steps),

@@ -196,6 +196,11 @@ def _warnings(model: Model, found: dict[str, Any], settings: Settings) -> list[s
     out = []
     if model.was_training:
         out.append(f"{model.name} was in training mode; it was measured in evaluation mode, and put back")
+    if "labels alone" in found:
+        out.append(
+            f"{model.name} gives labels and no scores: no attack can tell which way they change, and errors "
+            "under attack are likely far below those that exist"
+        )
     for norm in settings.norms:
         out += _masked(model.name, found, norm, settings)
         limit = found.get(f"{norm}/limit")

@@ -77,6 +77,7 @@ class RobustLoss:
         self._calls = 0
         self._shape: tuple[int, ...] = ()
         self._size: float | Array = 0.0  # the mean of |g|_* over the last batch
+        self._moving: float | None = None  # coordinates that move, if a mask says so
 
     def __repr__(self) -> str:
         """The attack, and how often it was called."""
@@ -115,6 +116,7 @@ class RobustLoss:
             if tuple(getattr(g, "shape", ())) == tuple(points.shape):
                 sizes = ball.dual_norm(single(detach(g)), event_ndim=points.ndim - 1)
                 self._size, self._shape = array_namespace(sizes).mean(sizes), tuple(points.shape)
+                self._moving = None if mask is None else _moving(ball, self._shape)
             return g
 
         value = objective(loss, x, rng=self.rng, input_gradient=measured)
@@ -147,8 +149,8 @@ class RobustLoss:
             "More points cost more and hardly help.",
             "- eta, the price of the adversary, is set for each data point: the radius of the ball times the "
             "size of the gradient in the dual norm, divided by "
-            f"{'' if kappa == 1 else f'{kappa:g} times '}the number of coordinates. The tilt then depends "
-            "neither on the units of the loss nor on how much the model has learnt.",
+            f"{'' if kappa == 1 else f'{kappa:g} times '}the number of coordinates that move. The tilt "
+            "depends neither on the units of the loss nor on how much the model has learnt.",
             "- The entropic divergence, for which one tilted point is exact to first order.",
             "- Two passes through the model: for the gradients in x, and at the perturbed points.",
         ]
@@ -158,10 +160,12 @@ class RobustLoss:
             lines.append(f"- Points are moved back to the box {ball.clip}.")
         if self._calls:
             size, d = float(self._size), prod(self._shape[1:])
+            moving = _moving(ball, self._shape) if self._moving is None else self._moving
             lines.append(
                 f"- Measured at the last of {self._calls} calls, on {self._shape[0]} points of {d} "
-                f"coordinates: gradients of size {size:.3g} (in the dual norm), which make eta "
-                f"{ball.radius * size / (kappa * d):.3g}."
+                f"coordinates{'' if moving == d else f', of which {moving:.3g} move'}: gradients of size "
+                f"{size:.3g} (in the dual norm), which make eta "
+                f"{ball.radius * size / (kappa * max(moving, 1)):.3g}."
             )
         else:
             lines.append("- Nothing measured yet: call it first.")
@@ -189,8 +193,11 @@ class RobustLoss:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, which must be that of a loss for the same attack."""
         known = {"version", "radius", "norm", "rng", "calls", "shape", "size"}
-        if not isinstance(state, dict) or set(state) != known or state["version"] != _VERSION:
-            raise ValueError(f"state is {state!r}; expected what state_dict() returned")
+        if not isinstance(state, dict):
+            raise ValueError(f"state is {type(state).__name__}; expected what state_dict() returned")
+        if set(state) != known or state["version"] != _VERSION:
+            found = f"version {state.get('version')!r} and the entries {', '.join(map(str, state))}"
+            raise ValueError(f"state has {found}; expected what state_dict() returned")
         if (state["radius"], state["norm"]) != (self.radius, self.norm):
             raise ValueError(
                 f"state is of {state['norm']} attacks of radius {state['radius']:g}; expected {self.norm} "
@@ -198,3 +205,11 @@ class RobustLoss:
             )
         self.rng = Rng.restore(state["rng"])
         self._calls, self._shape, self._size = state["calls"], tuple(state["shape"]), state["size"]
+
+
+def _moving(ball: Ball, shape: tuple[int, ...]) -> float:
+    """How many coordinates of a point move, on average over the points."""
+    if ball.scale is None:
+        return float(prod(shape[1:]))
+    counts = ball.scale.moving(shape, len(shape) - 1)
+    return float(counts.sum()) / len(counts)

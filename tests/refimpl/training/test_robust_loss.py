@@ -87,6 +87,9 @@ def test_it_says_what_it_chose_and_measured() -> None:
     assert "12 points of 5 coordinates" in text
     assert "those of size 0 stay" in text
     assert "(-9.0, 9.0)" in text
+    # One of five coordinates does not move, and eta is set by the others.
+    assert "of which 4 move" in text
+    assert f"which make eta {0.3 * size / (10 * 4):.3g}." in text
     assert "plainly" in RobustLoss(0).explain()
     assert repr(robust) == "RobustLoss(radius=0.3, norm='linf'), called 1 times"
 
