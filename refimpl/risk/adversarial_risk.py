@@ -48,7 +48,7 @@ class AdversarialRisk:
         """The risk of all data points, from those of parts of them, in their order: as from all at once.
 
         >>> import numpy as np
-        >>> from phiball import Ball, adversarial_risk, rng
+        >>> from phiball import AdversarialRisk, Ball, adversarial_risk, rng
         >>> loss, ball = lambda x, i: x[:, 0], Ball(2, 0.0)
         >>> parts = [adversarial_risk(loss, z, ball, samples=1, rng=rng(0)) for z in np.eye(2)[:, None, :]]
         >>> float(AdversarialRisk.merge(parts).value)
