@@ -6,9 +6,10 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 from zlib import error as ZlibError  # noqa: N812
 
@@ -46,6 +47,19 @@ def write_whole(file: Path, text: str) -> Path:
     with atomic_write(file) as stream:
         stream.write(text.encode())
     return file
+
+
+def lock(stream: IO[Any]) -> bool:
+    """Lock an open file until it is closed or its process ends, however it ends.
+
+    Raises BlockingIOError if another process has it. Returns False on Windows, which has no such locks.
+    """
+    try:
+        fcntl = import_module("fcntl")
+    except ImportError:
+        return False
+    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return True
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
 
-_PREFIX, _LOCK = "phiball-", ".lock"
+from phiball.backends.files import lock
+
+# No folder of a user has these names: what they mark is removed.
+_PREFIX, _MARK = "phiball-scratch-", ".phiball-scratch-lock"
 
 
 @contextmanager
@@ -22,34 +23,20 @@ def scratch_folder() -> Iterator[Path]:
     """
     with TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        fcntl = _fcntl()
-        if fcntl is None:
-            yield folder
-            return
-        with (folder / ".new").open("w", encoding="utf-8") as lock:
-            _lock(fcntl, lock)
-            (folder / ".new").rename(folder / _LOCK)  # under this name it is locked from the first
-            _remove_abandoned(fcntl, folder)
+        with (folder / ".new").open("w", encoding="utf-8") as stream:
+            if lock(stream):
+                (folder / ".new").rename(folder / _MARK)  # under this name it is locked from the first
+                _remove_abandoned(folder)
             yield folder
 
 
-def _remove_abandoned(fcntl: Any, own: Path) -> None:
+def _remove_abandoned(own: Path) -> None:
     """Remove the folders beside `own` whose locks are free."""
-    for file in own.parent.glob(f"{_PREFIX}*/{_LOCK}"):
+    for file in own.parent.glob(f"{_PREFIX}*/{_MARK}"):
         if file.parent != own:
-            with suppress(OSError), file.open("r+", encoding="utf-8") as lock:  # another user's, or just gone
-                _lock(fcntl, lock)
+            with (
+                suppress(OSError),
+                file.open("r+", encoding="utf-8") as stream,
+            ):  # another user's, or just gone
+                lock(stream)
                 shutil.rmtree(file.parent, ignore_errors=True)
-
-
-def _lock(fcntl: Any, file: TextIO) -> None:
-    """Lock a file; BlockingIOError if another process has."""
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _fcntl() -> Any:
-    """The module, or None on Windows, which has none."""
-    try:
-        return import_module("fcntl")
-    except ImportError:
-        return None

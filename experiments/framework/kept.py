@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from phiball.backends.files import read_json
+from phiball.backends.files import lock, read_json
 from phiball.experiments.framework.tasks import Task
 
 NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
@@ -44,16 +43,9 @@ def slug(task: Task) -> str:
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder: two would write the same files."""
-    try:
-        fcntl = import_module("fcntl")
-    except ImportError:  # Windows
-        yield
-        return
-    with (out / ".lock").open("w", encoding="utf-8") as lock:
+    with (out / ".lock").open("w", encoding="utf-8") as stream:
         try:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # released when the process ends, however it ends
+            lock(stream)
         except BlockingIOError:
             raise ValueError(
                 f"another run is at work in {out}; expected to be alone, or another folder (--out)"

@@ -328,8 +328,9 @@ def test_a_folder_that_a_killed_process_left_is_removed(
     code = "import os; from phiball.backends.scratch import scratch_folder as f\nwith f():\n    os._exit(1)"
     subprocess.run([sys.executable, "-c", code], env={**ENVIRONMENT, "TMPDIR": str(tmp_path)}, check=False)
     (left,) = tmp_path.iterdir()
-    other = tmp_path / "phiball-other"  # not locked by us, or not yet
+    other = tmp_path / "phiball-pricing"  # the folder of a run, which has a lock too
     other.mkdir()
+    (other / ".lock").touch()
     with scratch_folder() as first, scratch_folder() as second:
         assert not left.exists()
         assert set(tmp_path.iterdir()) == {first, second, other}
