@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
 from phiball.experiments.robustness import robustness_report  # noqa: E402
+from phiball.experiments.robustness.files import to_html  # noqa: E402
 
 SIZES = [1.0, 2.0, 0.0]
 QUICK: dict[str, Any] = {
@@ -42,6 +43,7 @@ def test_a_feature_of_size_0_never_moves() -> None:
     row = report.summary["models"]["model"]["norms"]["l2"][-1]
     margin = (x @ [1.0, 0.5, 3.0]) * (2 * y - 1)
     assert row["measures"]["worst"]["error"] == np.mean(margin < 0.4 * np.sqrt(2))
+    assert "Features move by their sizes, [1.0, 2.0, 0.0]; those of size 0 stay." in to_html(report.summary)
     assert {entry["feature"]: entry["moved"] for entry in row["moved"]}["x2"] == 0
 
 
