@@ -35,14 +35,14 @@ class Report:
 
     def __repr__(self) -> str:
         kind = "error" if self.summary["kind"] == CLASSIFIER else "loss"
-        norm = self.summary["norms"][0]
+        scale, unit = (100, " %") if kind == "error" else (1, "")
         parts = []
         for name, model in self.summary["models"].items():
-            last = model["norms"][norm][-1]
-            shown = [model["clean"][kind], last["measures"]["worst"][kind]]
-            scale, unit = (100, " %") if kind == "error" else (1, "")
-            parts.append(f"{name}: {kind} {shown[0] * scale:.3g} -> {shown[1] * scale:.3g}{unit}")
-        size = f"{norm} {self.summary['radii'][-1]:g}, {self.summary['points']} points"
+            worst = [rows[-1]["measures"]["worst"][kind] for rows in model["norms"].values()]
+            after = " / ".join(f"{value * scale:.3g}" for value in worst)
+            parts.append(f"{name}: {kind} {model['clean'][kind] * scale:.3g} -> {after}{unit}")
+        norms = " / ".join(self.summary["models"][name]["norms"])
+        size = f"{norms} {self.summary['radii'][-1]:g}, {self.summary['points']} points"
         warnings = len(self.summary["warnings"])
         return f"Report({'; '.join(parts)} at {size}; {warnings} warning{'s' * (warnings != 1)})"
 
@@ -127,8 +127,8 @@ def robustness_report(
         norms=_valid_words("norms", norms, NORMS),
         radii=_valid_radii(radii),
         attacks=_valid_attacks(attacks),
-        etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
-        clip=None if clip is None else (float(clip[0]), float(clip[1])),
+        etas=tuple(valid_number("etas", eta, above=0.0) for eta in _listed(etas)),
+        clip=Ball(2, 1.0, clip).clip,
         scale=None if scale is None else np.asarray(Ball(2, 1.0, scale=scale).scale.values).tolist(),
         draws=valid_count("draws", draws),
         samples=valid_count("samples", samples, 2),
@@ -137,6 +137,8 @@ def robustness_report(
         queries=valid_count("queries", queries),
         seed=valid_count("seed", seed, 0),
     )
+    if isinstance(models, (list, tuple)):
+        raise ValueError(f"models is a {type(models).__name__}; expected a model, or a dict of them by name")
     named = dict(models) if isinstance(models, Mapping) else {"model": models}
     if not named:
         raise ValueError("models is empty; expected at least one model")
@@ -242,6 +244,11 @@ def _encoded(y: Any, classes: Any) -> Any:
     """Labels as places in `classes`, which is what scores are indexed by."""
     y = as_numpy(y)
     if classes is None:
+        if y.dtype.kind not in "biuf":
+            raise ValueError(
+                f"y has labels like {y.flat[0]!r}, and the models do not say which score is whose; expected "
+                "the numbers of the scores, 0, 1, ..., or models with classes_"
+            )
         return y
     unknown = sorted(set(y.tolist()) - set(classes.tolist()))
     if unknown:
@@ -266,8 +273,13 @@ def _valid_attacks(attacks: Sequence[str] | None) -> tuple[str, ...]:
     return _valid_words("attacks", attacks, ATTACKS, least=0)
 
 
+def _listed(values: Any) -> Iterable[Any]:
+    """A number alone is a list of one."""
+    return values if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+
+
 def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:
-    values = sorted({valid_number("radii", radius, least=0.0) for radius in radii})
+    values = sorted({valid_number("radii", radius, least=0.0) for radius in _listed(radii)})
     if not values or values[-1] == 0:
-        raise ValueError(f"radii is {tuple(radii)!r}; expected at least one positive number")
+        raise ValueError(f"radii is {radii!r}; expected at least one positive number")
     return tuple(values)

@@ -22,7 +22,7 @@ NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 # bench settings --defaults` compare these with others.
 CHOICES = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
 _FALLBACK = 1e6  # eta of a data point whose gradient is 0, and which has no direction to be tilted to
-_VERSION = 1
+_VERSION = 2
 
 
 class RobustLoss:
@@ -184,6 +184,8 @@ class RobustLoss:
             "version": _VERSION,
             "radius": self.radius,
             "norm": self.norm,
+            "clip": self.ball.clip,
+            "scale": None if self.ball.scale is None else self.ball.scale.values.tolist(),
             "rng": self.rng.state(),
             "calls": self._calls,
             "shape": self._shape,
@@ -192,7 +194,7 @@ class RobustLoss:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, which must be that of a loss for the same attack."""
-        known = {"version", "radius", "norm", "rng", "calls", "shape", "size"}
+        known = {"version", "radius", "norm", "clip", "scale", "rng", "calls", "shape", "size"}
         if not isinstance(state, dict):
             raise ValueError(f"state is {type(state).__name__}; expected what state_dict() returned")
         if set(state) != known or state["version"] != _VERSION:
@@ -203,6 +205,11 @@ class RobustLoss:
                 f"state is of {state['norm']} attacks of radius {state['radius']:g}; expected {self.norm} "
                 f"and {self.radius:g}, those of this loss"
             )
+        own = self.state_dict()
+        clip = state["clip"] if state["clip"] is None else tuple(state["clip"])
+        for name, value in (("clip", clip), ("scale", state["scale"])):
+            if value != own[name]:
+                raise ValueError(f"state has the {name} {value}; expected {own[name]}, that of this loss")
         self.rng = Rng.restore(state["rng"])
         self._calls, self._shape, self._size = state["calls"], tuple(state["shape"]), state["size"]
 

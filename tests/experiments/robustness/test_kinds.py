@@ -79,3 +79,18 @@ def test_an_error_of_a_model_names_it() -> None:
     with pytest.raises(ValueError, match="model 'mine' failed with RuntimeError: out of paper") as caught:
         robustness_report({"mine": broken}, data(), **QUICK)
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_one_radius_and_one_eta_may_be_numbers() -> None:
+    report = robustness_report(linear(torch.float64), data(), **{**QUICK, "radii": 0.3}, etas=0.5)
+    assert report.summary["radii"] == [0.3]
+
+
+def test_models_need_names_and_labels_and_radii_are_numbers() -> None:
+    model, (x, y) = linear(torch.float64), data()
+    with pytest.raises(ValueError, match="models is a list; expected a model, or a dict of them by name"):
+        robustness_report([model, model], (x, y), **QUICK)
+    with pytest.raises(TypeError, match="radii is '0:1'; expected a number"):
+        robustness_report(model, (x, y), radii="0:1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"y has labels like .*'1'.*; expected the numbers of the scores"):
+        robustness_report(model, (x, np.full(len(y), "1")), **QUICK)

@@ -286,6 +286,11 @@ def test_models_side_by_side() -> None:
     assert row["low"] < row["difference"] < row["high"]
     by = report.summary["models"]["a"]["norms"]["l2"][1]["by"]["group"]
     assert (by["0"] + by["1"]) / 2 == pytest.approx(errors[0])
+    last = [rows[-1]["measures"]["worst"] for rows in report.summary["models"]["a"]["norms"].values()]
+    shown = " / ".join(f"{100 * worst['error']:.3g}" for worst in last)
+    assert len(last) == 2
+    assert f" -> {shown} %; b: error " in repr(report)
+    assert f"% at l2 / linf {RADII[-1]:g}, 60 points; " in repr(report)
     assert repr(report).startswith("Report(a: error ")
 
 
@@ -295,6 +300,8 @@ def test_models_side_by_side() -> None:
         ({"norms": ["l3"]}, "norms has 'l3'; expected some of l1, l2, linf"),
         ({"radii": [0.0]}, "expected at least one positive number"),
         ({"radii": [-1.0]}, "radii is -1.0"),
+        ({"etas": -0.5}, "etas is -0.5; expected"),
+        ({"clip": 1.0}, r"clip is 1.0; expected \(lo, hi\)"),
         ({"attacks": ["cw"]}, "attacks has 'cw'; expected some of fgm, pgm, search, apgd-ce"),
         ({"kind": "both"}, "kind is 'both'; expected 'classifier' or 'regressor'"),
         ({"groups": [1, 2]}, "groups has 2 labels; expected one per point, 60"),

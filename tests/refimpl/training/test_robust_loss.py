@@ -113,6 +113,14 @@ def test_a_checkpoint_goes_on_with_the_same_numbers() -> None:
     assert float(twin(loss, x).detach()) == float(again(loss, x).detach())
     with pytest.raises(ValueError, match=r"l2 attacks of radius 0\.3"):
         RobustLoss(0.4).load_state_dict(robust.state_dict())
+    sized = RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.0])
+    for name, other in (
+        ("clip", RobustLoss(0.3, scale=[1.0, 0.0])),
+        ("scale", RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.5])),
+    ):
+        with pytest.raises(ValueError, match=f"state has the {name} .*; expected .*, that of this loss"):
+            other.load_state_dict(sized.state_dict())
+    RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.0]).load_state_dict(sized.state_dict())
     for bad in ({}, None, {**robust.state_dict(), "version": 9}):
         with pytest.raises(ValueError, match="state_dict"):
             robust.load_state_dict(bad)  # type: ignore[arg-type]
