@@ -68,6 +68,7 @@ def sampled_risks_by_midpoints(
         )
         b = to_numpy(draws.points)[:, 0] - 3 * to_numpy(draws.index)
         gamma = levels.solve(t[None], eta, phi.family or "")[1][0]
+        yield Evidence(float(np.abs(b).max()), rho, f"{phi.name}: draws stay in the balls of their points")
         allowed = NORMAL_QUANTILE * float(b.std()) / 2000**0.5
         yield Evidence(
             abs(float(b.mean()) - float(gamma @ t)), allowed, f"{phi.name}: draws of the worst case"
