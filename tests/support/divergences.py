@@ -59,6 +59,33 @@ def _half() -> Divergence:
     return Divergence("half", phi, conj, dconj, lambda s: array_namespace(s).zeros_like(s))
 
 
+def _rounded_absolute() -> Divergence:
+    """abs(x - 1) - 1/4, rounded to (x - 1)^2 between 1/2 and 3/2: straight on both sides, bent between."""
+
+    def phi(x: Array) -> Array:
+        xp = array_namespace(x)
+        size = xp.abs(x - 1)
+        inside = xp.where(size <= 0.5, size**2, size - 0.25)
+        return xp.where(x < 0, xp.full_like(x, inf), inside)
+
+    def conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        low = xp.clip(s, min=-1.0)
+        return xp.where(s > 1, xp.full_like(s, inf), low + low**2 / 4)
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        inner = xp.where(s < -1, xp.zeros_like(s), 1 + s / 2)
+        return xp.where(s > 1, xp.full_like(s, inf), inner)
+
+    def d2conj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.where(xp.abs(s) < 1, xp.full_like(s, 0.5), xp.zeros_like(s))
+
+    return Divergence("rounded absolute", phi, conj, dconj, d2conj)
+
+
+ROUNDED_ABSOLUTE = _rounded_absolute()
 QUARTIC_BY_FUNCTIONS, ELASTIC, HALF = anonymous(QUARTIC), _elastic(), _half()
 
 

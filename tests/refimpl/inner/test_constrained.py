@@ -22,9 +22,10 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
+from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.verification.oracles.definitions import phi
 from phiball.verification.oracles.inner import solve_exactly
-from tests.support.divergences import QUARTIC_BY_FUNCTIONS, anonymous, name_of
+from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of
 
 F = np.array([0.11, -0.42, 0.9, 0.37, 0.63, -0.2])
 P = np.array([0.1, 0.25, 0.15, 0.2, 0.05, 0.25])
@@ -131,6 +132,17 @@ def test_bad_radii_are_refused() -> None:
 # --- Derivatives -------------------------------------------------------------------------------------------
 
 
+def test_arrays_of_radii_without_plain_numbers_are_refused() -> None:
+    f = np.stack([F, F])
+    for radius, words in (
+        (np.ma.masked_array([0.1, 0.2], [False, True]), "radius is a masked array"),
+        (np.array([0.1j, 0.2]), "radius has dtype complex128; expected float32 or float64"),
+        (np.array([1, 2]), "radius has dtype int64; expected float32 or float64"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            constrained_worst_case(f, radius, ENTROPIC)
+
+
 def fields(d: Divergence) -> Any:
     """All that carries derivatives, as a function of losses, radius and a law that need not sum to one."""
 
@@ -142,7 +154,7 @@ def fields(d: Divergence) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("d", [*SMOOTH[:4], anonymous(ENTROPIC)], ids=name_of)
+@pytest.mark.parametrize("d", [*SMOOTH[:4], ABSOLUTE, HINGE, anonymous(ENTROPIC)], ids=name_of)
 def test_gradcheck(d: Divergence) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     arguments = [
@@ -154,8 +166,35 @@ def test_gradcheck(d: Divergence) -> None:
     assert torch.autograd.gradcheck(
         function, arguments, fast_mode=True, check_forward_ad=d.family is not None, **tolerances
     )
-    if d.family is not None:
+    if d in SMOOTH:
         assert torch.autograd.gradgradcheck(function, arguments, fast_mode=True)
+
+
+def test_levels_that_exchange_mass_around_a_bend() -> None:
+    """Forward and backward derivatives are adjoint, and those of differences, where r is not zero between."""
+    f = np.array([0.0, 1.0, 1.3, 2.0])[None]
+    p, radius, step = np.array([0.3, 0.2, 0.4, 0.1])[None], np.array([0.2]), 1e-4
+    generator = np.random.default_rng(0)
+    df, dp = generator.normal(size=(2, 1, 4))
+    dp = dp - dp.mean()
+    factors = [generator.normal(size=shape) for shape in ((1,), (1,), (1,), (1, 4))]
+
+    def solve(t: float) -> Any:
+        out = constrained_worst_case(f + t * df, radius + 0.3 * t, ROUNDED_ABSOLUTE, p=p + t * dp)
+        return out.value, out.eta, out.mu, out.weights
+
+    _, eta, mu, weights = solve(0.0)
+    ratio = weights / p
+    assert 0 < ratio[0, 0] < 0.5  # the lowest level gives mass, the largest one takes it
+    assert ratio[0, 3] > 1.5
+    at = SolvedConstrained(ROUNDED_ABSOLUTE, f, radius, p, eta, mu, weights)
+    forward = at.jvp(df, np.array([0.3]), dp)
+    in_f, in_radius, in_p = at.vjp(*factors, [True, True, True])
+    along = sum(float(np.sum(w * x)) for w, x in zip(factors, forward, strict=True))
+    back = float(np.sum(in_f * df) + 0.3 * in_radius[0] + np.sum(in_p * dp))
+    assert back == pytest.approx(along, rel=1e-12)
+    for after, before, derivative in zip(solve(step), solve(-step), forward, strict=True):
+        np.testing.assert_allclose(derivative, (after - before) / (2 * step), atol=1e-6)
 
 
 def test_the_gradients_of_the_value_are_the_weights_and_the_price() -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from phiball.backends import array_namespace
 from phiball.refimpl import (
+    QUADRATIC,
     Divergence,
     bisection,
     check_divergence,
     worst_case,
 )
+from phiball.refimpl.inner.divergences import centred
 from tests.support.arrays import Arrays
 from tests.support.divergences import ELASTIC, HALF, anonymous, on_each
 from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
@@ -100,12 +102,31 @@ def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
         d2conj=lambda s: d.d2conj(s - a),
     )
     assert sloped.slope1 == pytest.approx(a)
+    assert centred(sloped).slope1 == 0  # so that it is not centred again
     f, eta = arrays.asarray([0.0, 0.25, 1.0, 3.0]), 0.5
     plain, tilted = worst_case(f, eta, d), worst_case(f, eta, sloped)
     tol = 256 * arrays.eps
     assert float(tilted.value) == pytest.approx(float(plain.value), rel=tol)
     assert float(tilted.mu) == pytest.approx(float(plain.mu) - eta * a, rel=tol)
     np.testing.assert_allclose(arrays.numpy(tilted.weights), arrays.numpy(plain.weights), atol=tol)
+
+
+def test_functions_of_torch_get_tensors() -> None:
+    """Whatever the backend is: kernels that read tensors as NumPy arrays are for divergences that we know."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    mine = Divergence(
+        "my chi-square",
+        lambda x: torch.where(x < 0, torch.inf, (x - 1) ** 2 / 2),
+        lambda s: torch.where(s < -1, -0.5, s + s**2 / 2),
+        lambda s: torch.clamp(1 + s, min=0.0),
+        lambda s: torch.where(s < -1, 0.0, 1.0),
+        slope0=-1.0,
+        slope1=0.0,
+        recession=inf,
+        curvature1=1.0,
+    )
+    f = torch.tensor([0.0, 0.25, 1.0, 3.0], dtype=torch.float64)
+    assert float(worst_case(f, 0.5, mine).value) == pytest.approx(float(worst_case(f, 0.5, QUADRATIC).value))
 
 
 def test_a_wrong_conjugate_shows_in_the_gap(doubles: Arrays) -> None:

@@ -133,6 +133,7 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
     X, y = data_of(problem)
     fine = fit_linear_model(problem, X, y, tolerance=1e-8, points=64, max_iterations=2000)
     assert fine.converged
+    assert problem.intercept or fine.intercept == 0
     assert -1e-12 < fine.gap < 1e-7
     for most in (1, 2, 4):
         rough = fit_linear_model(problem, X, y, points=64, max_iterations=most)

@@ -218,6 +218,14 @@ def test_a_ball_of_its_own_for_each_point_is_refused() -> None:
             risk(cut(Z, 10))
 
 
+def test_labels_of_another_library_are_refused() -> None:
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
+    pairs = [(Z[:2], strict.asarray(Y[:2]))]
+    how: dict[str, Any] = {"samples": 3, "rng": rng(0), "labels": True}
+    with pytest.raises(TypeError, match="expected arrays of one supported library"):
+        robust_risk(lambda x, y: x[:, 0], iter(pairs), BALL, 0.3, ENTROPIC, **how)
+
+
 def test_bad_batches_are_refused() -> None:
     def risk(z: Any, **more: Any) -> Any:
         how = {"eta": 0.3, "samples": 3, "rng": rng(0), **more}

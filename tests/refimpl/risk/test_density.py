@@ -317,6 +317,12 @@ def test_the_chunk_changes_nothing(arrays: Arrays) -> None:
     assert draws[0] == draws[1]
 
 
+def test_of_one_point_the_worst_is_that_one(doubles: Arrays) -> None:
+    z = doubles.asarray([[0.5]])
+    out = worst_case_sample(first, z, Ball(2, 0.5), 0.01, ENTROPIC, n=300, samples=1, rng=rng(5))
+    assert stats.kstest(doubles.numpy(out.points)[:, 0], stats.uniform().cdf).pvalue > LEVEL
+
+
 def test_eta_belongs_to_the_data_point(doubles: Arrays) -> None:
     """A tiny eta at the second point: its draws are the largest of their samples."""
     z, eta = doubles.asarray([[0.5], [10.5]]), doubles.asarray([1e6, 1e-6])

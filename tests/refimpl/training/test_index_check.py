@@ -9,6 +9,7 @@ import pytest
 
 from phiball.backends import rng
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted
+from phiball.refimpl.training.index_check import check_index
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
@@ -121,3 +122,26 @@ def test_compiled_models_are_not_compiled_again() -> None:
     compiled = torch.compile(network(), backend="eager", dynamic=True)
     RegularizedLoss(BALL, 0.8)(cross_entropy(compiled, lambda i: y[i]), x, rng=rng(0)).backward()
     assert compiled.training
+
+
+def test_losses_of_zero_are_told_apart_from_ones_that_change() -> None:
+    x, _ = data()
+    assert check_index(lambda z, i: 0 * z[:, 0], x, torch.arange(8))
+    assert not check_index(lambda z, i: torch.rand(len(z)), x, torch.arange(8))
+
+
+def test_random_numbers_go_on_as_if_nothing_was_drawn() -> None:
+    x, _ = data()
+    torch.manual_seed(5)
+    plain = torch.rand(3)
+    torch.manual_seed(5)
+    check_index(lambda z, i: z[:, 0] + torch.rand(len(z)), x, torch.arange(8))
+    assert torch.equal(torch.rand(3), plain)
+
+
+def test_two_points_are_enough_and_one_is_not() -> None:
+    x, y = data()
+    wrong = cross_entropy(network(), lambda i: y[:2].repeat(len(i))[: len(i)])
+    RegularizedLoss(BALL, 0.8)(wrong, x[:1], rng=rng(0))
+    with pytest.raises(ValueError, match=r"expected y\[i\]"):
+        RegularizedLoss(BALL, 0.8)(wrong, x[:2], rng=rng(0))

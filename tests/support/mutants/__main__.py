@@ -200,7 +200,7 @@ def judge_all(
                 Job(
                     fault,
                     lambda copy, reaching=reaching: run(copy, reaching),
-                    20 + 4 * sum(reaching.values()),
+                    20 + 4 * (sum(reaching.values()) + judges.REST),
                     before=lambda copy, fault=fault: copy.write(fault.module, fault.mutated),
                     after=lambda copy, fault=fault: copy.write(fault.module, fault.source),
                 )

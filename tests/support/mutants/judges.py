@@ -21,6 +21,8 @@ PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
 # Of a test that runs on many backends, dtypes and values: each value once, or so many, on any backend.
 FEWEST_CASES, MOST_CASES = 3, 10
 FIRST = 30  # tests that are run before the files of others are collected
+_STOPPED, _NONE = 2, 5  # what pytest ends with when it is told to stop, and without a test
+REST = 60.0  # seconds for the other cases of the tests that ran, before a fault is said to survive
 FEW = 0.1  # of the examples of a claim
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
@@ -29,24 +31,35 @@ Trace = dict[str, Any]
 class _Tests:
     """A pytest plugin: runs the tests it is given in that order, or else some cases of each.
 
-    It tells `coverage` which one runs.
+    With `rest` it runs the cases of these tests that it was not given, for that many seconds. It tells
+    `coverage` which one runs.
     """
 
-    def __init__(self, expected: dict[str, float] | None = None, cover: Any = None) -> None:
+    def __init__(
+        self, expected: dict[str, float] | None = None, cover: Any = None, rest: float | None = None
+    ) -> None:
         self.expected = expected
         self.cover = cover
+        self.rest = rest
         self.seconds: dict[str, float] = {}
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        if self.expected is not None and self.rest is not None:
+            rank = {name.partition("[")[0]: number for number, name in enumerate(self.expected)}
+            others = [
+                i for i in items if i.nodeid not in self.expected and _test(i) in rank and not _on_gpu(i)
+            ]
+            items[:] = sorted(others, key=lambda item: rank[_test(item)])
+            return
         if self.expected is not None:
             rank = {name: number for number, name in enumerate(self.expected)}
             items[:] = sorted((i for i in items if i.nodeid in rank), key=lambda item: rank[item.nodeid])
             return
         cases: dict[str, list[Any]] = {}
         for item in items:
-            if "cupy" not in item.name and "cuda" not in item.name:
-                cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            if not _on_gpu(item):
+                cases.setdefault(_test(item), []).append(item)
         chosen = {item for test, of in cases.items() for item in some_cases(test, of)}
         items[:] = [item for item in items if item in chosen]
 
@@ -55,7 +68,11 @@ class _Tests:
         if self.cover:
             self.cover.switch_context(nodeid)
         if self.expected is not None:
-            end_after(self.expected[nodeid])
+            end_after(self.expected.get(nodeid, 10.0))
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        if self.rest is not None and sum(self.seconds.values()) > self.rest:
+            item.session.shouldstop = "enough time was spent on this fault"
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self.seconds[nodeid] += _processor_seconds()
@@ -63,6 +80,15 @@ class _Tests:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
             self.failed.append(report.nodeid)
+
+
+def _test(item: Any) -> str:
+    """The name of a test without its case."""
+    return str(item.nodeid).partition("[")[0]
+
+
+def _on_gpu(item: Any) -> bool:
+    return "cupy" in item.name or "cuda" in item.name
 
 
 def _processor_seconds() -> float:
@@ -99,14 +125,17 @@ def run_tests(copy: Copy, expected: dict[str, float]) -> dict[str, str]:
     """The first of these tests that fails, as `by`; empty if none does. `expected` has their seconds.
 
     Most faults are noticed by the first tests, so that the files of the others are collected only after them.
+    At last come the cases of these tests that were not traced: other values, dtypes and backends.
     """
     names = list(expected)
-    for part in filter(None, (names[:FIRST], names[FIRST:])):
-        plugin = _Tests({name: expected[name] for name in part})
+    for part, rest in ((names[:FIRST], None), (names[FIRST:], None), (names, REST)):
+        if not part:
+            continue
+        plugin = _Tests({name: expected[name] for name in part}, rest=rest)
         files = list(dict.fromkeys(name.partition("::")[0] for name in part))
         end_after(2.0 * len(files))  # to collect them
         code = _pytest(files, plugin, "-x")
-        if code != 0:
+        if plugin.failed or code not in ((0,) if rest is None else (0, _STOPPED, _NONE)):
             return {"by": (plugin.failed or [f"pytest ends with {code}"])[0]}
     return {"by": ""}
 
