@@ -172,26 +172,27 @@ def test_gradcheck(d: Divergence) -> None:
 
 def test_levels_that_exchange_mass_around_a_bend() -> None:
     """Forward and backward derivatives are adjoint, and those of differences, where r is not zero between."""
-    f = np.array([0.0, 1.0, 1.3, 2.0])[None]
-    p, radius, step = np.array([0.3, 0.2, 0.4, 0.1])[None], np.array([0.2]), 1e-4
+    f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0]])
+    p = np.array([[0.3, 0.2, 0.4, 0.1], [0.1, 0.3, 0.2, 0.4]])
+    radius, along_radius, step = np.array([0.2, 0.3]), np.array([0.3, -0.2]), 1e-4
     generator = np.random.default_rng(0)
-    df, dp = generator.normal(size=(2, 1, 4))
-    dp = dp - dp.mean()
-    factors = [generator.normal(size=shape) for shape in ((1,), (1,), (1,), (1, 4))]
+    df, dp = generator.normal(size=(2, 2, 4))
+    dp = dp - dp.mean(axis=1, keepdims=True)
+    factors = [generator.normal(size=shape) for shape in ((2,), (2,), (2,), (2, 4))]
 
     def solve(t: float) -> Any:
-        out = constrained_worst_case(f + t * df, radius + 0.3 * t, ROUNDED_ABSOLUTE, p=p + t * dp)
+        how = {"p": p + t * dp}
+        out = constrained_worst_case(f + t * df, radius + t * along_radius, ROUNDED_ABSOLUTE, **how)
         return out.value, out.eta, out.mu, out.weights
 
     _, eta, mu, weights = solve(0.0)
-    ratio = weights / p
-    assert 0 < ratio[0, 0] < 0.5  # the lowest level gives mass, the largest one takes it
-    assert ratio[0, 3] > 1.5
+    low, high = (np.take_along_axis(weights / p, g(f, axis=1)[:, None], 1) for g in (np.argmin, np.argmax))
+    assert np.all((low > 0) & (low < 0.5) & (high > 1.5))  # the lowest level gives mass to the largest one
     at = SolvedConstrained(ROUNDED_ABSOLUTE, f, radius, p, eta, mu, weights)
-    forward = at.jvp(df, np.array([0.3]), dp)
+    forward = at.jvp(df, along_radius, dp)
     in_f, in_radius, in_p = at.vjp(*factors, [True, True, True])
     along = sum(float(np.sum(w * x)) for w, x in zip(factors, forward, strict=True))
-    back = float(np.sum(in_f * df) + 0.3 * in_radius[0] + np.sum(in_p * dp))
+    back = float(np.sum(in_f * df) + np.sum(in_radius * along_radius) + np.sum(in_p * dp))
     assert back == pytest.approx(along, rel=1e-12)
     for after, before, derivative in zip(solve(step), solve(-step), forward, strict=True):
         np.testing.assert_allclose(derivative, (after - before) / (2 * step), atol=1e-6)

@@ -366,6 +366,7 @@ def test_arrays_of_every_library(arrays: Arrays) -> None:
         (lambda: _risk(np.zeros((2, 3)), coef=np.zeros(2)), "coef has 2 entries; expected 3"),
         (lambda: _risk(np.zeros((2, 3)), sample_weight=-np.ones(2)), "sample_weight has a negative entry"),
         (lambda: _risk(np.zeros((2, 3)), scale=[1.0]), "scale is"),
+        (lambda: _risk(np.zeros((2, 3)), scale=[1.0, 0.0, inf]), "scale is"),
         (lambda: _risk(np.full((2, 3), np.nan)), "X contains NaN"),
         (lambda: _risk(np.zeros((2, 3)), tolerance=0.0), "tolerance is 0.0"),
         (lambda: _risk(np.zeros((2, 3)), loss="poisson", y=-np.ones(2)), "y contains -1"),
