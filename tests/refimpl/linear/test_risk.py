@@ -354,6 +354,7 @@ def test_arrays_of_every_library(arrays: Arrays) -> None:
         (lambda: LinearProblem("cubic"), "loss is 'cubic'; expected a LinearLoss, or one of logistic"),
         (lambda: LinearProblem(ball=0.5), "ball is 0.5; expected a Ball"),
         (lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))), "expected a Ball without clip"),
+        (lambda: LinearProblem(divergence=3), "divergence is 3; expected a Divergence"),
         (lambda: LinearProblem(eta=-1.0), "eta is -1.0"),
         (lambda: LinearProblem(ridge=-1.0), "ridge is -1.0"),
         (lambda: LinearProblem(reweighting=0.1), "reweighting is 0.1"),

@@ -66,6 +66,7 @@ class Checks:
         if judge == "tests":
             tests = [p for name in judges.MEASURED for p in (ROOT / "tests" / name).rglob("test_*.py")]
             names = [str(p.relative_to(ROOT)) for p in tests if not p.stem.startswith(judges.COMPILED)]
+            names += judges.ALSO
             names += [m for m in modules() if ">>> " in (ROOT / m).read_text()]
             self.common = [ROOT / "tests/conftest.py"]
         else:

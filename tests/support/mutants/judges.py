@@ -15,6 +15,8 @@ from typing import Any
 from tests.support.mutants.forks import Copy
 
 MEASURED = ("refimpl", "backends")
+# Tests of others, for processes and for what is written down of a run.
+ALSO = ("tests/verification/test_parallel.py", "tests/experiments/framework/test_runner.py")
 # Tests of the compiled twins, in which no fault is planted: the slowest of all.
 COMPILED = ("test_numba", "test_compilation", "test_threads")
 PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
@@ -22,7 +24,7 @@ PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
 FEWEST_CASES, MOST_CASES = 3, 10
 FIRST = 30  # tests that are run before the files of others are collected
 _STOPPED, _NONE = 2, 5  # what pytest ends with when it is told to stop, and without a test
-REST = 60.0  # seconds for the other cases of the tests that ran, before a fault is said to survive
+REST = 60.0  # seconds for what else is in the files of these tests, before a fault is said to survive
 FEW = 0.1  # of the examples of a claim
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
@@ -31,8 +33,8 @@ Trace = dict[str, Any]
 class _Tests:
     """A pytest plugin: runs the tests it is given in that order, or else some cases of each.
 
-    With `rest` it runs the cases of these tests that it was not given, for that many seconds. It tells
-    `coverage` which one runs.
+    With `rest` it runs what else is in their files for that many seconds, other cases of these tests first.
+    It tells `coverage` which one runs.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ def run_tests(copy: Copy, expected: dict[str, float]) -> dict[str, str]:
     """The first of these tests that fails, as `by`; empty if none does. `expected` has their seconds.
 
     Most faults are noticed by the first tests, so that the files of the others are collected only after them.
-    At last come the cases of these tests that were not traced: other values, dtypes and backends.
+    At last come cases that were not traced: other values, dtypes and backends.
     """
     names = list(expected)
     for part, rest in ((names[:FIRST], None), (names[FIRST:], None), (names, REST)):
