@@ -59,6 +59,17 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
             exact = uniform.value(eta, d.name)
             # The maximum is half a cell low, and the sum over cells exact for f itself.
             yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is reached, R = {exact:.6f}")
+    outside = density(
+        lambda x, i: x[:, 0],
+        array([0.5])[:, None],
+        Ball(2, 0.5),
+        0.2,
+        HINGE,
+        at=array([-0.1, 1.1, 7.0])[:, None],
+        samples=100,
+        rng=rng(0),
+    )
+    yield Evidence(float(np.abs(to_numpy(outside.density)).max()), 0.0, "no density outside the ball")
 
 
 @density_and_atom.mutant("drops the atom at the maximum")

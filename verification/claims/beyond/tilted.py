@@ -42,8 +42,9 @@ from phiball.verification.oracles import levels
     verdict=Verdict.HOLDS,
     formula=r"\mathbb{E}_q\left[h(b)\, e^{\Lambda(s) - s\cdot b}\right] = \mathbb{E}_\nu[h(b)], \quad "
     r"q \propto e^{s\cdot b}\,\nu, \quad \Lambda(s) = \log \mathbb{E}_\nu e^{s\cdot b}",
-    assumptions="b in the unit ball of norm 1, 2 or inf; h = 1, b_1, b_1^2, exp(b_1 + b_1^2/2)",
-    error_level=36 * TEST_LEVEL,
+    assumptions="b in the unit ball of norm 1, 2 or inf; h = 1, b_1, b_1^2, exp(b_1 + b_1^2/2), "
+    "and the squared length of b",
+    error_level=45 * TEST_LEVEL,
 )
 def weights_are_unbiased(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Iterator[Evidence]:
     """With importance weights the mean over tilted points is the mean over the uniform law."""
@@ -67,6 +68,12 @@ def weights_are_unbiased(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
                 # A constant is met to rounding.
                 allowed = NORMAL_QUANTILE * float(terms.std()) / sqrt(len(terms)) + 1e-12
                 yield Evidence(error, allowed, f"norm {norm:g}, tilt {size:g}, h = {name}")
+            # The mean of b_1^2 is 2/((d + 1)(d + 2)), 1/(d + 2) and 1/3.
+            exact = d * {1.0: 2 / ((d + 1) * (d + 2)), 2.0: 1 / (d + 2), inf: 1 / 3}[norm]
+            terms = (points**2).sum(axis=1) * np.exp(log_w)
+            allowed = NORMAL_QUANTILE * float(terms.std()) / sqrt(len(terms))
+            error = abs(float(terms.mean()) - exact)
+            yield Evidence(error, allowed, f"norm {norm:g}, tilt {size:g}, h = |b|^2")
 
 
 @weights_are_unbiased.mutant("gives every point weight one")

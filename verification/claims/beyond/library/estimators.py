@@ -230,6 +230,8 @@ def _networks() -> Iterator[Evidence]:
         yield Evidence(off, 0.1 * spread, f"{note}: the loss under perturbations")
         yield Evidence(float(made.predict(X).shape != NUMBERS.shape), 0.0, f"{note}: the shape")
         yield Evidence(float(np.abs(made.predict(X) - X @ start[0]).max()), 1e-12, f"{note}: predictions")
+    noisy = torch.nn.Sequential(layer(1), torch.nn.Dropout(0.9))  # which attacks must not see
+    made = RobustRegressor(noisy, radius=0.0, **{**how, "lr": 0.0}).fit(X, NUMBERS)
     worst = made.attack(X, NUMBERS, Ball(2, 0.3)) - X
     gain = worst @ start[0] * -np.sign(e) - 0.3 * np.linalg.norm(start[0])
     off = max(float(gain.max()), -float(gain.min()) - 0.01)  # a few steps come close to the end of the ball
@@ -302,6 +304,10 @@ def _scores(made: Any) -> Iterator[Evidence]:
         score = made.robust_scorer(ball, eta=0.5, divergence="quadratic", samples=16, seed=seed)(model, X, y)
         exact = levels.solve(f, 0.5, "quadratic")[0].mean()
         yield Evidence(abs(score + exact), 1e-12, "scores: the robust risk")
+        scorer = made.robust_scorer(ball, eta=0.5, divergence="quadratic", samples=16, seed=seed)
+        weighted = float(np.average(levels.solve(f, 0.5, "quadratic")[0], weights=W))
+        score = scorer(model, X, y, sample_weight=W)
+        yield Evidence(abs(score + weighted), 1e-12, "scores: the robust risk, with weights")
     counts = made.RobustPoissonRegressor(radius=0.0).fit(X, COUNTS)
     z, reach = X @ counts.coef_ + counts.intercept_, 0.6 * np.abs(counts.coef_).max()
     ends = [2 * (np.exp(v) - COUNTS * v + xlogy(COUNTS, COUNTS) - COUNTS) for v in (z - reach, z + reach)]
