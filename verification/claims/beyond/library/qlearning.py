@@ -193,6 +193,10 @@ def certified_error_holds(iterate: Any = value_iteration, operator: Any = bellma
             - _by_hand(model, terminal, Q, eta)
         )
         yield Evidence(float(off.max()), 1e-12, f"one step, discount {discount}")
+        both = np.stack([Q, -2 * Q])
+        got = to_numpy(operator(array(both), process, model.beta, eta, ENTROPIC))
+        off = np.abs(got - np.stack([_by_hand(model, terminal, table, eta) for table in both]))
+        yield Evidence(float(off.max()), 1e-12, f"two tables at a time, discount {discount}")
         exact = np.zeros((5, 2))
         for _ in range(4000):
             exact = _by_hand(model, terminal, exact, eta)
@@ -204,6 +208,11 @@ def certified_error_holds(iterate: Any = value_iteration, operator: Any = bellma
             again = _by_hand(model, terminal, to_numpy(got.Q), eta)
             step = float(np.abs(again - to_numpy(got.Q)).max())
             yield Evidence(step - discount * got.residual, 1e-12, "the residual is that of the last step")
+            by_hand = np.zeros((5, 2))
+            for _ in range(got.iterations):
+                by_hand = _by_hand(model, terminal, by_hand, eta)
+            off = np.abs(to_numpy(got.Q) - by_hand)
+            yield Evidence(float(off.max()), 1e-12, f"discount {discount}: after the steps that it counts")
 
 
 @certified_error_holds.mutant("forgets 1/(1 - discount)", replaces="iterate")

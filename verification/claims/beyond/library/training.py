@@ -153,10 +153,11 @@ def _by_torch(
     value = made(moving, x, rng=source, input_gradient=tilt)
     value.backward()
     yield "the call, with torch", float(value.detach()), theta.grad.numpy()
-    for chunk in (3, 10_000):
+    for chunk, scale in ((3, {"scale": 2.0}), (10_000, {})):
         theta.grad = None
-        value = made.backward(moving, x, rng=source, chunk=chunk, scale=2.0, input_gradient=tilt)
-        yield f"backward, {chunk} points at a time", float(value), theta.grad.numpy() / 2
+        value = made.backward(moving, x, rng=source, chunk=chunk, input_gradient=tilt, **scale)
+        share = scale.get("scale", 1.0)
+        yield f"backward, {chunk} points at a time", float(value), theta.grad.numpy() / share
 
 
 @objective_has_its_mean.mutant("forgets 1/P(l)")
