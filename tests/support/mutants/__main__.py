@@ -24,7 +24,7 @@ BARS = {"tests": 90.0, "verify": 80.0}
 # What `phiball verify` is not asked about: messages, and how processes, files and libraries are managed.
 NOT_MATHEMATICS = (
     "validation", "printing", "dispatch", "files", "interrupts", "processes", "progress", "provenance",
-    "selection", "undisturbed",
+    "selection",
 )  # fmt: skip
 
 

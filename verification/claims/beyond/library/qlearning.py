@@ -54,6 +54,8 @@ def perturbed_boxes_have_their_shares(make: Grids = Grid, seed: int = 0) -> Iter
     unit = np.floor((x - low) / width).clip(0, np.array(bins) - 1).astype(int)
     off = np.abs(to_numpy(grid.cell(array(x))) - (unit[:, 0] * 5 + unit[:, 1])).max()
     yield Evidence(float(off), 0.0, "the box of a state")
+    one = abs(int(grid.cell(array(x[3]))) - int(unit[3, 0] * 5 + unit[3, 1]))
+    yield Evidence(float(one), 0.0, "the cell of one point")
     centres = (
         np.stack(np.meshgrid(np.arange(4), np.arange(5), indexing="ij"), -1).reshape(-1, 2) + 0.5
     ) * width + low
