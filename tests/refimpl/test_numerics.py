@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phiball.refimpl.numerics import add_up, tolerance, two_sum
+from phiball.refimpl.numerics import add_up, rounding, tolerance, two_sum
 from tests.support.arrays import Arrays
 
 DTYPES = {"float32": np.float32, "float64": np.float64}
@@ -41,3 +41,6 @@ def test_what_counts_as_rounding(arrays: Arrays) -> None:
     x = arrays.asarray([0.0])
     assert tolerance(x) == 8 * arrays.eps
     assert tolerance(x, 3.0) == 24 * arrays.eps
+    losses = arrays.asarray(np.zeros((3, 16)))
+    assert rounding(losses) == 96 * arrays.eps  # 8 (8 + log2 16)
+    assert rounding(losses, 5.0) == 480 * arrays.eps

@@ -124,16 +124,22 @@ def bisection_keeps_its_tolerance(
     yield Evidence.at_most(dual - float(primal), tol, slack, "the gap")
     yield Evidence.at_most(abs(float(got.value) - exact), tol, slack, "the value")
     yield Evidence(abs(float(got.gap) - (dual - float(primal))), slack, "the gap that it reports")
+    law = [1 / len(f)] * len(f) + [0.0]
+    more = solve(array([*f, 1000.0]), eta, phi, tol=tol, p=array(law))
+    yield Evidence(abs(numbers(more.weights)[-1]), 0.0, "no weight without probability")
+    yield Evidence.at_most(
+        abs(float(more.value) - exact), tol, slack, "the value, with a loss of probability 0"
+    )
 
 
 @bisection_keeps_its_tolerance.mutant("stops at ten times the tolerance")
-def _(f: Array, eta: float, phi: Divergence, *, tol: float) -> Any:
-    return bisection(f, eta, phi, tol=10 * tol)
+def _(f: Array, eta: float, phi: Divergence, *, tol: float, **rest: Any) -> Any:
+    return bisection(f, eta, phi, tol=10 * tol, **rest)
 
 
 @bisection_keeps_its_tolerance.mutant("reports no gap")
-def _(f: Array, eta: float, phi: Divergence, *, tol: float) -> Any:
-    got = bisection(f, eta, phi, tol=tol)
+def _(f: Array, eta: float, phi: Divergence, *, tol: float, **rest: Any) -> Any:
+    got = bisection(f, eta, phi, tol=tol, **rest)
     return replace(got, gap=0 * got.gap)
 
 
