@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from math import inf, isfinite
+from math import inf, isfinite, log
 
 from hypothesis import strategies as st
 
@@ -192,6 +192,35 @@ def square_on(a: float, b: float = inf) -> Divergence:
         dconj=dconj,
         d2conj=d2conj,
         slope0=-inf if a else -1.0,
+        slope1=0.0,
+        recession=inf,
+        curvature1=1.0,
+    )
+
+
+def entropic_on(b: float) -> Divergence:
+    """x log x - x + 1 on [0, b], for b > 1; strongly convex with kappa = 1/b."""
+    end = log(b)
+
+    def dconj(s: Array) -> Array:
+        xp = array_namespace(s)
+        return xp.exp(xp.where(s > end, xp.full_like(s, end), s))
+
+    def conj(s: Array) -> Array:
+        return dconj(s) - 1 + b * array_namespace(s).clip(s - end, min=0.0)
+
+    def phi(x: Array) -> Array:
+        xp = array_namespace(x)
+        positive = xp.where(x > 0, x, xp.ones_like(x))
+        return _between(x, xp.where(x > 0, x * xp.log(positive) - x, xp.zeros_like(x)) + 1, 0.0, b)
+
+    return Divergence(
+        f"x log x - x + 1 on [0, {b:g}]",
+        phi=phi,
+        conj=conj,
+        dconj=dconj,
+        d2conj=lambda s: array_namespace(s).where(s < end, dconj(s), array_namespace(s).zeros_like(s)),
+        slope0=-inf,
         slope1=0.0,
         recession=inf,
         curvature1=1.0,
