@@ -77,7 +77,8 @@ def valid_array(name: str, x: Array) -> None:
     _valid_memory(name, x)
     xp = array_namespace(x)
     if x.dtype not in (xp.float32, xp.float64):
-        raise TypeError(f"{name} has dtype {x.dtype}; expected float32 or float64")
+        order = "" if getattr(x.dtype, "isnative", True) else ", in the byte order of another machine"
+        raise TypeError(f"{name} has dtype {x.dtype}{order}; expected float32 or float64")
 
 
 def _valid_memory(name: str, x: Array) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NoReturn
 
 import typer
@@ -18,8 +20,21 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def one_line_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
-    """Turn errors of these kinds, which a user can mend, into one line and an exit status."""
+    """Turn errors of these kinds, which a user can mend, and Ctrl-C, into one line and an exit status."""
     try:
         yield
     except kinds as error:
         fail(str(error), code)
+    except KeyboardInterrupt:
+        fail("stopped", 130)
+
+
+def make_folder(folder: Path, option: str = "--out") -> Path:
+    """The folder that an option names, made if it is not there; ends if it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        fail(f"{option} is {str(folder)!r}; expected a folder that can be written to ({error.strerror})")
+    return folder

@@ -17,10 +17,13 @@ def main() -> None:
     if missing:
         print(f"phiball: {missing_package_message('the command line', missing, 'verify')}", file=sys.stderr)
         raise SystemExit(1)
-    from phiball.experiments.cli.app import app
-
     try:
+        from phiball.experiments.cli.app import app
+
         app(prog_name="phiball")
+    except KeyboardInterrupt:  # while the packages were being imported
+        print("phiball: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
     except OSError as error:  # what was to be printed cannot be, as on a full disk
         sys.stdout = StringIO()  # or the rest of it would fail once more at the exit
         print(f"phiball: {error}", file=sys.stderr)

@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
+from warnings import filterwarnings
 
 import typer
 from rich.console import Console
 
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
-from phiball.experiments.cli.errors import fail, one_line_errors
+from phiball.experiments.cli.errors import fail, make_folder, one_line_errors
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
@@ -84,9 +85,11 @@ def verify(
         out = Path("results/verify") / ("" if claims is None else claims.resolve().name)
         out /= "selected" if part else ""
     home = Path(runs.__file__).parent if claims is None else claims
-    with one_line_errors(OSError, ValueError):  # before the work
-        out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)  # before the work
+    with one_line_errors(OSError, ValueError):
         runs.read_record(home)
+    # A process whose memory grew is replaced by a new one, which is no news for a user.
+    filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
     began = perf_counter()
     try:
         with terminal.Table(console, len(chosen), paper) as table:

@@ -49,6 +49,7 @@ def test_the_example_runs_as_the_page_says(folder: Path) -> None:
     page = (out / "claims.html").read_text(encoding="utf-8")
     assert "<h1>Conditional value-at-risk, checked by execution</h1>" in page
     assert "phiball verify --claims cvar --claim V1" in page
+    assert "`phiball verify --claims cvar --claim V1`" in (out / "claims.md").read_text(encoding="utf-8")
     assert "On record: 1 run of all 3 claims" in page
     for text in (page, (out / "claims.md").read_text(encoding="utf-8"), json.dumps(data), done.stdout):
         for ours in ("Wang", "2408.09672", "Strong Duality", "Algorithm 2", "arXiv", "SHA-256", "cart"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from shlex import quote as shell
 from typing import Any
 
 from phiball.verification.framework.claim import Claim
@@ -87,7 +88,8 @@ def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
     if result.assumptions:
         lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
     if result.source:
-        lines.append(f"- {WORDS['source']}: `{result.source}`; `phiball verify --claim {result.id}`")
+        place = f" --claims {shell(about['claims'])}" if about.get("claims") else ""
+        lines.append(f"- {WORDS['source']}: `{result.source}`; `phiball verify{place} --claim {result.id}`")
     if result.quote:
         lines += ["", quotation(result.quote, paper)]
     for field in ("formula", "corrected"):

@@ -109,9 +109,13 @@ def counts(results: list[Result]) -> list[str]:
         claims = sum(len(entry.lines) for entry in found)
         parts = [_counted(number, word) for word, number in tally(found).items()]
         statements = "statement" if len(found) == 1 else "statements"
-        text = f"The paper: {len(found)} {statements} ({_claims(claims)}): {', '.join(parts)}"
+        text = f"The paper: {len(found)} {statements} ({_claims(claims)}): "
         if more := followers(found):
-            text += f"; {len(more)} {'follows' if len(more) == 1 else 'follow'} from these"
+            parts = [", ".join(parts), f"{len(more)} {'follows' if len(more) == 1 else 'follow'} from "]
+            parts[1] += "these" if parts[0] else "others, which were not run"
+            text += "; ".join(filter(None, parts))
+        else:
+            text += ", ".join(parts)
         lines.append(text)
     if beyond := [result for result in results if result.section == BEYOND]:
         verdicts = [result.verdict for result in beyond]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from errno import ENOSPC
+from errno import EACCES, ENOSPC
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,9 +81,39 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(
     (tmp_path / "file").write_text("")
     result = call(command, tmp_path / "file" / "out")
     assert result.exit_code == 1
-    assert result.stderr.startswith("phiball: [Errno 20] Not a directory")
+    assert result.stderr.startswith("phiball: ")
+    assert "Not a directory" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert "%" not in result.stdout  # no figure, no share of the work
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The test may run as a user whom no folder refuses, so that the first file in it is refused here."""
+
+    def refuse(**how: Any) -> Any:
+        raise PermissionError(EACCES, "Permission denied")
+
+    monkeypatch.setattr("phiball.experiments.cli.errors.TemporaryFile", refuse)
+    result = call("verify --claim C7", tmp_path)
+    assert result.exit_code == 1
+    said = f"--out is {str(tmp_path)!r}; expected a folder that can be written to (Permission denied)"
+    assert result.stderr == f"phiball: {said}\n"
+    assert "C7" not in result.stdout
+
+
+def test_ctrl_c_while_packages_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(**how: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phiball.experiments.cli.app.app", interrupt)
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "phiball: stopped\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full: not on this system")

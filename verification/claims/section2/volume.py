@@ -9,7 +9,7 @@ import numpy as np
 
 from phiball.backends import active
 from phiball.refimpl import Ball
-from phiball.verification.framework.assessment import Assessment, Consequence, Kind
+from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.assumptions import each
@@ -36,6 +36,8 @@ def volume_in_space(ball: Ball, d: int) -> float:
         Kind.ASSUMPTION,
         Consequence.NONE,
         "The ball is that part of it which lies in Z, and at the border of Z a part is cut off.",
+        reading="the ball is cut off at the border of Z, as where the introduction defines it",
+        others=(Reading("no ball around a data point reaches the border of Z", "true"),),
     ),
     corrected=r"Z=\mathbb{R}^d:\quad \text{vol}(B_\rho(z)) = \rho^d\,\text{vol}(B_1(0))",
     error_level=18 * TEST_LEVEL,

@@ -113,7 +113,7 @@ def _within_section_3() -> Iterator[Evidence]:
     yield from in_the_definition(phi)
     yield from strongly_convex(phi, 1 / TOP)
     # Ratios x of mean one in [0, 4] have a mean of x^2 of at most 4.
-    for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 32 + [1e6] * 32):
+    for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 8 + [1e6] * 8):
         ratios = len(losses) * np.array(numbers(worst_case(array(losses), 1.0, phi).weights))
         chi_square = float(np.mean((ratios - 1) ** 2))
         words = f"Assumption 3 (I): chi-square <= C = {TOP - 1:g}, m = {len(losses)}"
