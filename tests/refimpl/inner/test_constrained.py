@@ -132,6 +132,16 @@ def test_bad_radii_are_refused() -> None:
 # --- Derivatives -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("d", NAMED, ids=name_of)
+def test_equal_losses_and_a_radius_of_zero_beside_other_rows(d: Divergence) -> None:
+    f, radius = np.array([[1.0, 1, 1], [0, 1, 2], [0, 1, 2]]), np.array([0.1, 0.0, 0.1])
+    out = constrained_worst_case(f, radius, d)
+    alone = constrained_worst_case(f[2], 0.1, d)
+    np.testing.assert_allclose(out.value, [1.0, 1.0, float(alone.value)], rtol=1e-14)
+    np.testing.assert_allclose(out.weights[:2], 1 / 3, rtol=1e-14)
+    np.testing.assert_allclose(out.weights[2], alone.weights, rtol=1e-12)
+
+
 def test_arrays_of_radii_without_plain_numbers_are_refused() -> None:
     f = np.stack([F, F])
     for radius, words in (
@@ -196,6 +206,21 @@ def test_levels_that_exchange_mass_around_a_bend() -> None:
     assert back == pytest.approx(along, rel=1e-12)
     for after, before, derivative in zip(solve(step), solve(-step), forward, strict=True):
         np.testing.assert_allclose(derivative, (after - before) / (2 * step), atol=1e-6)
+
+
+def test_rows_of_rows_have_the_derivatives_of_rows() -> None:
+    f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0], [0.3, 0.1, 0.7, 0.2]])
+    radius = np.array([0.2, 0.3, 0.01])
+    df = np.random.default_rng(1).normal(size=f.shape)
+
+    def tangent(shape: tuple[int, ...]) -> Any:
+        g, r, dg = f.reshape(*shape, 4), radius.reshape(shape), df.reshape(*shape, 4)
+        out = constrained_worst_case(g, r, ROUNDED_ABSOLUTE)
+        at = SolvedConstrained(ROUNDED_ABSOLUTE, g, r, None, out.eta, out.mu, out.weights)
+        return [x.reshape(3, -1) for x in at.jvp(dg, None, None)]
+
+    for flat, nested in zip(tangent((3,)), tangent((3, 1)), strict=True):
+        np.testing.assert_array_equal(flat, nested)
 
 
 def test_the_gradients_of_the_value_are_the_weights_and_the_price() -> None:

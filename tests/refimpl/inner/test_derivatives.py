@@ -153,5 +153,8 @@ def test_bad_directions_are_refused() -> None:
         worst_case_jvp(F, 1.0, ENTROPIC, dp=DP)
     with pytest.raises(ValueError, match=r"dlosses has shape \(3,\)"):
         worst_case_jvp(F, 1.0, ENTROPIC, np.ones(3))
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
+    with pytest.raises(TypeError, match="dlosses"):
+        worst_case_jvp(F, 1.0, ENTROPIC, strict.asarray(np.ones(5)))
     with pytest.raises(TypeError, match="deta is 'much'"):
         worst_case_jvp(F, 1.0, ENTROPIC, deta="much")  # type: ignore[arg-type]

@@ -389,3 +389,10 @@ def _risk(X: Any, **options: Any) -> Any:
     names = ("loss", "scale", "eta")
     problem = LinearProblem(**{k: options.pop(k) for k in names if k in options})
     return linear_model_risk(problem, coef, 0.0, X, y, **options)
+
+
+def test_kinks_are_where_the_slope_bends() -> None:
+    y = np.array([0.5, -2.0])
+    for loss, width in ((huber_loss(0.25), 0.25), (huber_loss(2.0), 2.0)):
+        assert loss.kinks is not None
+        np.testing.assert_allclose(np.sort(np.stack(loss.kinks(y)), axis=0), [y - width, y + width])

@@ -230,3 +230,9 @@ def test_centres_that_no_sample_would_take() -> None:
             quadrature(Ball(1, 0.5, clip=(0, 1)), np.array([z]))
     with pytest.raises(ValueError, match="expected points within the range of float32"):
         quadrature(Ball(1, 1e200), np.float32([0.0]))
+
+
+def test_one_point_at_a_time_is_the_same() -> None:
+    z = np.array([[0.0], [2.0]])
+    risks = [integrated_risk(first, z, Ball(2, 1.0), 0.5, ENTROPIC, panels=2, chunk=n) for n in (1, 10_000)]
+    np.testing.assert_array_equal(risks[0].values, risks[1].values)

@@ -152,6 +152,7 @@ def test_the_order_is_that_of_the_covering_number() -> None:
         tail + 24 / sqrt(n) * integral, rel=1e-9
     )
     assert excess_order(n, 0.1, A) == pytest.approx(tail + A / 100, rel=1e-15)
+    assert excess_order(1, 0.1, 2.0) == pytest.approx(3 * sqrt(log(20)) + 8 + 2)
 
 
 # --- The robust loss as a function of the losses -------------------------------------------------

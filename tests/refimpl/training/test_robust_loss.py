@@ -98,6 +98,7 @@ def test_a_checkpoint_goes_on_with_the_same_numbers() -> None:
     x, y = data()
     loss = cross_entropy(network(), y)
     robust = RobustLoss(0.3, seed=5)
+    assert robust.state_dict()["size"] == 0  # nothing is measured yet
     robust(loss, x)
     file = io.BytesIO()
     torch.save({"robust": robust.state_dict()}, file)
