@@ -236,7 +236,7 @@ def _on_the_worst_examples(fit: Callable[..., Any]) -> Iterator[Evidence]:
 
         def value(v: Any, alpha: float = alpha) -> float:
             risks = _objective("logistic", 0.3, None, None, W, v)[1]
-            worst = min(level + float(p @ np.maximum(risks - level, 0)) / alpha for level in risks)
+            worst = min(float(level + p @ np.maximum(risks - level, 0) / alpha) for level in risks)
             return worst + RIDGE / 2 * float(v[:2] @ v[:2])
 
         outer = Reweighting(indicator(alpha), eta=1.0)
