@@ -17,8 +17,8 @@ STANDS = (
     "3), the regularisation effects (Theorem 4 (I) and (III)) and the generalisation bounds (Propositions 4 "
     "and 5). With other constants in its proof: the cost of training with convex losses, whose orders are "
     "those of Theorem 2; for the quadratic and the entropic phi its Assumption 3 (I) needs bounded losses. "
-    "With one more condition on phi, which the examples in question meet: strong duality (Theorem 1 (I)), "
-    "consistency (Proposition 1) and the variation regularisation (Theorem 4 (II))."
+    "With one more condition on phi, which the examples in question meet (Example 1 for alpha < 1): strong "
+    "duality (Theorem 1 (I)), consistency (Proposition 1) and the variation regularisation (Theorem 4 (II))."
 )
 CHANGES = (
     "What changes: Theorem 1 (I) needs phi finite around 1, or a loss that is bounded above (A1); "

@@ -88,7 +88,7 @@ def _no_interior() -> Evidence:
         0.0,
         "phi = x - 1 on [1, inf), f = -log abs(z) for z uniform on [-1, 1], eta = 1: a density of mean 1 "
         f"that is at least 1 is 1, so the primal is E f = {float(primal):.6g}; phi*(s) is infinite for s > "
-        f"1, and f > mu + 1 with probability exp(-mu - 1) > 0 for every mu >= 0, so the dual is {dual}",
+        f"1, and f > mu + 1 with probability min(1, exp(-mu - 1)) > 0 for every mu, so the dual is {dual}",
     )
 
 
