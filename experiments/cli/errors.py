@@ -20,13 +20,11 @@ def fail(message: str, code: int = 1) -> NoReturn:
 
 @contextmanager
 def one_line_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
-    """Turn errors of these kinds, which a user can mend, and Ctrl-C, into one line and an exit status."""
+    """Turn errors of these kinds, which a user can mend, into one line and an exit status."""
     try:
         yield
     except kinds as error:
         fail(str(error), code)
-    except KeyboardInterrupt:
-        fail("stopped", 130)
 
 
 def make_folder(folder: Path, option: str = "--out") -> Path:

@@ -53,14 +53,17 @@ def verify(
     ] = None,
 ) -> None:
     """Check the paper's statements: search each for violations, and reach a verdict."""
-    with one_line_errors(ImportError):
-        from phiball.backends.engines import Engine
-        from phiball.backends.processes import cores
-        from phiball.verification.framework import folder, runner
-        from phiball.verification.report import errata as errata_file
-        from phiball.verification.report import files, terminal
-        from phiball.verification.report import record as runs
-        from phiball.verification.report.this_paper import THIS
+    try:
+        with one_line_errors(ImportError):
+            from phiball.backends.engines import Engine
+            from phiball.backends.processes import cores
+            from phiball.verification.framework import folder, runner
+            from phiball.verification.report import errata as errata_file
+            from phiball.verification.report import files, terminal
+            from phiball.verification.report import record as runs
+            from phiball.verification.report.this_paper import THIS
+    except KeyboardInterrupt:
+        fail("stopped", 130)
     console = Console()
     if errata is not None:
         with one_line_errors(ValueError, OSError):
