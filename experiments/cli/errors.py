@@ -27,12 +27,11 @@ def one_line_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
         fail(str(error), code)
 
 
-def make_folder(folder: Path, option: str = "--out") -> Path:
-    """The folder that an option names, made if it is not there; ends if it cannot be written to."""
+def make_folder(folder: Path) -> None:
+    """Make the folder of --out, if it is not there; a line and an exit if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        fail(f"{option} is {str(folder)!r}; expected a folder that can be written to ({error.strerror})")
-    return folder
+        fail(f"--out is {str(folder)!r}; expected a folder that can be written to ({error.strerror})")

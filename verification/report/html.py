@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from shlex import quote
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
@@ -73,7 +72,7 @@ def to_html(
         "png": lambda picture: b64encode(picture).decode(),
         "full_name": words.full_name,
         "smallest_example": _smallest_example,
-        "command": lambda result: _command(result, about),
+        "command": lambda result: words.command(result, about),
     }
     environment.globals |= {
         "words": words,
@@ -129,13 +128,6 @@ def _code_link(place: str, template: str) -> str:
         return f'<code title="{escape(at)}">{shown}</code>'
     target = template.replace("{path}", path).replace("{line}", line)
     return f'<a href="{escape(target)}" title="{escape(at)}"><code>{shown}</code></a>'
-
-
-def _command(result: Result, about: Mapping[str, Any]) -> str:
-    """The command that runs this claim again, as it was run here."""
-    options = (" --deep" if about["deep"] else "") + (f" --seed {about['seed']}" if about["seed"] else "")
-    where = f" --claims {quote(about['claims'])}" if about.get("claims") else ""
-    return f"phiball verify{where} --claim {result.id}{options}"
 
 
 def _smallest_example(result: Result) -> str:

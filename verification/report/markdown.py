@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from shlex import quote as shell
 from typing import Any
 
 from phiball.verification.framework.claim import Claim
@@ -19,6 +18,7 @@ from phiball.verification.report.words import (
     WORDS,
     all_mutants,
     by_section,
+    command,
     counts,
     evidence,
     false_alarm,
@@ -88,8 +88,7 @@ def _about(result: Result, about: Mapping[str, Any], paper: Paper) -> list[str]:
     if result.assumptions:
         lines.append(f"- {WORDS['assumptions']}: {plain(result.assumptions)}")
     if result.source:
-        place = f" --claims {shell(about['claims'])}" if about.get("claims") else ""
-        lines.append(f"- {WORDS['source']}: `{result.source}`; `phiball verify{place} --claim {result.id}`")
+        lines.append(f"- {WORDS['source']}: `{result.source}`; `{command(result, about)}`")
     if result.quote:
         lines += ["", quotation(result.quote, paper)]
     for field in ("formula", "corrected"):

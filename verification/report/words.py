@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isnan
+from shlex import quote
+from typing import Any
 
 from phiball.backends import active
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -249,3 +252,10 @@ def remarks(result: Result) -> dict[str, str]:
     texts[WORDS["error"]] = result.error
     texts["mutants"] = mutants(result)
     return {word: text for word, text in texts.items() if text}
+
+
+def command(result: Result, about: Mapping[str, Any]) -> str:
+    """The command that runs this claim again, as it was run here."""
+    options = (" --deep" if about["deep"] else "") + (f" --seed {about['seed']}" if about["seed"] else "")
+    where = f" --claims {quote(about['claims'])}" if about.get("claims") else ""
+    return f"phiball verify{where} --claim {result.id}{options}"

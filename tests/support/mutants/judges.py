@@ -24,7 +24,7 @@ PLACED = ("arrays", "doubles")  # the fixtures that run a test on every backend
 FEWEST_CASES, MOST_CASES = 3, 10
 FIRST = 30  # tests that are run before the files of others are collected
 _STOPPED, _NONE = 2, 5  # what pytest ends with when it is told to stop, and without a test
-REST = 60.0  # seconds for what else is in the files of these tests, before a fault is said to survive
+REST = 60.0  # seconds for the other cases of these tests, before a fault is said to survive
 FEW = 0.1  # of the examples of a claim
 Trace = dict[str, Any]
 """`checks`: seconds by name, of those that pass; `lines`: module -> line -> which of the checks run it."""
@@ -33,7 +33,7 @@ Trace = dict[str, Any]
 class _Tests:
     """A pytest plugin: runs the tests it is given in that order, or else some cases of each.
 
-    With `rest` it runs what else is in their files for that many seconds, other cases of these tests first.
+    With `rest` it runs the cases of these tests that it was not given, for that many seconds.
     It tells `coverage` which one runs.
     """
 

@@ -221,12 +221,18 @@ def _with_kinks(fit: Callable[..., Any]) -> Iterator[Evidence]:
 
             problem = LinearProblem(loss, Ball(2, rho), 0.0, ridge=RIDGE)
             found = fit(problem, array(X), array(y), sample_weight=array(W))
-            at = np.append(to_numpy(found.coef), float(found.intercept))
-            note = f"{name} loss, radius {rho}"
-            yield Evidence(abs(value(at) - found.value), 1e-12, f"{note}: the value")
-            best = minimize(value, at, method="Nelder-Mead", options={"xatol": 1e-7, "maxfev": 400})
-            yield Evidence(found.value - best.fun - found.gap, 1e-12, f"{note}: what the gap allows")
-            yield Evidence(max(-found.gap, found.gap - 1e-5), 1e-12, f"{note}: the gap")
+            yield from _by_its_gap(found, value, f"{name} loss, radius {rho}", rounding=1e-12, gap=1e-5)
+
+
+def _by_its_gap(
+    found: Any, value: Callable[[Any], float], note: str, *, rounding: float, gap: float
+) -> Iterator[Evidence]:
+    """A fit has the value it says, a small gap, and no point near it is better by more than that."""
+    at = np.append(to_numpy(found.coef), float(found.intercept))
+    yield Evidence(abs(value(at) - found.value), rounding, f"{note}: the value")
+    best = minimize(value, at, method="Nelder-Mead", options={"xatol": 1e-7, "maxfev": 400})
+    yield Evidence(found.value - best.fun - found.gap, rounding, f"{note}: what the gap allows")
+    yield Evidence(max(-found.gap, found.gap - gap), 1e-12, f"{note}: the gap")
 
 
 def _on_the_worst_examples(fit: Callable[..., Any]) -> Iterator[Evidence]:
@@ -242,12 +248,8 @@ def _on_the_worst_examples(fit: Callable[..., Any]) -> Iterator[Evidence]:
         outer = Reweighting(indicator(alpha), eta=1.0)
         problem = LinearProblem("logistic", Ball(2, RHO), 0.3, ENTROPIC, ridge=RIDGE, reweighting=outer)
         found = fit(problem, array(X), array(Y["logistic"]), sample_weight=array(W))
-        at = np.append(to_numpy(found.coef), float(found.intercept))
         note = f"the worst {100 * alpha:g} % of the examples"
-        yield Evidence(abs(value(at) - found.value), 1e-9, f"{note}: the value")
-        best = minimize(value, at, method="Nelder-Mead", options={"xatol": 1e-7, "maxfev": 400})
-        yield Evidence(found.value - best.fun - found.gap, 1e-9, f"{note}: what the gap allows")
-        yield Evidence(max(-found.gap, found.gap - 1e-3), 1e-12, f"{note}: the gap")
+        yield from _by_its_gap(found, value, note, rounding=1e-9, gap=1e-3)
 
 
 def _of_other_orders(risk: Callable[..., Any]) -> Iterator[Evidence]:
