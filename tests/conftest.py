@@ -30,6 +30,7 @@ settings.register_profile(
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
+settings.register_profile("fuzz", settings.get_profile("phiball"), derandomize=False, max_examples=20_000)
 settings.load_profile("phiball")
 
 NOT_RUN = pytest.StashKey[Counter[str]]()

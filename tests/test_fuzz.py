@@ -1,124 +1,437 @@
-"""The fuzzer finds what is planted, and prints Python that repeats it."""
+"""Random inputs through the public names, judged in extended precision.
+
+`make test` draws a few inputs; `make fuzz` selects the Hypothesis profile "fuzz", which draws many.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from dataclasses import replace
+import warnings
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import phiball
-from tests.support.fuzz import calls, points, tasks
-from tests.support.fuzz.arguments import Argument
-from tests.support.fuzz.batches import NAMED, batch
-from tests.support.fuzz.judge import PRECISE
-from tests.support.paths import ROOT
+from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, cressie_read, indicator
+from phiball.backends import array_namespace, to_numpy, use
+from tests.support.extended_precision import AVAILABLE, LONG, Problem, budget_failures, failures, value
 
-pytestmark = pytest.mark.skipif(not PRECISE, reason="no extended precision here")
-CALL = ("worst_case", "numpy", "plain", "QUADRATIC")
-LOSSES = Argument("numpy", "float64", "C", [[0.0, 0.5, 1.0]])
-
-
-def plant(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
-    """Put `wrong`, a function of the true solution and the losses, in the place of worst_case."""
-    true = phiball.worst_case
-
-    def planted(f: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrong(true(f, *args, **kwargs), f)
-
-    monkeypatch.setattr(phiball, "worst_case", planted)
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no extended precision on this machine")
+DIVERGENCES = [
+    ENTROPIC, QUADRATIC, ABSOLUTE, HINGE,
+    *map(indicator, (1e-3, 0.3, 0.75, 1.0)),
+    *map(cressie_read, (-3.0, -1.0, 0.0, 0.5, 1.5, 2.0, 3.0, 10.0)),
+]  # fmt: skip
+BACKENDS = st.sampled_from(["numba", "numba", "numpy"])
 
 
-def test_batches_and_calls_without_a_fault() -> None:
-    assert [text for j in range(4) for text in tasks.solve(batch((0, j)), "numpy")] == []
-    assert calls.run(15, 0) is None
-    assert points.run(15, 0) is None
+def strided(x: Any) -> Any:
+    wide = np.ones((*x.shape[:-1], 3 * x.shape[-1]), dtype=x.dtype)
+    wide[..., 1::3] = x
+    return wide[..., 1::3]
 
 
-def test_batches_cover_what_they_name() -> None:
-    some = [batch((1, j)) for j in range(120)]
-    assert {b.name for b in some} == set(NAMED)
-    assert {b.f.dtype.name for b in some} == {"float32", "float64"}
-    assert any(not b.f.flags.c_contiguous for b in some)
-    assert any(0 in b.f.strides for b in some)
-    assert any(not b.f.flags.writeable for b in some)
-    assert any(b.p is None for b in some)
+def read_only(x: Any) -> Any:
+    copy = np.array(x)
+    copy.flags.writeable = False
+    return copy
 
 
-def test_a_value_that_is_slightly_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = next(b for b in (batch((0, j)) for j in range(50)) if b.f.shape[-1] == 5 and b.f.dtype == np.float64)
-    plant(monkeypatch, lambda out, f: replace(out, value=out.value * (1 + 1e-11)))
-    (text, *_) = tasks.solve(b, "numpy")
-    assert text.startswith("value: ")
-    monkeypatch.undo()
-    said: dict[str, Any] = {}
-    exec(text.partition("\n")[2], said)  # the snippet runs
-    assert said["b"].seed == b.seed
+LAYOUTS = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "strided": strided,
+    "reversed": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
+    "read-only": read_only,
+    "zero strides": lambda x: np.broadcast_to(x.reshape(-1, x.shape[-1])[0], x.shape),
+}
+
+
+# --- Batches of valid inner problems ----------------------------------------------------------------
+
+
+def batch(seed: int, dtype: Any) -> tuple[Any, Any, Any]:
+    """(losses, eta, p) of random length, scale, offset and layout, with ties and zero probabilities."""
+    r = np.random.default_rng(seed)
+    m = int(r.choice([1, 2, 3, 5, 8, 16, 17, 33, 64, 200, 3000]))
+    n = max(1, 4_000 // max(m, 4))
+    largest = 30.0 if dtype is np.float32 else 290.0
+    scale = 10.0 ** (r.uniform(-largest, largest, (n, 1)) if r.random() < 0.15 else r.uniform(-6, 6, (n, 1)))
+    f = r.choice([r.normal, r.random, r.standard_exponential])(size=(n, m)) * scale
+    f = np.where(r.random((n, 1)) < 0.2, np.round(f / scale) * scale, f)
+    f = f + r.choice([0.0, 0.0, 0.0, 1.0, -1e3, 1e6], size=(n, 1)) * scale
+    eta = scale[:, 0] * 10.0 ** r.choice([r.uniform(-3, 3, n), r.uniform(-8, 12, n)])
+    limits = np.finfo(dtype)
+    eta = np.clip(eta, limits.smallest_normal, limits.max / 4).astype(dtype)
+    move = list(LAYOUTS.values())[r.integers(len(LAYOUTS))]
+    p = None
+    if r.random() < 0.5:
+        p = r.random((n, m)) ** r.choice([1, 1, 4, 12])
+        p = np.where(r.random((n, m)) < r.choice([0.0, 0.3]), 0.0, p)
+        p[:, 0] += 1e-3
+        p = move((p / p.sum(axis=-1, keepdims=True)).astype(dtype))
+    return move(f.astype(dtype)), eta, p
+
+
+def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[str]:
+    """The failures of a solver on a batch; a range of losses over eta beyond the dtype may be refused."""
+    before = f.tobytes(), eta.tobytes()
+    try:
+        out = solve(f, eta, divergence, p=p)
+    except ValueError:
+        with np.errstate(over="ignore"):
+            return [] if np.any(np.isinf(np.ptp(f, axis=-1) / eta)) else ["refused"]
+    if before != (f.tobytes(), eta.tobytes()):
+        return ["modified its arguments"]
+    return failures(Problem.of(f, eta, p, divergence), vars(out))
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(DIVERGENCES),
+    st.sampled_from([np.float64, np.float32]),
+    BACKENDS,
+)
+def test_random_batches_are_solved_to_rounding(seed: int, divergence: Any, dtype: Any, backend: str) -> None:
+    with use(backend):
+        assert check_batch(*batch(seed, dtype), divergence, phiball.worst_case) == []
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "failure"),
     [
-        (lambda out, f: replace(out, weights=out.weights * 0), "wrong: .*weights"),
-        (lambda out, f: replace(out, gap=out.gap * np.nan), "wrong: .*not finite"),
-        (lambda out, f: f.sort() or out, "an argument was modified"),
-        (lambda out, f: {}["key"], "KeyError: 'key'"),
+        (lambda out: replace(out, value=out.value * (1 + 1e-11)), "value"),
+        (lambda out: replace(out, weights=out.weights * 0), "weights"),
+        (lambda out: replace(out, gap=out.gap * np.nan), "not finite"),
+        (lambda out: replace(out, gap=out.gap + 1e-9), "gap"),
+        (lambda out: replace(out, mu=out.mu + 1), "dual"),
     ],
 )
-def test_what_is_wrong_with_a_call(wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    f = replace(LOSSES, values=[[1.0, 0.5, 0.0]])
-    calls.check(*CALL, f, 1.0, None)
-    plant(monkeypatch, wrong)
-    with pytest.raises(calls.FaultError, match=message) as error:
-        calls.check(*CALL, f, 1.0, None)
-    with pytest.raises(calls.FaultError, match=message):
-        exec(str(error.value).partition("\n")[2], {})  # the snippet repeats it
-
-
-def test_every_kind_of_call_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thousandth on top of what each returns is noticed."""
-    f, z = (
-        replace(LOSSES, values=[1.0, 0.5, 0.25]),
-        replace(LOSSES, values=[[1.0, 0.5, 0.25], [3.0, 0.0, 1.0]]),
+def test_wrong_solutions_are_noticed(wrong: Any, failure: str) -> None:
+    f = np.array([[0.0, 0.5, 1.0]])
+    found = check_batch(
+        f, np.array([1.0]), None, QUADRATIC, lambda *a, **k: wrong(phiball.worst_case(*a, **k))
     )
-    names = {name for name in calls.NAMES if name != "primal_value"}
-
-    def more(x: Any) -> Any:
-        return x + 0.001 if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "f" else x
-
-    for name in sorted(names):
-        case = (name, "numpy", "plain", "QUADRATIC", f, 0.5, None)
-        calls.check(*case)
-        true = getattr(phiball, name)
-
-        def planted(*args: Any, true: Any = true, **kwargs: Any) -> Any:
-            out = true(*args, **kwargs)
-            if isinstance(out, (np.ndarray, np.generic)):
-                return out - 5  # a bound, which is to be too low
-            return replace(out, value=more(out.value))
-
-        with monkeypatch.context() as patched:
-            patched.setattr(phiball, name, planted)
-            with pytest.raises(calls.FaultError, match="wrong"):
-                calls.check(*case)
-    weak = {"contains", "r2", "r3", "gaussian", "constrained_risk", "linear_model_risk", "quadrature"}
-    for name in sorted({*points.METHODS, *points.RISKS} - weak):
-        law = (2, 1e-4, None)  # so small that a thousandth leads out of the ball
-        case = (name, "numpy", "ENTROPIC", law, z, z, 0.5)
-        points.check(*case)
-        true_call = points.call
-        with monkeypatch.context() as patched:
-            patched.setattr(points, "call", lambda *a, c=true_call: tuple(more(x) for x in c(*a)))
-            with pytest.raises(points.FaultError, match="wrong"):
-                points.check(*case)
+    assert failure in found
 
 
-def test_a_call_that_does_not_come_back() -> None:
-    lines = "import time", "from tests.support.fuzz.watch import watched"
-    code = "\n".join((*lines, "with watched(0.3, lambda: 'this call'):", "    time.sleep(60)"))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 3
-    assert "HANG: not back after 0 s\nthis call" in done.stdout
+# --- Arguments of every kind: a right answer, or an error of one line -------------------------------
+
+
+KINDS = ["numpy"] * 6 + ["torch"] * 4 + ["strict", "list", "pandas", "meta", "sparse", "masked", "scalar"]
+DTYPES = (
+    ["float64"] * 6
+    + ["float32"] * 4
+    + ["float16", "bfloat16", "int64", "int8", "bool", "complex128", "object"]
+)
+SHAPES = [(1,), (2,), (3,), (5,), (17,), (2, 3), (3, 3), (1, 4), (2, 2, 3), (0,), (), (0, 3), (3, 0)]
+NUMBERS = st.one_of(
+    st.floats(-10, 10, width=16),
+    st.sampled_from([0.0, -0.0, 1.0, 5e-324, 1e-310, 1e-45, 1e308, -1e308, 1.7e308, 3e38, 65504.0]),
+)
+ANY_NUMBERS = st.one_of(NUMBERS, st.floats())
+ETAS = st.one_of(
+    st.floats(1e-6, 1e6),
+    st.sampled_from([1.0, 3, 1e-3, 1e6, 1e-300, 1e300, 2.3e-308, 1.7e308]),
+    st.sampled_from([0, -1.0, 5e-324, float("nan"), inf, "1", None, True, 1j, [1.0]]),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Nested lists of numbers with the kind of array to make of them."""
+
+    kind: str
+    dtype: str
+    layout: str
+    values: Any
+
+    def numbers(self) -> Any:
+        """The values as a NumPy array."""
+        with np.errstate(all="ignore"):
+            x = np.array(self.values, dtype=float)
+            dtype = "float32" if self.dtype == "bfloat16" else self.dtype
+            x = np.asarray(x > 0 if dtype == "bool" else x.astype(dtype))
+        return LAYOUTS[self.layout](x) if x.ndim and x.size else x
+
+    def make(self) -> Any:
+        """The array, list, frame or scalar."""
+        x = self.numbers()
+        if self.kind in ("torch", "meta", "sparse") and x.dtype != object:
+            import torch
+
+            t = torch.from_numpy(np.array(x))
+            t = t.to(torch.bfloat16) if self.dtype == "bfloat16" else t
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
+                return {"torch": lambda: t, "meta": lambda: t.to("meta"), "sparse": t.to_sparse}[self.kind]()
+        if self.kind == "list":
+            return x.tolist()
+        if self.kind == "masked":
+            return np.ma.masked_array(x)
+        if self.kind == "scalar":
+            return x.reshape(-1)[0] if x.size else 0.5
+        if self.kind == "pandas":
+            pandas = pytest.importorskip("pandas")
+            return pandas.Series(x) if x.ndim == 1 else pandas.DataFrame(x) if x.ndim == 2 else x
+        if self.kind == "strict" and x.dtype.name in ("float64", "float32", "int64"):
+            return pytest.importorskip("array_api_strict").asarray(x)
+        return x
+
+
+@st.composite
+def arguments(draw: Any, shape: Any = None) -> Argument:
+    """An array-like argument, mostly of finite floating-point numbers."""
+    shape = draw(st.sampled_from(SHAPES)) if shape is None else shape
+    dtype, n = draw(st.sampled_from(DTYPES)), int(np.prod(shape))
+    elements = draw(st.sampled_from([NUMBERS, NUMBERS, ANY_NUMBERS]))
+    values = draw(st.lists(elements, min_size=n, max_size=n))
+    if dtype in ("int64", "int8", "object"):
+        values = [v if abs(v) < 100 else 1.0 for v in values]
+    layout = draw(st.sampled_from(list(LAYOUTS)))
+    return Argument(draw(st.sampled_from(KINDS)), dtype, layout, np.reshape(values, shape).tolist())
+
+
+@st.composite
+def arguments_with_p(draw: Any) -> tuple[Argument, Argument | None]:
+    """Losses, and None or an argument that is mostly a distribution on them."""
+    f = draw(arguments())
+    if draw(st.booleans()):
+        return f, None
+    if draw(st.integers(0, 5)) == 0:
+        return f, draw(arguments())
+    shape = np.shape(f.values)
+    x = np.reshape(
+        draw(st.lists(st.floats(0, 1, width=16), min_size=int(np.prod(shape)), max_size=int(np.prod(shape)))),
+        shape,
+    )
+    if shape and x.size:
+        total = x.sum(axis=-1, keepdims=True)
+        x = np.where(total > 1e-3, x / np.maximum(total, 1e-3), 1 / shape[-1])
+    return f, replace(f, values=x.tolist())
+
+
+def snapshot(x: Any) -> Any:
+    if type(x).__module__.partition(".")[0] == "torch":
+        return None if x.is_meta or x.is_sparse else repr(x.detach().reshape(-1).tolist())
+    return np.asarray(x).tobytes() if hasattr(x, "shape") and np.asarray(x).dtype != object else repr(x)
+
+
+def result_or_refusal(work: Any, backend: str, *given: Any) -> Any:
+    """What `work` returns, or None if it raises a ValueError or TypeError of one line."""
+    before, message = [snapshot(x) for x in given], "none"
+    with use(backend), warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        try:
+            out = work()
+        except (ValueError, TypeError) as error:
+            message, out = str(error).strip(), None
+    assert len(message.splitlines()) == 1
+    assert before == [snapshot(x) for x in given], "an argument was modified"
+    return out
+
+
+@given(
+    st.sampled_from(["worst_case", "worst_case", "constrained_worst_case", "dual_value", "bisection"]),
+    st.sampled_from(DIVERGENCES), arguments_with_p(), ETAS, BACKENDS,
+)  # fmt: skip
+def test_any_argument_of_the_inner_problem_is_solved_or_refused(
+    name: str, divergence: Any, arrays: tuple[Argument, Argument | None], eta: Any, backend: str
+) -> None:
+    f, p = arrays
+    x, reference = f.make(), None if p is None else p.make()
+    if name == "dual_value":
+        out = result_or_refusal(
+            lambda: phiball.dual_value(x, 0.5, eta, divergence, reference), backend, x, reference
+        )
+    else:
+        options = {"tol": 1e-2} if name == "bisection" else {}
+        solve = getattr(phiball, name)
+        out = result_or_refusal(
+            lambda: solve(x, eta, divergence, p=reference, **options), backend, x, reference
+        )
+    if out is None or f.dtype not in ("float32", "float64"):
+        return
+    rows = to_numpy(x)
+    if not rows.size:
+        return
+    reference = (
+        None if p is None else np.broadcast_to(to_numpy(reference), rows.shape).reshape(-1, rows.shape[-1])
+    )
+    rows = rows.reshape(-1, rows.shape[-1])
+    fields = {"value": out} if name == "dual_value" else vars(out)
+    got = {k: np.reshape(to_numpy(v), rows.shape if k == "weights" else -1) for k, v in fields.items()}
+    if name == "constrained_worst_case":
+        price = np.where(got["eta"] > 0, got["eta"], 1)
+        budget = np.broadcast_to(np.asarray(eta, dtype=rows.dtype), len(rows))
+        assert budget_failures(Problem.of(rows, price, reference, divergence), budget, got) == []
+        return
+    problem = Problem.of(rows, eta, reference, divergence)
+    if name == "worst_case":
+        assert failures(problem, got) == []
+        return
+    with np.errstate(all="ignore"):
+        exact = value(problem)
+        slack = 2 * problem.rounding + problem.eps + (np.abs(got["gap"]) if "gap" in got else 0)
+        assert not np.any(np.isnan(got["value"]))
+        below = np.isfinite(exact) & (got["value"].astype(LONG) < exact - slack)
+    assert not np.any(below)
+
+
+# --- Points: balls, attacks, projections and risks --------------------------------------------------
+
+
+METHODS = ["length", "dual_norm", "project", "steepest", "variance", "log_mgf", "sample", "sample_tilted"]
+METHODS += ["white_noise", "fgm", "pgm", "onto_simplex", "robust_risk", "adversarial_risk", "RegularizedLoss"]
+BALLS = st.tuples(
+    st.sampled_from([1, 2, inf, 2, inf, 1.5, 4]),
+    st.one_of(
+        st.floats(0, 10, width=16),
+        st.sampled_from([0.0, 3, 1e-3, 1e6, 1e-300, 1e-310, 1e30, 1e200, 1.7e308, -1.0, inf, "1", None]),
+    ),
+    st.sampled_from([None, None, None, (-10.0, 10.0), (0, 1), (1, 0)]),
+)
+
+
+@st.composite
+def point_arguments(draw: Any) -> tuple[Argument, Argument]:
+    """Points and directions, mostly of one shape, dtype and library."""
+    x = draw(arguments())
+    if draw(st.integers(0, 4)) == 0:
+        return x, draw(arguments())
+    return x, replace(x, values=draw(arguments(np.shape(x.values))).values)
+
+
+def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence: Any) -> Any:
+    """The first array that the named function returns for points x and slopes v of a linear loss."""
+    ball = phiball.Ball(*ball)
+    if name in ("robust_risk", "adversarial_risk", "RegularizedLoss") and (
+        type(x) is not type(v) or not hasattr(x, "shape") or x.shape != v.shape or 0 in (x.ndim, *x.shape)
+    ):
+        raise ValueError("no slope for each point")
+
+    def loss(z: Any, i: Any) -> Any:
+        xp = array_namespace(z)
+        with np.errstate(all="ignore"):
+            return xp.sum(xp.reshape(z * xp.take(v, i, axis=0), (z.shape[0], -1)), axis=-1)
+
+    if name in ("length", "dual_norm", "variance", "log_mgf", "steepest"):
+        return getattr(ball, name)(v)
+    if name == "project":
+        return ball.project(v, x)
+    if name == "sample":
+        return ball.sample(x, 3, phiball.rng(1))
+    if name == "sample_tilted":
+        return ball.sample_tilted(x, v, 2, phiball.rng(1))[0]
+    if name == "white_noise":
+        return phiball.white_noise(x, ball, phiball.rng(1))
+    if name == "onto_simplex":
+        return phiball.onto_simplex(v)
+    if name == "fgm":
+        return phiball.fgm(lambda z, i: v, x, ball)
+    if name == "pgm":
+        return phiball.pgm(lambda z, i: v, x, ball, steps=3, rng=phiball.rng(1))
+    if name == "adversarial_risk":
+        return phiball.adversarial_risk(loss, x, ball, samples=3, rng=phiball.rng(1)).values
+    if name == "RegularizedLoss":
+        return phiball.RegularizedLoss(ball, eta, divergence, phiball.SG(2))(loss, x, rng=phiball.rng(1))
+    return phiball.robust_risk(loss, x, ball, eta, divergence, samples=4, rng=phiball.rng(1)).values
+
+
+@given(st.sampled_from(METHODS), BALLS, point_arguments(), ETAS, st.sampled_from(DIVERGENCES), BACKENDS)
+def test_any_points_are_handled_or_refused(
+    name: str, ball: Any, points: tuple[Argument, Argument], eta: Any, divergence: Any, backend: str
+) -> None:
+    x, v = (argument.make() for argument in points)
+    out = result_or_refusal(lambda: call_with_points(name, ball, x, v, eta, divergence), backend, x, v)
+    if out is None or not {a.dtype for a in points} <= {"float32", "float64"}:
+        return
+    numbers = [argument.numbers() for argument in points]
+    if all(np.all(np.isfinite(a)) for a in numbers):
+        with np.errstate(all="ignore"):
+            check_points(name, phiball.Ball(*ball), *numbers, np.asarray(to_numpy(out)))
+
+
+def check_points(name: str, ball: Any, x: Any, v: Any, out: Any) -> None:
+    """Compare with exact norms and projections in extended precision."""
+    eps = max(float(np.finfo(a.dtype).eps) for a in (x, v))
+    limits = np.finfo(np.float32 if eps > 1e-10 else np.float64)
+    slack, tiny, radius = (
+        eps * (16 + 4 * (v.shape[-1] if v.ndim else 0)),
+        LONG(limits.smallest_normal),
+        LONG(ball.radius),
+    )
+    got, center, slope = out.astype(LONG), x.astype(LONG), v.astype(LONG)
+    assert not np.any(np.isnan(got))
+
+    def close(exact: Any, room: Any = 0.0, times: int = 1) -> None:
+        overflow = np.abs(exact) > limits.max * (1 - slack)
+        assert np.all((np.abs(got - exact) <= times * slack * np.abs(exact) + room + tiny) | overflow)
+
+    dual = 1.0 if ball.norm == inf else inf if ball.norm == 1 else ball.norm / (ball.norm - 1)
+    if name == "length":
+        close(norm(slope, ball.norm))
+    elif name == "dual_norm":
+        close(norm(slope, dual))
+    elif name == "variance":
+        moment = LONG(replace(ball, radius=1.0).variance(np.eye(1, v.shape[-1])[0]))
+        close(radius**2 * moment * np.sum(slope * slope, axis=-1), times=8)
+    elif name == "steepest":
+        assert np.all(norm(got, ball.norm) <= radius * (1 + slack) + tiny)
+        least = radius * norm(slope, dual) * (1 - slack) - tiny * (1 + norm(slope, 1))
+        assert np.all(np.sum(got * slope, axis=-1) >= least)
+    elif name == "log_mgf":
+        reach = radius * norm(slope, dual)
+        overflow = reach > LONG(limits.max) * (1 - slack)
+        assert np.all((got >= -slack * reach - tiny) & ((got <= reach * (1 + slack) + tiny) | overflow))
+    elif name == "onto_simplex":
+        close(threshold(slope, LONG(1)), room=8 * slack, times=8)
+    elif name == "project":
+        moved = (v - x).astype(LONG)
+        inside = norm(moved, ball.norm)[..., None] <= radius
+        nearest = np.where(inside, slope, center + project(moved, ball))
+        nearest = nearest if ball.clip is None else np.clip(nearest, *ball.clip)
+        close(nearest, room=slack * (np.abs(center) + np.minimum(radius, norm(moved, inf))[..., None]))
+    elif name in ("robust_risk", "adversarial_risk", "RegularizedLoss"):
+        rows = (a.reshape(len(x), -1) for a in (center * slope, slope, np.abs(center * slope)))
+        products, slopes, sizes = rows
+        reach = radius * norm(slopes, dual)
+        middle, size = np.sum(products, axis=-1), np.sum(sizes, axis=-1) + reach
+        if name == "RegularizedLoss":
+            middle, reach, size = np.mean(middle), np.mean(reach), np.mean(size)
+        assert np.all(np.abs(got - middle) <= reach + 64 * slack * size + tiny)
+    else:
+        if name in ("fgm", "pgm", "white_noise"):  # a point has all axes but the first
+            got, center = (a.reshape(len(a), -1) for a in (got, center))
+        else:
+            center = np.expand_dims(center, -2)
+        room = slack * (norm(np.broadcast_to(np.abs(center), got.shape), ball.norm) + radius)
+        assert np.all(norm(got - center, ball.norm) <= radius + 4 * room)
+
+
+def norm(v: Any, p: float) -> Any:
+    if p == inf:
+        return np.max(np.abs(v), axis=-1, initial=0)
+    return np.sum(np.abs(v) ** LONG(p), axis=-1) ** (1 / LONG(p))
+
+
+def project(v: Any, ball: Any) -> Any:
+    """The point of the ball around 0 that is nearest to v, which lies outside."""
+    radius = LONG(ball.radius)
+    if ball.norm == inf:
+        return np.clip(v, -radius, radius)
+    if ball.norm == 2:
+        return v * (radius / norm(v, 2))[..., None]
+    return np.sign(v) * threshold(np.abs(v), radius)
+
+
+def threshold(v: Any, total: Any) -> Any:
+    """max(v - t, 0) with the t for which it sums to `total`."""
+    top = np.max(v, axis=-1, keepdims=True, initial=-np.inf)
+    ranked = -np.sort(-(v - top), axis=-1)
+    t = np.max((np.cumsum(ranked, axis=-1) - total) / np.arange(1, v.shape[-1] + 1), axis=-1, keepdims=True)
+    return np.maximum(v - top - t, 0)

@@ -1,133 +1,201 @@
-"""What is installed: one import name, typed, without the tests, and light to import."""
+"""The installed package: one import name, lazy and light, typed, complete, and without the tests."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from tests.support.layering import PACKAGES
+import phiball
+from phiball import QUADRATIC, Ball, backends, refimpl, worst_case
 from tests.support.paths import ROOT
 
+PACKAGES = ("backends", "refimpl", "verification", "experiments")
 HEAVY = ["torch", "scipy", "numba", "cupy", "mpmath", "hypothesis", "array_api_strict"]
 
 
-def fresh(code: str, folder: Path, *options: str) -> str:
-    """What a fresh interpreter prints that runs `code` in `folder`."""
-    stripped = ("PHIBALL", "PYTHON", "COV")  # but for the path, on which phiball itself may be
-    environment = {k: v for k, v in os.environ.items() if k == "PYTHONPATH" or not k.startswith(stripped)}
-    run = subprocess.run(
-        [sys.executable, *options, "-c", code],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_fresh(code: str, folder: Path, *options: str) -> str:
+    """The output of a fresh interpreter that runs `code` in `folder`."""
+    dropped = ("PHIBALL", "PYTHON", "COV")
+    environment = {k: v for k, v in os.environ.items() if k == "PYTHONPATH" or not k.startswith(dropped)}
+    command = [sys.executable, *options, "-c", code]
+    run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return run.stdout
 
 
+# --- Names ------------------------------------------------------------------------------------------
+
+
+def test_top_level_names_are_those_of_the_packages() -> None:
+    names: dict[str, Any] = {}
+    exec("from phiball import *", names)
+    for name in refimpl.__all__:
+        assert names[name] is getattr(refimpl, name), name
+    assert names["rng"] is backends.rng
+    assert {*names} - {"__builtins__"} <= set(dir(phiball))
+    assert f'\nversion = "{phiball.__version__}"\n' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", [backends, refimpl])
+def test_all_lists_every_public_name(package: Any) -> None:
+    values = vars(package).items()
+    public = {n for n, value in values if not n.startswith("_") and not isinstance(value, ModuleType)}
+    assert set(package.__all__) == public
+    assert len(set(package.__all__)) == len(package.__all__)
+
+
+def test_names_pickle() -> None:
+    assert pickle.loads(pickle.dumps(worst_case)) is worst_case
+    assert pickle.loads(pickle.dumps((QUADRATIC, Ball(2, 0.5)))) == (QUADRATIC, Ball(2, 0.5))
+
+
+def test_misspelled_name_gets_a_suggestion() -> None:
+    module: Any = phiball
+    with pytest.raises(AttributeError, match=r"no attribute 'worstcase'; did you mean 'worst_case'\?$"):
+        _ = module.worstcase
+    with pytest.raises(AttributeError, match=r"^module 'phiball' has no attribute 'xyzzy'$"):
+        _ = module.xyzzy
+
+
 @pytest.mark.slow
-def test_the_import_is_light_and_not_confused_by_folders(tmp_path: Path) -> None:
-    """A user's project may have folders of the same names as ours."""
+def test_type_checkers_know_the_names(tmp_path: Path) -> None:
+    pytest.importorskip("mypy", reason="mypy: not installed")
+    lines = "import phiball", "reveal_type(phiball.worst_case)", "reveal_type(phiball.rng(0))", "phiball.oops"
+    (tmp_path / "user.py").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "phiball").symlink_to(ROOT)
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--follow-imports", "silent"]
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", str(ROOT / ".mypy_cache"), "user.py"],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "-> phiball.refimpl.inner.worst_case.WorstCase" in run.stdout
+    assert '"phiball.backends.random.Rng"' in run.stdout
+    assert [line for line in run.stdout.splitlines() if "error:" in line] == [
+        'user.py:4: error: Module has no attribute "oops"  [attr-defined]'
+    ]
+
+
+# --- Imports ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_import_is_lazy_and_silent(tmp_path: Path) -> None:
+    loaded = "print(*[m for m in ('numpy', 'phiball.refimpl', 'phiball.backends') if m in sys.modules])"
+    assert run_fresh(f"import sys, phiball\nphiball.__version__\n{loaded}", tmp_path, "-W", "error") == "\n"
+    shown = run_fresh(f"import sys, phiball\nphiball.rng\n{loaded}", tmp_path, "-W", "error")
+    assert shown == "numpy phiball.backends\n"
+    everything = "import phiball.refimpl, phiball.backends, phiball.verification"
+    assert run_fresh(everything, tmp_path, "-W", "error") == ""
+
+
+@pytest.mark.slow
+def test_solving_loads_no_optional_library(tmp_path: Path) -> None:
+    """Folders of a user's project with the names of ours do not confuse the import."""
     for folder in PACKAGES:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text("raise RuntimeError('the wrong folder')")
     code = f"""
-import sys, json, numpy
-import phiball.refimpl, phiball.backends
-f = numpy.array([0.0, 1.0])
+import sys, json, numpy, phiball
 with phiball.backends.use("numpy"):
-    value = float(phiball.worst_case(f, 0.5, phiball.QUADRATIC).value)
+    value = float(phiball.worst_case(numpy.array([0.0, 1.0]), 0.5, phiball.QUADRATIC).value)
 print(json.dumps([value, [name for name in {HEAVY} if name in sys.modules]]))
 """
-    assert json.loads(fresh(code, tmp_path)) == [0.75, []]
+    assert json.loads(run_fresh(code, tmp_path)) == [0.75, []]
 
 
-def test_the_check_of_lightness_can_fail(tmp_path: Path) -> None:
-    code = f"import sys, mpmath; print([name for name in {HEAVY} if name in sys.modules])"
-    assert "mpmath" in fresh(code, tmp_path)
+# --- The wheel --------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_import_is_silent(tmp_path: Path) -> None:
-    code = "import phiball.refimpl, phiball.backends, phiball.verification"
-    assert fresh(code, tmp_path, "-W", "error") == ""
-
-
-def test_every_folder_of_modules_is_a_package_of_the_project() -> None:
-    """A new folder that nobody lists would be missing from the wheel."""
+def test_every_folder_is_listed_as_a_package() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {file.parent for package in PACKAGES for file in (ROOT / package).rglob("*.py")}
     assert all((folder / "__init__.py").is_file() for folder in folders)
-    names = {".".join(("phiball", *folder.relative_to(ROOT).parts)) for folder in folders}
-    assert set(listed) == names | {"phiball"}
-    assert listed == sorted(listed)
+    assert set(listed) == {".".join(("phiball", *f.relative_to(ROOT).parts)) for f in folders} | {"phiball"}
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy, since a build leaves folders behind in its source."""
+@pytest.mark.slow
+def test_wheel_is_complete_and_works(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="setuptools: not installed")
-    source, out = tmp_path_factory.mktemp("source") / "phiball", tmp_path_factory.mktemp("wheel")
-    unwanted = shutil.ignore_patterns(
-        ".git", "__pycache__", ".*_cache", "build", "*.egg-info", "results", ".venv"
-    )
-    shutil.copytree(ROOT, source, ignore=unwanted)
+    ignored = (".git", "__pycache__", ".*_cache", "build", "*.egg-info", "results", ".venv", "site")
+    shutil.copytree(ROOT, tmp_path / "phiball", ignore=shutil.ignore_patterns(*ignored))
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    run = subprocess.run(
-        [*command, "--wheel-dir", str(out), str(source)], capture_output=True, text=True, check=False
-    )
+    command += ["--wheel-dir", str(tmp_path), str(tmp_path / "phiball")]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    (file,) = out.glob("*.whl")
-    return file
-
-
-@pytest.mark.slow
-def test_phiball_is_the_only_import_name(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"phiball"}
+    (file,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(file).namelist())
     inside = {name.split("/")[1] for name in names if name.startswith("phiball/")}
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"phiball"}
     assert inside == {"__init__.py", "py.typed", *PACKAGES}
-
-
-def test_the_wheel_has_every_module_and_template_and_no_test(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*")]
-    wanted = {
-        f"phiball/{file.relative_to(ROOT).as_posix()}"
-        for file in files
-        if file.suffix in (".py", ".j2", ".css") or file.name == "py.typed"
-    }
-    assert len(wanted) > 200
-    assert {f"phiball/{package}/py.typed" for package in PACKAGES} <= wanted
-    assert wanted - names == set()
-    assert not [name for name in names if "test" in name.lower()]
-
-
-@pytest.mark.slow
-def test_the_wheel_works_where_it_is_unpacked(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    kinds = (".py", ".j2", ".css", ".typed")
+    files = [f for package in PACKAGES for f in (ROOT / package).rglob("*") if f.suffix in kinds]
+    assert {f"phiball/{f.relative_to(ROOT).as_posix()}" for f in files} <= names
+    assert {f"phiball/{package}/py.typed" for package in PACKAGES} <= names
+    zipfile.ZipFile(file).extractall(tmp_path / "site")
     # -S leaves out site-packages and with it an editable install; NumPy is found by its path.
-    needed = sorted(
-        {str(Path(str(m.__file__)).parents[1]) for m in (__import__("numpy"), __import__("array_api_compat"))}
-    )
-    code = f"""
-import sys
-sys.path[:0] = [{str(tmp_path / "site")!r}]
-sys.path += {needed}
-import phiball.refimpl as r
-print(r.__file__, r is sys.modules["phiball"].refimpl)
-"""
-    path, same = fresh(code, tmp_path, "-S").split()
-    assert str(tmp_path / "site") in path
-    assert same == "True"
+    packages = {str(Path(str(__import__(m).__file__)).parents[1]) for m in ("numpy", "array_api_compat")}
+    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'site')!r}, *{sorted(packages)}]\n"
+    code += "import phiball.refimpl as r; print(r.__file__)"
+    assert run_fresh(code, tmp_path, "-S").startswith(str(tmp_path / "site"))
+
+
+# --- Security ---------------------------------------------------------------------------------------
+
+PICKLES = ("pickle", "joblib", "dill", "cloudpickle", "marshal")
+FORBIDDEN = {f"{module}.{name}" for module in PICKLES for name in ("load", "loads", "Unpickler")}
+FORBIDDEN |= {"eval", "exec", "os.system", "yaml.load", "shelve.open"}
+REQUIRED = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+UNPACKING = ("extractall", "extract", "unpack_archive")
+# A model that a process passes to its own workers.
+ALLOWED = {("experiments/robustness/models.py", "pickle.loads")}
+
+
+def unsafe_calls(source: str) -> Iterator[str]:
+    """The calls of a module that could run the content of a file, or write where an archive says."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in REQUIRED:
+            argument, value = REQUIRED[name]
+            given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
+            if given.get(argument) is not value:
+                yield name
+        elif name in FORBIDDEN or name.rpartition(".")[2] in UNPACKING:
+            yield name
+        elif any(k.arg == "shell" for k in node.keywords):
+            yield f"{name} with shell"
+
+
+def test_no_downloaded_file_is_executed() -> None:
+    files = [file for package in (*PACKAGES, "docs") for file in (ROOT / package).rglob("*.py")]
+    found = {
+        (file.relative_to(ROOT).as_posix(), name)
+        for file in files
+        for name in unsafe_calls(file.read_text(encoding="utf-8"))
+    }
+    assert found == ALLOWED
+
+
+@pytest.mark.parametrize(
+    "call", ["pickle.load(s)", "torch.load(f)", "np.load(f, allow_pickle=True)", "a.extractall(d)", "eval(t)"]
+)
+def test_unsafe_call_is_found(call: str) -> None:
+    assert list(unsafe_calls(f"def f():\n    return {call}\n"))
