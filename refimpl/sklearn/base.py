@@ -49,6 +49,13 @@ def by_feature(name: str, values: Any, columns: Any, d: int) -> Any:
     return found
 
 
+def store_parameters(estimator: Any, parameters: Mapping[str, Any]) -> None:
+    """Set each parameter of a constructor, given as its `locals()`, as the attribute of that name."""
+    for name, value in parameters.items():
+        if name not in ("self", "__class__"):
+            setattr(estimator, name, value)
+
+
 class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     """A linear model against perturbed features, and against reweighted examples.
 
@@ -66,30 +73,16 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     it is above the minimum), `error_` (of the integrals) and `n_iter_`.
     """
 
-    def __init__(
-        self,
-        *,
-        radius: float = 0.1,
-        eta: float = 0.1,
-        divergence: str | Divergence = "entropic",
-        norm: float = 2,
-        feature_scale: Any = None,
-        reweighting: Reweighting | None = None,
-        fit_intercept: bool = True,
-        points: int = 256,
-        tol: float = 1e-8,
-        max_iter: int = 1000,
-    ) -> None:
-        self.radius = radius
-        self.eta = eta
-        self.divergence = divergence
-        self.norm = norm
-        self.feature_scale = feature_scale
-        self.reweighting = reweighting
-        self.fit_intercept = fit_intercept
-        self.points = points
-        self.tol = tol
-        self.max_iter = max_iter
+    radius: float
+    eta: float
+    divergence: str | Divergence
+    norm: float
+    feature_scale: Any
+    reweighting: Reweighting | None
+    fit_intercept: bool
+    points: int
+    tol: float
+    max_iter: int
 
     def problem(self, loss: LinearLoss | str, ridge: float, scale: Any) -> LinearProblem:
         """The problem that a fit with this loss, ridge and sizes of features solves."""

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.fit import LinearModel
 from phiball.refimpl.linear.problem import Reweighting
-from phiball.refimpl.sklearn.base import RobustLinearModel
+from phiball.refimpl.sklearn.base import RobustLinearModel, store_parameters
 from phiball.refimpl.validation import valid_number
 
 
@@ -25,6 +25,8 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
     `_weighted_counts`: whether balanced classes have equal weights rather than weights by their sizes.
     """
 
+    C: float
+    class_weight: Any
     _loss: str
     _one_fit: bool
     _weighted_counts: bool
@@ -45,20 +47,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         tol: float = 1e-8,
         max_iter: int = 1000,
     ) -> None:
-        super().__init__(
-            radius=radius,
-            eta=eta,
-            divergence=divergence,
-            norm=norm,
-            feature_scale=feature_scale,
-            reweighting=reweighting,
-            fit_intercept=fit_intercept,
-            points=points,
-            tol=tol,
-            max_iter=max_iter,
-        )
-        self.C = C
-        self.class_weight = class_weight
+        store_parameters(self, locals())
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit the model to features X (n, d) and labels y (n,)."""

@@ -50,16 +50,21 @@ class _RobustNet:
     seed: int
     feature_scale: Any
     device: str
+    _criterion: Any
 
-    def _settings(
+    def __init__(
         self,
-        radius: float,
-        norm: float,
-        eta: float,
-        divergence: str | Divergence,
-        level: int,
-        seed: int,
-        feature_scale: Any,
+        module: Any,
+        *,
+        radius: float = 0.1,
+        norm: float = 2,
+        eta: float = 0.1,
+        divergence: str | Divergence = "entropic",
+        level: int = 2,
+        seed: int = 0,
+        feature_scale: Any = None,
+        criterion: Any = None,
+        **kwargs: Any,
     ) -> None:
         self.radius = radius
         self.norm = norm
@@ -68,6 +73,7 @@ class _RobustNet:
         self.level = level
         self.seed = seed
         self.feature_scale = feature_scale
+        super().__init__(module, criterion=criterion or self._criterion, **kwargs)  # type: ignore[call-arg]
 
     def initialized_instance(self, instance_or_cls: Any, kwargs: Any) -> Any:
         """A copy of a module that is given as it is, and what skorch makes of all else."""
@@ -219,6 +225,7 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
+    _criterion = torch.nn.CrossEntropyLoss
 
     def check_data(self, X: Any, y: Any) -> None:
         """Raise unless labels are whole numbers from 0 on."""
@@ -232,23 +239,6 @@ class RobustClassifier(_RobustNet, NeuralNetClassifier):  # type: ignore[misc]
                     "LabelEncoder makes them"
                 )
 
-    def __init__(
-        self,
-        module: Any,
-        *,
-        radius: float = 0.1,
-        norm: float = 2,
-        eta: float = 0.1,
-        divergence: str | Divergence = "entropic",
-        level: int = 2,
-        seed: int = 0,
-        feature_scale: Any = None,
-        criterion: Any = torch.nn.CrossEntropyLoss,
-        **kwargs: Any,
-    ) -> None:
-        self._settings(radius, norm, eta, divergence, level, seed, feature_scale)
-        super().__init__(module, criterion=criterion, **kwargs)
-
 
 class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
     """A network of torch that predicts numbers, trained against perturbed features.
@@ -257,6 +247,7 @@ class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
     """
 
     __doc__ += _RobustNet.__doc__.partition("\n")[2]  # type: ignore[union-attr]
+    _criterion = torch.nn.MSELoss
 
     def predict(self, X: Any) -> Any:
         """The predictions, in the shape of the targets: (n, 1) minus (n,) would be (n, n)."""
@@ -268,20 +259,3 @@ class RobustRegressor(_RobustNet, NeuralNetRegressor):  # type: ignore[misc]
         """The plain loss, for the held-out part."""
         aligned = _aligned(to_tensor(y_true, device=self.device), y_pred)
         return super().get_loss(y_pred, aligned, *args, **kwargs)
-
-    def __init__(
-        self,
-        module: Any,
-        *,
-        radius: float = 0.1,
-        norm: float = 2,
-        eta: float = 0.1,
-        divergence: str | Divergence = "entropic",
-        level: int = 2,
-        seed: int = 0,
-        feature_scale: Any = None,
-        criterion: Any = torch.nn.MSELoss,
-        **kwargs: Any,
-    ) -> None:
-        self._settings(radius, norm, eta, divergence, level, seed, feature_scale)
-        super().__init__(module, criterion=criterion, **kwargs)

@@ -12,12 +12,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.losses import LinearLoss, quantile_loss
 from phiball.refimpl.linear.problem import Reweighting
-from phiball.refimpl.sklearn.base import RobustLinearModel
+from phiball.refimpl.sklearn.base import RobustLinearModel, store_parameters
 from phiball.refimpl.validation import valid_number
 
 
 class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[misc]
     """Fits a number to each row; `_loss` says by which loss."""
+
+    alpha: float
 
     def __init__(
         self,
@@ -34,19 +36,7 @@ class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[mi
         tol: float = 1e-8,
         max_iter: int = 1000,
     ) -> None:
-        super().__init__(
-            radius=radius,
-            eta=eta,
-            divergence=divergence,
-            norm=norm,
-            feature_scale=feature_scale,
-            reweighting=reweighting,
-            fit_intercept=fit_intercept,
-            points=points,
-            tol=tol,
-            max_iter=max_iter,
-        )
-        self.alpha = alpha
+        store_parameters(self, locals())
 
     def _loss(self) -> LinearLoss | str:
         raise NotImplementedError
@@ -95,6 +85,8 @@ class RobustQuantileRegressor(BaseRobustRegressor):
     absolute values, ours squares. The other parameters are those of `RobustLinearModel`.
     """
 
+    quantile: float
+
     def __init__(
         self,
         *,
@@ -111,20 +103,7 @@ class RobustQuantileRegressor(BaseRobustRegressor):
         tol: float = 1e-6,
         max_iter: int = 1000,
     ) -> None:
-        super().__init__(
-            radius=radius,
-            eta=eta,
-            alpha=alpha,
-            divergence=divergence,
-            norm=norm,
-            feature_scale=feature_scale,
-            reweighting=reweighting,
-            fit_intercept=fit_intercept,
-            points=points,
-            tol=tol,
-            max_iter=max_iter,
-        )
-        self.quantile = quantile
+        store_parameters(self, locals())
 
     def _loss(self) -> LinearLoss | str:
         valid_number("quantile", self.quantile, above=0.0)

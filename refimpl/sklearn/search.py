@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.problem import Reweighting
+from phiball.refimpl.sklearn.base import store_parameters
 from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression
 from phiball.refimpl.validation import valid_number
 
@@ -95,6 +96,12 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
     and `plain_scores_`: the mean scores and the mean accuracies over folds, (etas, radii).
     """
 
+    radii: Sequence[float]
+    etas: Sequence[float]
+    cv: Any
+    scoring: Any
+    max_cost: float | None
+
     def __init__(
         self,
         *,
@@ -114,23 +121,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         tol: float = 1e-8,
         max_iter: int = 1000,
     ) -> None:
-        super().__init__(
-            C=C,
-            divergence=divergence,
-            norm=norm,
-            feature_scale=feature_scale,
-            reweighting=reweighting,
-            fit_intercept=fit_intercept,
-            class_weight=class_weight,
-            points=points,
-            tol=tol,
-            max_iter=max_iter,
-        )
-        self.radii = radii
-        self.etas = etas
-        self.cv = cv
-        self.scoring = scoring
-        self.max_cost = max_cost
+        store_parameters(self, locals())
 
     def _plain(self, radius: float, eta: float) -> RobustLogisticRegression:
         names = set(RobustLogisticRegression().get_params()) - {"radius", "eta"}
