@@ -107,15 +107,12 @@ def pgm(
     Arguments beyond those of `fgm`:
     - `steps`: the number of steps; the paper takes 15.
     - `step`: the length of one, by default 2.5 radius / steps.
-    - `rng`: if given, each run starts from z + u b, with b uniform on the ball and u on (0, 1). A uniform
-      point alone would lie near the border of an l2 ball in many dimensions, from where few steps find less.
-      Without it the run starts from z, as in `ifgm`.
+    - `rng`: if given, each run starts from z + u b, with b uniform on the ball and u on (0, 1).
     - `loss`: a function loss(x, i) with values (N,). If given, the result is the best of all iterates of all
       runs and of z itself; otherwise it is the last iterate.
     - `restarts`: the number of runs. More than one needs `rng` and `loss`.
 
-    Returns points of the shape of z. It takes steps * restarts gradients and, with a loss, one evaluation
-    more for each of them and for z. The norm is 1, 2 or inf.
+    Returns points of the shape of z, after steps * restarts gradients. The norm is 1, 2 or inf.
 
     Reference: Section 6.1.
 
@@ -123,14 +120,10 @@ def pgm(
     >>> from phiball.backends import rng
     >>> from phiball.refimpl import Ball, pgm
     >>> target = np.array([[0.1, 0.2]])
-    >>> x = pgm(
-    ...     lambda x, i: target - x,
-    ...     np.zeros((1, 2)),
-    ...     Ball(2, 1.0),
-    ...     steps=100,
-    ...     rng=rng(0),
-    ...     loss=lambda x, i: -np.sum((x - target) ** 2, axis=-1),
-    ... )
+    >>> def loss(x, i):
+    ...     return -np.sum((x - target) ** 2, axis=-1)
+    >>> z, ball = np.zeros((1, 2)), Ball(2, 1.0)
+    >>> x = pgm(lambda x, i: target - x, z, ball, steps=100, rng=rng(0), loss=loss)
     >>> bool(np.all(np.abs(x - target) < 0.03))
     True
     """

@@ -67,30 +67,19 @@ class ConstrainedWorstCase:
 def constrained_worst_case(
     losses: Array, radius: float | Array, divergence: Divergence, *, p: Array | None = None
 ) -> ConstrainedWorstCase:
-    r"""Find the worst distribution within a radius of the reference law, and its expected loss.
+    r"""Find the worst distribution within a divergence budget of the reference, and its expected loss.
 
     $$V(f) = \max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i \quad \text{subject to} \quad
     \sum_i p_i \phi(\gamma_i / p_i) \le r$$
 
     Arguments:
-    - `losses` (..., m): f, floating-point numbers of any supported library; in half precision as in
-      `worst_case`.
-    - `radius`: r, a number that is not negative, or an array of them that broadcasts to losses.shape[:-1].
-    - `divergence`: phi, for example `QUADRATIC`.
-    - `p`: the reference law, which broadcasts to losses.shape; uniform by default. Where p_i = 0,
-      gamma_i = 0. Ties share their weight in proportion to p.
+    - `losses`, `divergence`, `p`: as in `worst_case`.
+    - `radius`: r, a number that is not negative, or an array that broadcasts to losses.shape[:-1].
 
     Returns `value` (...), `eta` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap certifies the
-    solution: weights within the radius have an expected loss of value minus gap, and none has more than the
-    value. Rounding may put the divergence of the weights above the radius r, by some (1 + r) eps, or
-    (1 + r) abs(k) eps for a large order k of `cressie_read`.
-
-    By duality V is the minimum over eta of eta r + R_eta, with R_eta the value of `worst_case`: wherever eta
-    is positive and finite, the weights are those of `worst_case` at this price. Radius 0 gives the mean. A
-    radius that reaches the law on the largest losses gives the maximum, with eta = 0; where phi(0) is
-    infinite it comes as close as the dtype allows. For the indicator the divergence is 0 or infinite: the
-    value is the CVaR whatever the radius. The absolute value and the hinge move mass r/2, respectively r,
-    from the smallest losses to the largest. Where several multipliers are optimal, eta is one of them.
+    solution: the weights have an expected loss of value minus gap, and no weights within the budget have more
+    than the value. By duality V is the minimum over eta of eta r + R_eta, with R_eta the value of
+    `worst_case`. refimpl/INNER.md covers budgets of zero, budgets that do not bind, and rounding.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC, constrained_worst_case

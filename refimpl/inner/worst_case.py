@@ -75,42 +75,22 @@ def worst_case(
     p: Array | None = None,
     check: bool = True,
 ) -> WorstCase:
-    r"""Solve the inner problem exactly: the worst distribution on given losses, and its value.
+    r"""Solve the inner problem: the worst distribution on given losses, and its value.
 
     $$R(f) = \max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i / p_i)
     = \min_\mu \mu + \eta \sum_i p_i \phi^*((f_i - \mu) / \eta)$$
 
     Arguments:
-    - `losses` (..., m): f, floating-point numbers of any supported library. Those in half precision (float16,
-      bfloat16) are solved in float32, and the result is rounded to their dtype.
+    - `losses` (..., m): f, floating-point numbers of any supported library.
     - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
     - `divergence`: phi, for example `ENTROPIC`.
-    - `p`: the reference law, which broadcasts to losses.shape; uniform by default. Where p_i = 0,
-      gamma_i = 0. Ties share their weight in proportion to p.
+    - `p`: the reference distribution, which broadcasts to losses.shape; uniform by default.
     - `check`: False skips the test for NaN and infinities in the losses.
 
     Returns `value` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap, dual value minus primal
-    value, certifies the solution. In half precision it is that of float32, and adds by how much the value was
-    rounded; the weights sum to one up to rounding, and mu may overflow where eta is large.
-
-    The result is exact to rounding for eta from far below to far above the range of the losses, and for
-    losses with a large offset. Where phi is kinked and the maximiser is not unique, it is one of them. For
-    the absolute value and the hinge it has the atom at the largest loss that the densities of Examples 4 and
-    5 lack. If phi is finite on (0, inf), the value tends to the largest loss as eta falls, and to the mean as
-    eta grows. (Proposition 1 of the paper claims the first for more; phi = |x - 1| on [1/2, inf) refutes it.)
-
-    With torch, `value`, `mu` and `weights` carry derivatives in the losses, in eta and in p, by implicit
-    differentiation: the gradient of the value in the losses is `weights` (Danskin's theorem). They are right
-    to every order wherever the solution is smooth, in backward and forward mode, under torch.func and
-    torch.compile. `gap` carries none. The derivative in p goes through its rescaling to the sum one, and is
-    infinite where p_i = 0 and phi* is infinite at that loss. `worst_case_jvp` serves the other libraries.
-
-    Where the solution is not differentiable, the derivative is an element of the generalised one. A loss that
-    just reaches zero weight counts as one without. For the indicator, the absolute value and the hinge the
-    weights do not move with the losses or eta, as is right off ties; mu moves with the losses that it
-    depends on, which share in proportion to p where they are tied. The same holds for your own divergence
-    where its density jumps. Second derivatives of mu and of the weights need a `d2conj` that torch can
-    differentiate.
+    value, certifies the solution, which is exact to rounding. With torch, `value`, `mu` and `weights` carry
+    derivatives; for the other libraries see `worst_case_jvp`. refimpl/INNER.md covers accuracy, ties, half
+    precision and points where the solution is not differentiable.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
@@ -118,9 +98,6 @@ def worst_case(
     >>> from phiball.refimpl import QUADRATIC
     >>> worst_case(np.array([0.0, 1.0]), 0.5, QUADRATIC)
     WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
-    >>> solution = worst_case(np.array([0.0, 0.5, 1.0]), 0.2, QUADRATIC)
-    >>> print(np.round(solution.weights, 4), abs(solution.gap) < 1e-15)
-    [0.     0.0833 0.9167] True
     """
     if is_half(losses):
         solution = worst_case(single(losses), single(eta), divergence, p=single(p), check=check)
@@ -217,17 +194,9 @@ def bisection(
     - `tol`: the largest gap, dual value minus primal value, a positive number.
     - The others are those of `worst_case`.
 
-    Returns what `worst_case` does, where `value` is the dual value at `mu`, and `weights` are normalised. The
-    result carries no gradient, and an argument that requires one is refused.
-
-    A bracket of mu is halved until the gap is at most `tol`. phi must be differentiable, with a
-    differentiable conjugate. For a kinked phi use `worst_case`, which is also faster and exact for the
-    others.
-
-    Two corrections to the paper. The printed bracket [min f, max f - eta K] misses mu for the paper's own
-    quadratic phi (f = (0, 0.1), eta = 1: mu = -0.95); [min f - eta g, max f - eta g] holds it for every
-    subgradient g of phi at 1. The printed number of steps can be negative, and the value at the returned
-    weights may miss by far more than epsilon; the certificate stops the search instead.
+    Returns what `worst_case` does, without gradients; `value` is the dual value at `mu`, and `weights` are
+    normalised. phi must be differentiable, with a differentiable conjugate. The bracket and the stopping rule
+    are corrected (claims C1 to C4).
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC

@@ -210,17 +210,10 @@ class Ball(Geometry):
         - `s`, of the shape of z: the tilt.
         - `n`, `rng`: as in `sample`. The norm is 1, 2 or inf.
 
-        Returns the points, batch + (n,) + event, and log(nu/q), batch + (n,): the log of the uniform density
-        over the tilted one, which is log E_nu exp(s.b) - s.b. So for any h the mean of h(z + b) nu/q is an
-        unbiased estimate of the mean of h(z + b) under the uniform law. s = 0 gives the uniform law and
-        zeros; a huge s gives `steepest(s)`.
-
-        With `clip` the points are moved to the box as in `sample`. log(nu/q) stays that of b, which is the
-        right weight for the moved points.
-
-        The draws are exact in any dimension (see refimpl/laws/tilting.py). A sample of norm 1 costs about
-        2 sqrt(d) candidates, too many for training in hundreds of dimensions. Under a strong tilt few points
-        carry all the weight, and a mean over them converges slowly. This is not in the paper.
+        Returns the points, batch + (n,) + event, and log(nu/q), batch + (n,), the log of the uniform density
+        over the tilted one: the mean of h(z + b) nu/q is an unbiased estimate of the uniform mean of h. With
+        `clip` the points are moved to the box as in `sample`, and the weights stay right. The draws are exact
+        in any dimension; norm 1 costs about 2 sqrt(d) candidates per point. This is not in the paper.
 
         >>> import numpy as np
         >>> from phiball.backends import rng
@@ -229,8 +222,7 @@ class Ball(Geometry):
         >>> points, log_w = Ball(np.inf, 1.0).sample_tilted(z, s, 10_000, rng(0))
         >>> print(np.round(np.mean(points[0], axis=0), 1))  # coth 2 - 1/2 = 0.54
         [ 0.5  0.  -0.5]
-        >>> square = np.mean(np.exp(log_w) * points[:, :, 0] ** 2)
-        >>> print(round(float(square), 1))  # 1/3 under the uniform law
+        >>> print(round(float(np.mean(np.exp(log_w) * points[:, :, 0] ** 2)), 1))  # 1/3 under the uniform law
         0.3
         """
         if self.norm not in TILTABLE:

@@ -149,17 +149,14 @@ def q_learning(
       of the numbers of the steps, (steps,) -> (steps,), with values in [0, 1].
     - `step_size`: alpha, a function of the number n of earlier visits of the pair (s, a), an array, with
       values in (0, 1]; (1 + n)^-0.8 by default.
-    - `start` (S,): the law of the first state of an episode; by default uniform on those not terminal.
+    - `start` (S,): the distribution of the first state of an episode; by default uniform on nonterminal ones.
     - `Q0` (S, A): where to begin; zero by default. It is set to zero at terminal states.
     - `neighbours`: as in `q_update`.
 
-    Returns `Q` and `visits` (S, A), `rewards` and `ended` (steps,).
-
-    Suppose that every pair is visited for ever, and that over its visits alpha has an infinite sum and
-    alpha^2 a finite one. With exact neighbours, Q then converges to the fixed point that `value_iteration`
-    finds (claim J2); with sampled ones, to the fixed point of their own mean. With the numba backend, in
-    float64, the entropic run with exact neighbours is compiled, and gives the same path from the same `rng`.
-    The rest is array code, a thousand times slower.
+    Returns `Q` and `visits` (S, A), `rewards` and `ended` (steps,). If every pair is visited for ever and the
+    step sizes satisfy the usual conditions, Q converges to the fixed point of `value_iteration` with exact
+    neighbours (claim J2), and with sampled ones to the fixed point of their mean. On the numba backend the
+    entropic run with exact neighbours is compiled.
 
     Reference: Section 6.2.
 

@@ -53,31 +53,22 @@ def constrained_risk(
     \mathbb{E}_z \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma_z}{d\nu_z}\Big)\Big] \le r$$
 
     Arguments:
-    - `radius`: r, a number that is not negative. 0 gives the mean, and a large one the maximum if the
-      divergence allows it.
+    - `radius`: r, a number that is not negative. 0 gives the mean.
     - `samples`: the number of points drawn around each z, at least 2.
-    - `per_point`: True gives each data point the constraint, and a multiplier, of its own. This is the form
-      of the paper's remark on Bayesian DRO. For one data point the two are the same.
+    - `per_point`: True gives each data point a constraint, and a multiplier, of its own.
     - The others are those of `robust_risk`. All N * samples losses are held in memory.
 
-    Returns `value`, `eta` (N,), `gap` and `stderr`. The value is low on average, as that of `robust_risk`.
-    Nothing carries a graph.
-
-    By duality the value is the minimum over eta > 0 of eta r + R_eta, where R_eta is the robust risk. This is
-    convex in eta, with derivative r minus the divergence of the worst case. eta is searched from eps to 1/eps
-    times the range of the losses.
+    Returns `value`, `eta` (N,), `gap` and `stderr`, without a graph. The value is low on average, as that of
+    `robust_risk`. By duality it is the minimum over eta > 0 of eta r + R_eta, where R_eta is the robust risk.
 
     Reference: the remark on Bayesian DRO in Section 2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
     >>> from phiball.refimpl import QUADRATIC, Ball, constrained_risk
-    >>> def risk(radius):
-    ...     z, ball = np.zeros((1, 1)), Ball(2, 1.0)
-    ...     return constrained_risk(
-    ...         lambda x, i: x[:, 0], z, ball, QUADRATIC, radius=radius, samples=4000, rng=rng(0)
-    ...     )
-    >>> print(round(float(risk(0.02).value), 2), bool(risk(0.02).gap < 1e-12))  # sqrt(2 r Var f)
+    >>> z, how = np.zeros((1, 1)), {"samples": 4000, "rng": rng(0)}
+    >>> risk = constrained_risk(lambda x, i: x[:, 0], z, Ball(2, 1.0), QUADRATIC, radius=0.02, **how)
+    >>> print(round(float(risk.value), 2), bool(risk.gap < 1e-12))  # sqrt(2 r Var f)
     0.12 True
     """
     z = valid_data(z)

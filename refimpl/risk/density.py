@@ -64,17 +64,12 @@ def worst_case_density(
     Arguments:
     - `at` (K,) + event: the points. loss(x, i) is called for those in the ball around each z.
     - `samples`: the number of points of each ball from which mu_z is computed.
-    - The others are those of `robust_risk`. The ball has no clip, as its law would have no density.
+    - The others are those of `robust_risk`. The ball has no clip, as there would be no density.
 
-    Returns `density` (K,), and the `atoms` with their `masses`.
-
-    Corrections to the paper. For the indicator, points whose loss is exactly the quantile take the fraction
-    that is left for them (claim E1). For a phi of finite recession (the absolute value, the hinge,
-    Cressie-Read with k < 1) a part of the mass may sit at the maximiser of f, which the densities of Examples
-    4 and 5 lack (claim E4c): 1 - E[phi*'(recession + (f - max f)/eta)], where that is positive. It is
-    nu(f <= max f - 2 eta) for the absolute value, and nu(f <= max f - eta) for the hinge. With such a phi no
-    zeta exceeds the largest one among the sampled points. With a kinked phi, losses below all sampled ones
-    have the zeta of the lowest.
+    Returns `density` (K,), and the `atoms` with their `masses`. For a phi of finite recession (the absolute
+    value, the hinge, Cressie-Read with k < 1) part of the mass may be an atom at the maximiser of f, which
+    Examples 4 and 5 lack (claim E4c). For the indicator, points whose loss is exactly the quantile take the
+    fraction that is left for them (claim E1).
 
     Reference: Theorem 1 (II), Eq. (condition:zeta:mu).
 

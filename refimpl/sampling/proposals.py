@@ -86,40 +86,27 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Tilted:
-    r"""Draw perturbations from the worst-case law of the linearised loss, with exact importance weights.
+    r"""Draw perturbations from the worst case of the linearised loss, with exact importance weights.
 
     With $g$ the gradient of the loss at the data point, points $z + b$ have the density $q$ proportional to
-    $e^{g^\top b/\eta}$ on the ball. That is the worst case of the loss $g^\top b$ for the entropic
-    divergence, so that
+    $e^{g^\top b/\eta}$ on the ball, so that
 
     $$\mathbb{E}_\nu e^{f/\eta}
     = \mathbb{E}_\nu e^{g^\top b/\eta}\; \mathbb{E}_q e^{(f(z + b) - g^\top b)/\eta}$$
 
     leaves only the curvature of $f$ to chance. A small eta gives the point of the fast gradient method, a
-    large one the paper's uniform sampling. It takes one more gradient in the input. This is not in the paper.
+    large one the paper's uniform sampling. This is not in the paper.
 
     Arguments:
-    - `kappa`: None keeps eta. A number makes the tilt independent of scale, eta_z = rho |g|_* / (kappa d) for
-      each data point, d its dimension (and eta where g is 0). That is another objective: the adversary of a
-      data point with large gradients pays more. Start at 1; 0.1 hardly tilts.
-    - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before. Each takes
-      one evaluation per data point; the weights stay exact. It helps where the loss rises up to the border of
-      the ball, and harms where it has its maximum inside, which the second tilt overshoots.
-    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the law around it,
-      one for all points of the data point. The tilt is around the data point in both cases. The start is
-      drawn before the points and apart from them, so the weights stay exact whatever it is: the mean of the
-      weighted e^{f/eta} is that of uniform points, and the risk is biased low as without it. From one point
-      the mean is that of E_q f - eta KL(q | nu) over the starts. With `kappa` eta_z is set by the gradient at
-      the start, and so is random: the objective is then the mean over starts of the risks with their eta_z.
-      It takes no gradient more.
-    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC`. Other
-      divergences raise ValueError, because importance weights ruin them in high dimension. True normalises
-      the weights of the points of each data point instead, for any divergence. That is biased, in either
-      direction, and strongly so where a few points carry all the weight.
+    - `kappa`: None keeps eta. A number sets eta_z = rho |g|_* / (kappa d) for each data point, d its
+      dimension (and eta where g is 0): the scale of the loss does not matter then. Start at 1.
+    - `retilt`: how many times the gradient is taken again, at a point drawn from the tilt before.
+    - `start`: None takes the gradient at the data point, "uniform" at a point drawn from the ball around it.
+    - `self_normalised`: False adds eta log(nu/q) to the losses, which is exact for `ENTROPIC` and refused for
+      other divergences. True normalises the weights of each data point's points: biased, for any divergence.
 
-    The estimate of the entropic risk from n points is low on average, as with uniform points, and less so
-    the more points there are. With one point, SG(0), its mean is E_q f - eta KL(q | nu). In training the
-    points and their weights are taken as fixed: the gradient is sum_i w_i grad f(z'_i).
+    refimpl/TRAINING.md says what each costs and where it helps. In training, points and weights are
+    constants: the gradient is sum_i w_i grad f(z'_i).
 
     >>> import numpy as np
     >>> from phiball.backends import rng

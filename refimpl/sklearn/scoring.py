@@ -34,30 +34,21 @@ def robust_scorer(
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
     Arguments:
-    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, gets. A
-      pipeline that standardises gets raw features: give it `scale`, or standardise before the search.
+    - `ball`: how far examples move, in the units of the features that the model, or its pipeline, gets.
     - `eta`: None scores the worst point of the ball: accuracy for classifiers, minus the mean loss for
       regressors. A number scores minus the robust risk.
     - `divergence`: of the robust risk.
     - `scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
-      A Series of pandas goes by the names of the columns, and so does a dict, in which the others are 1.
+      A Series or a dict goes by the names of the columns; features that a dict does not name get 1.
     - `loss`: of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as quantile_loss(0.9).
-      None takes the one that the model minimises: the pinball loss of `RobustQuantileRegressor` and
-      `QuantileRegressor`, the deviance of `RobustPoissonRegressor` and `PoissonRegressor`, and the squared
-      error of all others.
+      None takes the one that the model minimises, if it is known, and else the squared error.
     - `samples`: points of the ball per example, for models that are not linear.
     - `seed`: of these points.
 
-    It can be called, scorer(model, X, y, sample_weight=None), printed and pickled.
-
-    The worst point has the squared error and the deviance as scikit-learn has them; the risk is that of half
-    of them. The risk of classifiers is that of the log loss, or of the hinge loss without `predict_proba`.
-
-    Both are exact where predictions, or their logarithms for counts, are affine functions of the features;
-    the risk in norm 2 alone. Whether they are is checked on the data and on points around it, so that
-    pipelines with linear steps count too. A network of `RobustClassifier` is attacked by its gradient, also
-    behind steps of a pipeline that only shift and scale the features. For others the worst of the sampled
-    points is taken, which is too kind to the model.
+    It can be called, scorer(model, X, y, sample_weight=None), printed and pickled. Scores are exact where
+    predictions are affine in the features, which is checked on the data (the risk in norm 2 alone). Networks
+    of `RobustClassifier` are attacked by their gradient; for other models the worst of the sampled points is
+    taken, which is too optimistic. refimpl/LINEAR.md says more.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression

@@ -51,14 +51,11 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
 
     Returns an array (N,), one value per data point. The exact value is known for
     - `ENTROPIC` and norm 1, 2 or inf: eta log E exp(g.b/eta), which torch can differentiate twice;
-    - every phi and norm 2, or one coordinate (d = 1) and any norm: a problem in one variable, solved in
-      double precision to about 1e-12 of rho ||g||_*. It can be differentiated once, with gradient E_worst[b].
-      (A phi* of your own that grows exponentially raises ValueError if d and rho/eta are large.)
+    - every phi and norm 2, or one coordinate (d = 1) and any norm: a problem in one variable, which can be
+      differentiated once, with gradient E_worst[b];
     - `QUADRATIC` and any norm, if rho ||g||_* <= eta for all gradients: there it is `r3` (claim H7).
 
-    Elsewhere ValueError is raised; `surrogate_estimate` samples the ball instead. Compared with a training
-    step of a small network, `ENTROPIC` costs little in norms 2 and inf; norm 1 and the other phi cost many
-    times more.
+    Elsewhere ValueError is raised; `surrogate_estimate` samples the ball instead.
 
     Reference: Eq. (surrogate) of Section 4, before the expectation over z.
 

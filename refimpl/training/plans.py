@@ -199,25 +199,18 @@ def nonconvex_plan(
     - `constrained`: whether Theta is less than R^d.
     - `estimator`: the class `RTMLMC` or `SG`.
 
-    Returns the estimator with its level, the batch, the steps, the step size, and the bound.
-
-    F and F^L are S-smooth with S = S_f + L_f^2/eta, and fall by at most B. (The paper's constant grows like
-    e^(2B/eta), and has S_f^2 for S_f.) With M^2 from `second_moment` and beta from `gradient_bias`:
-
-    Unconstrained, for V with E V = grad F + b, |b| <= beta, each step has
-    E F(theta_(t+1)) <= F(theta_t) - step <grad F, grad F + b> + S step^2 M^2/2, so that
+    Returns the estimator with its level, the batch, the steps, the step size, and the bound. With
+    S = S_f + L_f^2/eta, M^2 from `second_moment` and beta from `gradient_bias`, the bound is
 
     $$\mathbb{E}|\nabla F|^2 \le \beta^2 + \frac{2B}{\tau T} + S \tau M^2, \qquad
     \tau = \sqrt{\frac{2B}{S T M^2}}, \quad \text{batch} = 1$$
 
-    Constrained, by the paper's lemma for F^L (Ghadimi, Lan and Zhang, Corollary 3), and because a gradient
-    mapping moves by no more than its gradient,
+    without constraints, and with them (Ghadimi, Lan and Zhang, Corollary 3)
 
     $$\mathbb{E}|\text{mapping}|^2 \le 2 \beta^2 + 2 \Big( \frac{8 S B}{T} + \frac{6 M^2}{\text{batch}} \Big),
     \qquad \tau = \frac{1}{2S}$$
 
-    beta takes at most a quarter of epsilon^2. Evaluations: O(epsilon^-4 log^2(1/epsilon)) for RT-MLMC, as in
-    the paper, and O(epsilon^-5) for SG, which it leaves open. The constants grow like e^(B/eta).
+    Evaluations: O(epsilon^-4 log^2(1/epsilon)) for RT-MLMC, O(epsilon^-5) for SG.
 
     Reference: Table 2 and Theorem 2 of Section 3, corrected.
 

@@ -73,39 +73,21 @@ class RegularizedLoss:
     + \eta\, \mathbb{E}_{\nu_z} [\phi^*((f_\theta - \mu)/\eta)] \Big]$$
 
     Arguments:
-    - `ball`: the reference law, for example `Ball(2, 0.45)`.
-    - `eta`: the weight of the divergence, a positive number. It has the units of the loss; `RobustLoss` sets
-      it by itself.
+    - `ball`: the reference distribution, for example `Ball(2, 0.45)`.
+    - `eta`: the weight of the divergence, a positive number in the units of the loss.
     - `divergence`: phi, by default `ENTROPIC`.
     - `estimator`: `RTMLMC(level)` or `SG(level)`, by default `SG(2)`, four points per data point.
     - `proposal`: how perturbations are drawn, `Uniform()` or `Tilted()`.
-    - `check_index`: True has the first call find out whether the loss takes labels by the index, by the
-      losses of the same points in another order: with `y.repeat(4)` in place of `y[i]` it raises ValueError,
-      instead of training on wrong labels. It takes two more passes through the model, without gradients, in
-      evaluation mode, and leaves no trace in it or in random numbers. Where every data point has one point,
-      in order, there is nothing to find out.
+    - `check_index`: True lets the first call check that the loss takes labels by the index.
 
     It is called as objective(loss, x, rng=rng), with data x (N,) + event. The function loss(x', i) returns
     the losses (M,) of perturbed points x' (M,) + event; i (M,) is the data point that each comes from, so
-    that its label is y[i]. The result is a scalar whose value estimates the risk, and whose gradient is the
-    estimator:
+    that its label is y[i]. The result is a scalar: its value estimates the risk, its gradient is the
+    estimator. Weights are treated as constants, which is exact for first derivatives.
 
-        objective = RegularizedLoss(Ball(2, 0.45), eta=0.9)
-        loss = objective(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x, rng=rng)
-        loss.backward()
-
-    The inner problems are solved on losses without a gradient, and their weights are taken as fixed. This is
-    exact for first derivatives. Second derivatives are those of the losses under fixed weights: the Hessian
-    without the term of the weights that move with the losses. For the whole, call `worst_case` on the losses:
-    refimpl/TRAINING.md shows how.
-
-    Losses in half precision are solved in float32, and gradients come in the dtype of the parameters. The
-    value stays in float32: scaled by 65536, as gradient scalers begin, its gradient would overflow float16.
-
-    The mode and the parameters of the model and the data stay as they are, and nothing is clamped. Without
-    torch, `gradient` does the same from a gradient function. A `Tilted` proposal calls the loss once more, at
-    the data points, and differentiates it there. If the library of x cannot do so, pass a function
-    `input_gradient(x', i)` that returns one gradient for each x', of its shape.
+    `Tilted` needs the gradient of the loss at the data points; pass `input_gradient(x', i)` where the library
+    of x cannot derive it. refimpl/TRAINING.md covers second derivatives, half precision, the index check and
+    training without torch.
 
     Reference: Eq. (SG:estimator) and (RTMLMC:estimator) of Section 3.
 
@@ -113,9 +95,8 @@ class RegularizedLoss:
     >>> from phiball.backends import rng
     >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss
     >>> objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence=ENTROPIC, estimator=SG(10))
-    >>> z = np.zeros((50, 3))
-    >>> value = objective(lambda x, i: x[:, 0], z, rng=rng(0))  # log E exp(b_1) is 0.0986 on this ball
-    >>> print(round(float(value), 2))
+    >>> value = objective(lambda x, i: x[:, 0], np.zeros((50, 3)), rng=rng(0))
+    >>> print(round(float(value), 2))  # log E exp(b_1) is 0.0986 on this ball
     0.1
     """
 

@@ -62,19 +62,14 @@ def projected_sgd(
     - `step_size`: tau, a positive number, or a function of t = 1, 2, ... that returns one.
     - `steps`: T, the number of iterates theta_1, ..., theta_T. There are T - 1 gradients, as in the paper.
     - `project`: the projection onto Theta, such as `onto_box(0, 1)`; none by default.
-    - `average`: True returns the mean of the T iterates, for a convex F. False picks one of them at random
-      with equal probabilities, as the theory of a nonconvex F asks.
+    - `average`: True returns the mean of the T iterates, for a convex F. False picks one of them at random.
     - `rng`: from `phiball.backends.rng`, needed for average=False.
 
     Returns `theta`, the answer, and `last`, the last iterate. Many runs go at once if they are stacked along
-    leading axes of theta0, and `gradient` and `project` act on each.
+    leading axes of theta0. For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|,
+    the mean gap of the average is at most D M/sqrt T. `convex_plan` and `nonconvex_plan` choose the steps.
 
-    For a convex F, E|V|^2 <= M^2 and a step of D/(M sqrt T), D >= |theta_1 - theta*|, the mean gap of the
-    average is at most D M/sqrt T. (The paper's lemma has F(theta_1) - F* in place of D, and the proof of
-    Theorem 1 has M^2 in place of M; both fail on F = 0.01 |theta|.) `convex_plan` and `nonconvex_plan` choose
-    the steps.
-
-    Reference: Algorithm 1 of Section 3.
+    Reference: Algorithm 1 of Section 3, with the constants corrected (claims F1 and F2).
 
     >>> import numpy as np
     >>> from phiball.refimpl import onto_box, projected_sgd
