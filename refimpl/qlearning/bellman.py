@@ -126,10 +126,8 @@ def robust_value(
     - `eta`, `divergence`: as in `worst_case`; eta is one number.
     - `maximum`: a `Maximum`; INSIDE takes the maximum over a before the minimum over gamma.
 
-    Returns an array (..., n). The soft minimum is -worst_case(-Q), exact for every divergence. It is at least
-    the smallest and at most the mean of Q over the neighbourhood. So it is no lower bound of the plain max
-    over a of Q(s, a): with Q = (1, 0, 1) around the state in the middle and eta = 1 it is 0.547 > 0 (claim
-    J2).
+    Returns an array (..., n). The soft minimum is -worst_case(-Q), between the smallest and the mean of Q in
+    the neighbourhood, so that V(s) may exceed the plain max over a of Q(s, a) (claim J2).
 
     Reference: Eq. (Q:learning) of Section 6.2.
 
@@ -176,11 +174,8 @@ def bellman(
 
     Returns an array (..., S, A), zero at terminal states.
 
-    The soft minimum is monotone and moves with a constant. So the operator is a contraction with factor
-    `discount` in the largest entry, with one fixed point (claim J2). It is not a lower bound of the plain
-    backup, see `robust_value`. The paper's update is this operator with P replaced by a draw of s'. The
-    adversary takes the infimum of the return: the supremum in the text of Section 6.2 contradicts its own
-    update (claims J1 and J3).
+    The operator is a contraction with factor `discount` in the largest entry, with one fixed point (claim
+    J2). The paper's update is this operator with P replaced by a draw of s'.
 
     Reference: Eq. (Q:learning) of Section 6.2.
 

@@ -90,9 +90,7 @@ class TelescopedNeighbours:
     their two halves, divided by P(l); at level 0 it is V on one draw, divided by P(0). Its mean is that of
     SampledNeighbours(level), for (L+1)/(2 - 2^-L) draws on average.
 
-    V includes the maximum over actions. The maximum of unbiased estimates for each action would be biased
-    upwards, and at levels above 0 would compare differences and not values. One level is drawn per call, for
-    all rows.
+    V includes the maximum over actions. One level is drawn per call, for all rows.
 
     Reference: Section 6.2.
 

@@ -228,11 +228,9 @@ def worst_case_sample(
 
     Returns `points` (n,) + event, and `index` (n,), the data point that each was moved from.
 
-    For each draw a data point is picked uniformly, `samples` points are drawn from its ball, the inner
-    problem on them is solved, and one of them is picked with the worst-case probabilities. This takes
-    n * samples losses. The draws are independent and identically distributed. Their law differs from the
-    worst-case distribution by O(1/samples) for a smooth phi. An atom at the maximiser of the loss shows as
-    draws near it. (Rejection would be exact, but needs mu and a bound on the loss.)
+    For each draw a data point is picked uniformly, the inner problem is solved on `samples` points of its
+    ball, and one of them is picked with the worst-case probabilities: n * samples losses. The draws are
+    independent; their distribution is off by O(1/samples) for a smooth phi.
 
     Reference: Theorem 1 (II).
 

@@ -46,10 +46,8 @@ def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) ->
     Returns `points`, batch + (K,) + event, and `weights` (K,): the mean of f over the ball is the sum of
     weights * f(points). `coarse` (K,) are the weights of a coarser rule, for an estimate of the error.
 
-    It is the Clenshaw-Curtis rule on 17 nodes per panel. In the plane it is applied in polar coordinates, on
-    each radius up to the border of the ball, and in angle. The ends of lines and radii are nodes, and so are
-    the corners of the balls of norms 1 and inf. One panel gives about 12 digits where f is smooth. More
-    panels are for kinks, where the error falls with about their square.
+    It is the Clenshaw-Curtis rule on 17 nodes per panel, in the plane in polar coordinates. One panel gives
+    about 12 digits where f is smooth; more panels are for kinks.
 
     >>> import numpy as np
     >>> from phiball.refimpl import Ball, quadrature

@@ -5,16 +5,9 @@ With probability 1 - delta over n independent data points, for all parameters at
     R_adv <= R_adv on the sample + 3 sqrt(log(2/delta)/n)
              + inf over alpha of (8 alpha + (24/sqrt n) int_alpha^1 sqrt(log N(eps)) d eps),
 
-for losses in [0, 1]. N(eps) is the covering number of the losses of perturbed points, in the largest
-difference over the data and the ball. That of the robust losses is not larger, for every phi (claim I1), as
-the map from one to the other is monotone and commutes with constants. The paper needlessly asks for a
-strictly convex phi.
-
-The constants are large. A bound of 1 or more says nothing about losses in [0, 1] (`vacuous`). For a class of
-33 classifiers that is so below 2,500 data points.
-
-Only x is perturbed, by a ball of the norm inf, never the label. The paper offers the cross-entropy as a loss
-in [0, 1], which it is not; `ramp_loss` is one.
+for losses in [0, 1], such as `ramp_loss`. N(eps) is the covering number of the losses of perturbed points, in
+the largest difference over the data and the ball; that of the robust losses is not larger (claim I1). A bound
+of 1 or more is `vacuous`. Only x is perturbed, by a ball of the norm inf, never the label.
 """
 
 from __future__ import annotations
@@ -92,9 +85,7 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
     - `log_covering`: a function eps -> log N(eps) for 0 < eps <= 1, not negative and not increasing; for
       example `lambda eps: log(33)` for a class of 33, or `linear_covering`.
 
-    Returns the terms of the bound, and their `total`. It is vacuous if the total is 1 or more, which is the
-    rule for small n. The bracket is convex in alpha, with its minimum where log N(alpha) falls to n/9; alpha
-    is at most 1, where the bound is 8.
+    Returns the terms of the bound, and their `total`. It is vacuous if the total is 1 or more.
 
     Reference: Proposition (cover) of Section 5.
 

@@ -8,18 +8,8 @@ and returns one value per data point; the paper's regulariser is their mean. Wit
 
     (loss(x, i) + surrogate(g, ball, eta, ENTROPIC)).mean().backward()
 
-The paper's Theorem 3 says when the three limits r1, r2 and r3 apply (rho, eta -> 0). What is true of it:
-
-- |R - f - surrogate| <= S rho^2/2 if the gradient of f is S-Lipschitz; the paper has twice that (claim H1).
-- rho/eta -> C: r1, up to O(rho^2) + rho O(|rho/eta - C|).
-- rho/eta -> infinity: r2, if (0, inf) lies in the domain of phi. The paper's Assumption 1 (I) is not enough:
-  phi = |x - 1| on [1/2, inf), infinite below, gives half of r2 (claim H4). The error is rho log(C)/C for the
-  entropic phi, and rho/sqrt(C) for the quadratic one in one dimension.
-- rho/eta -> 0: the paper's |R - f - r3| = o(rho) says nothing, as both are o(rho). True is
-  R - f = r3 + (rho^2/2) E_b[b'Hb] + O(rho^4/eta^3) + o(rho^2), with H the Hessian and b in the unit ball. The
-  error is o(rho^2/eta), so that (R - f)/r3 -> 1 where g is not 0 (claim H5).
-
-0 <= surrogate <= r2 always (claim H10), but R - f itself may be negative: f = -|z|^2 at 0.
+Theorem 3 of the paper says when the three limits r1, r2 and r3 apply as rho and eta tend to 0; claims H1 to
+H10 state what is true of it. 0 <= surrogate <= r2 always.
 """
 
 from __future__ import annotations

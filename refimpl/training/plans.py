@@ -50,12 +50,7 @@ def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -
     - `lipschitz`: L_f.
     - `chi_square`: C, a bound on m sum (gamma_i - 1/m)^2, which may be infinite; see `chi_square_bound`.
 
-    Returns a float. The difference of level l has weights of one sign on each half of its n = 2^l points, so
-    that E|G^l|^2 <= L_f^2 E chi^2/(n - 1), and chi^2 is never above n - 1. The paper's 6 (L+1) L_f^2 C lacks
-    level 0, whose gradient does not shrink with C: for a loss that ignores the perturbation, C = 0 and
-    E|V|^2 = (2 - 2^-L) L_f^2.
-
-    Reference: Proposition 3 of Section 3, corrected.
+    Returns a float. Reference: Proposition 3 of Section 3, corrected (claim D6).
 
     >>> from phiball.refimpl import RTMLMC, SG, second_moment
     >>> second_moment(SG(7), 2.0, 1.0), second_moment(RTMLMC(1), 1.0, 1.0)
@@ -82,10 +77,8 @@ def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
     - `eta`: a positive number.
 
     Returns a float. Entropic: sinh^2(B/(2 eta)). Quadratic: B^2/(4 eta^2) for B <= 2 eta, and B/eta - 1
-    above. Both are the largest (b - 1)(1 - a) for ratios m gamma_i in [a, b], which two losses 0 and B
-    attain. The indicator has 1/alpha - 1, whatever the losses are. Contrary to the paper, there is no C
-    without a bound B, for these or any other phi that is finite on (0, inf): one large loss takes all the
-    weight.
+    above; two losses 0 and B attain both. The indicator has 1/alpha - 1. Contrary to the paper, there is no
+    C without a bound B: one large loss takes all the weight.
 
     Reference: Assumption 3 of Section 3, corrected.
 
@@ -114,13 +107,8 @@ def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> 
     - `level`: L.
     - `lipschitz`: L_f; `bound`: B; `eta`: a positive number. Here $r = e^{B/(2 \eta)}$.
 
-    Returns a float. The proof: with X = e^(f/eta) in [1, r^2], g = grad f and m = grad F, the mean U of
-    X_i (g_i - m) over the 2^L points
-    has expectation 0, and grad F^L - m = E[U/mean X] = E[U (1/mean X - 1/E X)]. Cauchy and Schwarz, with
-    E|X (g - m)|^2 <= r^2 L_f^2 E X and Var X <= (r^2 - E X)(E X - 1), give the bound. (The paper's
-    L_f e^(2B/eta) 2^(-L/2) is true, and needs levels twice as high.)
-
-    Reference: a lemma of Theorem 2 of Section 3, sharper.
+    Returns a float. Reference: a lemma of Theorem 2 of Section 3, sharper: with the paper's bound,
+    L_f e^(2B/eta) 2^(-L/2), levels are twice as high.
 
     >>> from phiball.refimpl import gradient_bias
     >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point law in (0, 1): 0.0492
@@ -159,9 +147,7 @@ def convex_plan(
     $$\mathbb{E} F(\theta) - F^* \le \frac{G}{2^L + 1} + \frac{D M}{\sqrt{T}}, \qquad
     L = \lceil \log_2(4 G/\delta) \rceil$$
 
-    because F^L <= F <= F^L + G/(2^L + 1); T comes from what L leaves of delta. The paper's table has
-    log(8G/delta) without base or rounding, and needs M and D in a form that its proof does not have (see
-    `projected_sgd`). Evaluations: O(delta^-3) for SG, O(delta^-2 log^2(1/delta)) for RT-MLMC with a finite C.
+    Evaluations: O(delta^-3) for SG, O(delta^-2 log^2(1/delta)) for RT-MLMC with a finite C.
 
     Reference: Table 1 and Theorem 1 of Section 3, corrected.
 

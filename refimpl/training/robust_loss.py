@@ -35,18 +35,10 @@ class RobustLoss:
     - `clip`, `scale`: those of `Ball`, for data in a box, and for features of different sizes; a size of 0
       is for what must not move, such as categories.
 
-    It is called as robust(loss, x), where loss(x', i) returns the losses of points x', with labels y[i]:
-
-        robust = RobustLoss(0.5)
-        loss = robust(lambda x, i: F.cross_entropy(model(x), y[i], reduction="none"), x)
-        loss.backward()
-
-    It is a `RegularizedLoss` with one tilted point per data point, and an eta for each data point that is set
-    by the size of its gradient, measured at every call. In l1 and l2 the ball has twice the attack's radius,
-    in linf it is that of the attack, and points are tilted more. A step takes two passes through the model,
-    as with the fast gradient method. `explain()` says in words what was chosen.
-
-    `state_dict` and `load_state_dict` make it a part of a checkpoint: training goes on with the same numbers.
+    It is called as robust(loss, x), where loss(x', i) returns the losses of points x', with labels y[i]. It
+    is a `RegularizedLoss` with one tilted point per data point, and an eta for each data point that is set by
+    the size of its gradient. A step takes two passes through the model, as with the fast gradient method.
+    `explain()` says what was chosen; `state_dict` and `load_state_dict` make it a part of a checkpoint.
 
     >>> import torch
     >>> from phiball.refimpl import RobustLoss

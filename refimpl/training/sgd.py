@@ -103,8 +103,7 @@ def mirror_descent(
     - The others, and the result, are those of `projected_sgd`.
 
     For a convex F, E max_j V_j^2 <= M^2, theta0 = 1/d and a step of sqrt(2 log(d)/T)/M, the mean gap of the
-    average is at most M sqrt(2 log(d)/T). (For projected descent the Euclidean length of V counts, which may
-    be sqrt(d) times its largest entry.) `convex_plan` gives these steps for a diameter of sqrt(2 log d).
+    average is at most M sqrt(2 log(d)/T). `convex_plan` gives these steps for a diameter of sqrt(2 log d).
 
     Reference: the footnote to Algorithm 1, with the entropy as the mirror map.
 
