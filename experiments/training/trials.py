@@ -96,8 +96,4 @@ def too_small(table: Table) -> str:
     trials = 1 + max(row["trial"] for row in rows)
     few = [f"{trials} trials"] if trials < 3 else []
     few += [f"{images} images"] if images < 500 else []
-    return (
-        f"With as few as {' and '.join(few)} this tests that the study runs; it is no evidence."
-        if few
-        else ""
-    )
+    return f"With {' and '.join(few)} this only tests that the study runs." if few else ""

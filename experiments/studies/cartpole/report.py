@@ -100,7 +100,7 @@ def _name(at: tuple[str, float]) -> str:
 
 def findings(table: Table) -> list[str]:
     """What the tables say of the paper's statements."""
-    return [_better(table), _faster(table), _elsewhere(table)]
+    return [_better(table), _faster(table)]
 
 
 def _verdict(difference: Any) -> str:
@@ -109,8 +109,8 @@ def _verdict(difference: Any) -> str:
     return "higher" if ratio > 2 else "lower" if ratio < -2 else "no different"
 
 
-def _compare(table: Table, place: str, at: tuple[str, float] | None = None) -> str:
-    difference = returns(table, "outside", place, at) - returns(table, "regular", place, at)
+def _compare(table: Table, place: str) -> str:
+    difference = returns(table, "outside", place) - returns(table, "regular", place)
     return f"{_verdict(difference)} ({_plus_minus(difference, '+')})"
 
 
@@ -131,12 +131,3 @@ def _faster(table: Table) -> str:
         f"regular runs and {mean_of(robust):.0f} in the robust ones ({_verdict(difference)}: "
         f"{_plus_minus(difference, '+')})."
     )
-
-
-def _elsewhere(table: Table) -> str:
-    parts = [
-        f"{_name(at)} from {at[1]:g}, {place}: {_compare(table, place, at)}"
-        for at in tables_of(table)
-        for place in SHOWN
-    ]
-    return f"Robust minus regular returns by table and initial value. {'; '.join(parts)}."

@@ -8,7 +8,7 @@ import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
-from phiball.experiments.studies.pricing.figures import LABELS, by_covariates, scenarios
+from phiball.experiments.studies.pricing.figures import LABELS, scenarios
 
 UNREGULARISED, REGULARISED = ("fgm", "ifgm"), ("sg", "rt-mlmc")
 CLEAR = 2.0  # standard errors: more is called clear
@@ -66,7 +66,7 @@ def tables(table: Table) -> list[ReportTable]:
 def findings(table: Table) -> list[str]:
     """The two statements of the paper and its explanation, each beside what the table shows."""
     rows = scenarios(table)
-    return [_on_order(rows), *(_on_size(rows, name) for name in LABELS), _on_explanation(rows)]
+    return [_on_order(rows), _on_explanation(rows)]
 
 
 def _on_order(rows: list[Row]) -> str:
@@ -81,15 +81,6 @@ def _on_order(rows: list[Row]) -> str:
                 f"{significant} by more than {CLEAR:g} standard errors"
             )
     return f'The regularised model "outperforms the un-regularized one": {"; ".join(parts)}.'
-
-
-def _on_size(rows: list[Row], name: str) -> str:
-    negative = sum(row[name] < 0 for row in rows)
-    ranges = [
-        f"M = {M}: {min(row[name] for row in some):.1f} to {max(row[name] for row in some):.1f} %"
-        for M, some in by_covariates(rows).items()
-    ]
-    return f"{LABELS[name]} is below ERM in {negative} of {len(rows)} scenarios ({'; '.join(ranges)})."
 
 
 def _on_explanation(rows: list[Row]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, Conditional, RegularizedLoss, conditional_loss, fgm
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, Conditional, RegularizedLoss, conditional_loss
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
@@ -33,10 +33,8 @@ from phiball.experiments.studies.pricing.training import (
     METHODS,
     Problem,
     Training,
-    attacked,
     regularized_gradient,
     train,
-    worst_cost,
 )
 
 LINF, L2 = Ball(inf, 0.45), Ball(2, 0.45)
@@ -148,13 +146,7 @@ def test_least_in_ball_is_certified() -> None:
     ],
 )
 def test_least_in_ball_in_hard_cases(H: Any, q: Any) -> None:
-    risk = Quadratic(H[None], q[None])
-    theta = least_in_ball(risk, 3.0)
-    certified(H, q, theta[0], 3.0)
-    angle = np.linspace(0, 2 * np.pi, 721)
-    for r in (0.0, 0.5, 1.5, 3.0):
-        for point in r * np.stack([np.cos(angle), np.sin(angle)], axis=-1):
-            assert risk(theta)[0] <= risk(point[None])[0] + 1e-9
+    certified(H, q, least_in_ball(Quadratic(H[None], q[None]), 3.0)[0], 3.0)
 
 
 def test_cost_beyond_the_bounds() -> None:
@@ -249,26 +241,6 @@ def test_trials_do_not_mix(ball: Ball) -> None:
     assert np.abs(sg[0] - sg[1]).max() > 0.05
 
 
-@pytest.mark.parametrize("ball", [LINF, L2])
-def test_attacks_of_all_trials_are_those_of_each(ball: Ball) -> None:
-    problem, theta = problems(Cost())
-    found = attacked(problem, theta, ball, fgm)
-    for t in range(3):
-        market = problem.market
-
-        def slope(x: Any, i: Any, t: int = t, market: Market = market) -> Any:
-            angle = x @ market.omega[t].T + market.b[t]
-            w = np.cos(angle) @ theta[t]
-            z = problem.z[t, i]
-            return -(2 * z[:, 0] * w + z[:, 1])[:, None] * (-np.sin(angle) * theta[t]) @ market.omega[t]
-
-        np.testing.assert_allclose(found[t], fgm(slope, problem.x[t], ball), atol=1e-12)
-    worst = worst_cost(problem, theta, ball, 15)
-    points = ball.sample(problem.x, 50, rng(5))
-    sampled = np.max([problem.values(theta, points[:, :, k]) for k in range(50)], axis=0)
-    assert np.all(worst > sampled.mean(axis=1))
-
-
 def how(**changes: Any) -> Training:
     return replace(Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), **changes)
 
@@ -298,17 +270,7 @@ def test_every_reading_gives_a_report(reading: str, norm: str) -> None:
             assert row[name] == pytest.approx(np.mean(row[f"{name}_trials"]))
             assert len(row[f"{name}_trials"]) == 3
     assert len(STUDY.tables(table)[0].rows) == 4
-    assert len(STUDY.findings(table)) == 7
-
-
-def test_improvement_is_the_share_of_the_gap_of_erm(monkeypatch: pytest.MonkeyPatch) -> None:
-    gaps = np.array([[2.0, 4.0, 8.0], [4.0, 4.0, 4.0], *([[1.0, 4.0, 4.0]] * len(METHODS))])
-    monkeypatch.setattr(pricing, "excess", lambda *_: (-np.ones(3), gaps))
-    row = STUDY.compute_task(TINY, STUDY.tasks(TINY)[0], rng(0))
-    assert row["nothing"] == pytest.approx((-100 + 0 + 50) / 3)
-    np.testing.assert_allclose(row["fgm_trials"], [50, 0, 50])
-    assert row["fgm"] == pytest.approx(100 / 3)
-    assert row["fgm_stderr"] == pytest.approx(50 / 3)
+    assert len(STUDY.findings(table)) == 2
 
 
 def test_excess_with_bounded_prices() -> None:

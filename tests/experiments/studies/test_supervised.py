@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, log
@@ -24,9 +19,7 @@ from phiball.experiments.framework.runner import run
 from phiball.experiments.framework.tasks import Table, TaskDir
 from phiball.experiments.studies.supervised.methods import candidates, fixed, readings
 from phiball.experiments.studies.supervised.study import STUDY, Config, trained_network
-from phiball.experiments.training import loop as training
 from phiball.experiments.training.methods import Method
-from tests.support.paths import ROOT
 from tests.support.supervised_tasks import digits, use_images
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -298,18 +291,6 @@ def test_test_images_have_no_part_in_the_choice(tiny: Table, monkeypatch: pytest
 # --- Runs -------------------------------------------------------------------------------------------
 
 RUN = replace(TINY, methods=("ERM", "RT-MLMC"), chosen=("tilted",), seeds=2, level=3, train=120)
-CODE = """
-import sys, time
-from pathlib import Path
-from phiball.experiments.studies.supervised.study import STUDY
-from phiball.experiments.training import loop as training
-from phiball.experiments.framework.runner import run
-from phiball.experiments.framework.tasks import TaskDir
-from tests.experiments.studies.test_supervised import RUN
-training.train.__kwdefaults__["save_every"] = 0
-TaskDir.report_progress = lambda self, share, text: time.sleep(0.02)
-run(STUDY, RUN, Path(sys.argv[1]), seed=3)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -320,35 +301,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _, written = run(STUDY, RUN, out, seed=3)
     assert {file.name for file in written} == {"table.csv", "report.md", "panels-linf.png", "panels-linf.svg"}
     return out
-
-
-@pytest.mark.slow
-def test_killed_run_resumes_within_a_training(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, str(tmp_path)], cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE
-    )
-    try:
-        while len(begun := sorted((tmp_path / "tasks").glob("*/network.pt"))) < 3 and process.poll() is None:
-            time.sleep(0.005)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        told = process.communicate()[1]
-    assert len(begun) == 3, told
-    steps: list[int] = []
-
-    def read(file: Path, about: Any = None) -> Any:
-        kept = found(file, about)
-        steps.append(kept["step"])
-        return kept
-
-    found = training.read
-    monkeypatch.setattr(training, "read", read)
-    run(STUDY, RUN, tmp_path, seed=3)
-    assert len(steps) == 1  # of the third task alone: the two before it are done
-    assert 0 < steps[0] < 14  # 100 images in steps of 16, twice
-    assert (tmp_path / "table.csv").read_bytes() == (whole / "table.csv").read_bytes()
 
 
 @pytest.mark.slow

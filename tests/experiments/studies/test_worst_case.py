@@ -20,7 +20,6 @@ from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.worst_case import study
 from phiball.experiments.studies.worst_case.landscape import count_maxima, draw_weights, toy_loss
 from phiball.experiments.studies.worst_case.study import STUDY, Config
-from phiball.refimpl import Ball, worst_case_density
 
 CONFIG = Config(points=1000, networks=2)
 READINGS = ("literal", "scaled")
@@ -138,26 +137,6 @@ def test_density_and_atom_are_all_of_the_mass(reading: str) -> None:
             assert row["printed_mass"] == pytest.approx(1 - np.mean(below), abs=1e-12)
             assert np.array_equal(np.asarray(row["density"]) > 0, ~below)
             assert row["printed_value"] <= row["value"] + 1e-12
-
-
-@pytest.mark.parametrize("regularisation", study.REGULARISATIONS)
-def test_the_grid_agrees_with_samples_of_the_ball(regularisation: str) -> None:
-    f = losses("scaled")
-    z = np.linspace(-5, 5, len(f))
-    row = rows(part="density", reading="scaled", regularisation=regularisation)[1]
-    at = np.array([[-1.8], [0.0], [4.0], [4.5]])
-    sampled = worst_case_density(
-        lambda x, i: np.interp(x[:, 0], z, f),
-        np.zeros((1, 1)),
-        Ball(2, 5.0),
-        row["eta"],
-        study.divergence(regularisation, row["alpha"]),
-        at=at,
-        samples=20_000,
-        rng=rng(0),
-    )
-    assert np.interp(at[:, 0], z, row["density"]) == pytest.approx(sampled.density, rel=0.05, abs=1e-3)
-    assert row["atom"] == pytest.approx(sampled.masses[0], abs=0.01)
 
 
 def test_entropic_support_is_full_where_the_density_underflows() -> None:

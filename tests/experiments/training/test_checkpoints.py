@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from phiball.backends import Rng, rng
-from phiball.experiments.training import loop as training
 from phiball.experiments.training.loop import Plan, read, train
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -138,19 +137,6 @@ def test_rate_schedule(warmup: float | None) -> None:
 
 
 # --- What is written --------------------------------------------------------------------------------
-
-
-def test_checkpoint_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(100))
-    steps: list[int] = []
-    monkeypatch.setattr(training, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(training, "write", lambda file, content: steps.append(content["step"]))
-    x, y = images()
-    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, checkpoint=tmp_path / "n.pt", save_every=2.5)
-    assert steps == [3, 6]  # the clock advances a second per reading, and is read once per step
-    steps.clear()
-    train(model(), plain, x, y, PLAN, rng(0), about=ABOUT, checkpoint=tmp_path / "n.pt", save_every=inf)
-    assert steps == [6]
 
 
 def test_final_checkpoint_holds_the_network_only(tmp_path: Path) -> None:
