@@ -10,7 +10,6 @@ step nor the best loss has changed since then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from math import ceil, inf
@@ -25,8 +24,6 @@ CHUNK = 500  # images that are attacked at a time
 MOMENTUM = 0.75  # the share of the new step in APGD
 RISES = 0.75  # the share of the steps between two checkpoints that must increase the loss
 LOSSES = ("ce", "dlr")
-
-Attack = Callable[[Any, Array, Array, Array, Ball, int, Rng], Array]
 
 
 def chunks(x: Array, y: Array) -> list[tuple[Array, Array]]:

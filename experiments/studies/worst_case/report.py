@@ -92,7 +92,7 @@ def findings(table: Table) -> list[str]:
         rows = {
             name: sorted(
                 rows_of(table, "density", reading=reading, regularisation=name),
-                key=lambda row: (-float(row["eta"]), -float(row["alpha"])),
+                key=lambda row: -float(row["alpha" if row["regularisation"] == "indicator" else "eta"]),
             )
             for name in columns_of(table)
         }
