@@ -8,7 +8,6 @@ import os
 import shutil
 import tracemalloc
 from collections.abc import Callable
-from math import sqrt
 from pathlib import Path
 
 import numpy as np
@@ -194,13 +193,6 @@ def test_tensors(folder: Path, name: str) -> None:
 
 # --- The real ones --------------------------------------------------------------------------------
 
-# Publicly known: mean and standard deviation of the training pixels, and the test images of each class.
-KNOWN = {
-    "mnist": (0.1307, 0.3081, [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]),
-    "fashion-mnist": (0.2860, 0.3530, [1000] * 10),
-    "kmnist": (0.1918, 0.3483, [1000] * 10),
-}
-
 
 @pytest.fixture(scope="module", params=SETS)
 def real(request: pytest.FixtureRequest) -> Images:
@@ -210,22 +202,6 @@ def real(request: pytest.FixtureRequest) -> Images:
     if not (Path(folder) / request.param).is_dir():
         pytest.skip(f"{VARIABLE} names a folder without {request.param}/")
     return load(request.param)
-
-
-def test_statistics_of_the_real_files(real: Images) -> None:
-    mean, deviation, classes = KNOWN[real.name]
-    assert len(real.test_x) == 10_000
-    assert len(real.train_x) in ((7_000, 60_000) if real.name == "kmnist" else (60_000,))
-    assert np.bincount(real.test_y).tolist() == classes
-    whole = len(real.train_x) == 60_000
-    # Exact sums, a part at a time: all of it as floats is large.
-    sums = [
-        [int(np.sum(part.astype(np.int64) ** power)) for part in np.array_split(real.train_x, 60)]
-        for power in (1, 2)
-    ]
-    first, second = (sum(parts) / real.train_x.size for parts in sums)
-    assert first / real.top == pytest.approx(mean, abs=6e-5 if whole else 5e-3)
-    assert sqrt(second - first**2) / real.top == pytest.approx(deviation, abs=6e-5 if whole else 5e-3)
 
 
 @pytest.mark.parametrize(("part", "file"), [("train", TRAIN_X), ("test", TEST_X)])
