@@ -4,7 +4,7 @@
 command line:
 
 - `phiball verify` checks the paper's statements, see `phiball.verification`;
-- `phiball run NAME` runs a study: worst-case, supervised, cartpole, pricing; recipe is beyond the paper;
+- `phiball run NAME` runs a study: worst-case, supervised, cartpole, pricing; settings is beyond the paper;
 - `phiball report MODEL --data FILE` shows how robust a model is;
 - `phiball bench NAME` compares solvers, attacks, samplers and estimators;
 - `phiball backends` lists where arrays can live.

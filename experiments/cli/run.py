@@ -32,7 +32,7 @@ STUDIES = {
     "pricing": "phiball.experiments.studies.pricing.study",
     "cartpole": "phiball.experiments.studies.cartpole.study",
     "supervised": "phiball.experiments.studies.supervised.study",
-    "recipe": "phiball.experiments.studies.supervised.recipe.study",
+    "settings": "phiball.experiments.studies.settings.study",
 }
 WIDE = 160  # columns, where the output goes to a file
 KINDS = {int: "a whole number", float: "a number", str: "a word"}

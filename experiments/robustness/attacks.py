@@ -180,8 +180,8 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
 
 def _takes(name: str, problem: Problem, norm: str, settings: Settings) -> bool:
     if name in third_party.THIRD_PARTY:
-        why_not = third_party.why_not(name, problem.model, problem.x, NORMS[norm], settings.clip)
-        return why_not is None and settings.scale is None  # it knows no sizes of features
+        applies = third_party.applies(name, problem.model, problem.x, NORMS[norm], settings.clip)
+        return applies and settings.scale is None  # it knows no sizes of features
     return name == "search" or problem.gradient is not None
 
 

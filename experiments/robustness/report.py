@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,7 +151,7 @@ def robustness_report(
     labels: list[Any] = []
     classes = _classes(named)
     with ExitStack() as stack:
-        show = _display(stack) if progress else None
+        show = stack.enter_context(Progress("report")).update if progress else None
 
         def missing() -> Iterator[Part]:
             """The parts that no file keeps, as the data come."""
@@ -193,11 +193,6 @@ def robustness_report(
             features=None if features is None else [str(name) for name in features],
         )
     )
-
-
-def _display(stack: ExitStack) -> Callable[[float, str], None]:
-    """A display of the progress until the stack ends; it alone needs rich."""
-    return stack.enter_context(Progress("report")).update
 
 
 def _processes(jobs: int) -> Engine:

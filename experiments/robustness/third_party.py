@@ -20,25 +20,15 @@ def installed() -> bool:
     return find_spec("torchattacks") is not None
 
 
-def why_not(name: str, model: Model, x: Array, norm: float, clip: tuple[float, float] | None) -> str | None:
-    """Why an attack of torchattacks is not run here, in words; None if it is.
+def applies(name: str, model: Model, x: Array, norm: float, clip: tuple[float, float] | None) -> bool:
+    """Whether an attack of torchattacks is run on a model and its data.
 
-    It clips every input to [0, 1] and takes images alone: run on other data, it would not attack what it is
-    given.
+    torchattacks takes torch classifiers of images, knows l2 and linf, and clips every input to [0, 1]; the
+    loss of apgd-dlr needs three classes.
     """
-    if not installed():
-        return "torchattacks is not installed"
-    if model.module is None or model.kind != CLASSIFIER:
-        return "it takes torch classifiers"
-    if clip != (0.0, 1.0):
-        return "it takes inputs in [0, 1]: clip=(0, 1)"
-    if x.ndim != 4:
-        return "it takes images (n, channels, height, width)"
-    if norm not in _NORMS:
-        return "it knows the norms l2 and linf"
-    if name == "apgd-dlr" and model.classes_of(x) < 3:
-        return "its loss needs three classes"
-    return None
+    images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4 and clip == (0.0, 1.0)
+    known = installed() and images and norm in _NORMS
+    return known and (name != "apgd-dlr" or model.classes_of(x) >= 3)
 
 
 def attack(

@@ -20,7 +20,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from phiball.experiments.studies.supervised.attacks import NORMS
+from phiball.experiments.training.image_attacks import NORMS
 from phiball.experiments.training.methods import UNWEIGHTED_ETA, Method, attacked, by_objective, mean_loss
 from phiball.refimpl import (
     ENTROPIC,
@@ -41,7 +41,6 @@ FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
 )  # fmt: skip
 FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, and in the last norm only
-PAPER = ("FGM", "IFGM", "RT-MLMC")  # beside ERM
 CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
 COPIES = SG(2)  # four points per data point, as many as RT-MLMC has on average
 

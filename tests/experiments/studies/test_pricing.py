@@ -1,9 +1,8 @@
-"""The study of pricing: stacked training against the library, and the whole of it."""
+"""The pricing study: its exact risks and minimisers, stacked training against the library, and the study."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import inf, sqrt
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,17 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    fgm,
-)
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, Conditional, RegularizedLoss, conditional_loss
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
 from phiball.experiments.framework.runner import run
-from phiball.experiments.framework.tasks import Table
 from phiball.experiments.studies.pricing import study as pricing
 from phiball.experiments.studies.pricing.model import (
     Cost,
     Market,
+    Quadratic,
+    best_price,
     draw_data,
     draw_market,
     empirical_risk,
@@ -40,11 +33,8 @@ from phiball.experiments.studies.pricing.training import (
     METHODS,
     Problem,
     Training,
-    attacked,
-    gradient,
     regularized_gradient,
     train,
-    worst_cost,
 )
 
 LINF, L2 = Ball(inf, 0.45), Ball(2, 0.45)
@@ -72,6 +62,121 @@ def problems(cost: Cost, trials: int = 3) -> tuple[Problem, Any]:
     market = markets(trials)
     x, z = draw_data(market, 7, 5, rng(2))
     return Problem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
+
+
+# --- The model --------------------------------------------------------------------------------------
+
+
+def psi(w: Any, z: Any) -> Any:
+    """-w z'(w, 1), from the paper."""
+    return -w * (z[..., 0] * w + z[..., 1])
+
+
+def test_true_risk_to_all_digits() -> None:
+    """Three features of two dimensions: an integral over a plane."""
+    draw = np.random.default_rng(5)
+    market = Market(*(draw.normal(size=shape) / 2 for shape in ((1, 2), (1, 2), (1, 3, 2), (1, 3))))
+    risk = true_risk(market)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(150)
+    weights = np.outer(weights, weights).ravel() / weights.sum() ** 2
+    x = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
+    g = np.cos(x @ market.omega[0].T + market.b[0])
+    a, b = np.tanh(3 * x @ market.beta1[0]), np.exp(-2 * x @ market.beta2[0])
+    # Gauss-Hermite is good to this where the tanh is as steep as here.
+    np.testing.assert_allclose(risk.H[0], -(g.T * (weights * a)) @ g, atol=1e-6)
+    np.testing.assert_allclose(risk.q[0], -(weights * b) @ g, atol=1e-12)
+    assert np.abs(risk.H[0]).min() > 1e-3
+
+
+def test_empirical_risk_is_the_mean_cost_of_all_draws() -> None:
+    """Against the library's loss on the m draws themselves: only their mean counts."""
+    market = markets()
+    draw = np.random.default_rng(5)
+    x, z = draw.normal(size=(3, 7, 10)), draw.normal(size=(3, 7, 4, 2))
+    theta = draw.normal(size=(3, 12))
+    found = empirical_risk(market, x, z.mean(axis=2))(theta)
+    values = Problem(market, Cost(), x, z.mean(axis=2)).values(theta, x)
+    for t in range(3):
+        loss = conditional_loss(
+            lambda x, t=t: np.cos(x @ market.omega[t].T + market.b[t]) @ theta[t],
+            psi,
+            Conditional.stacked(x[t], z[t]),
+        )
+        costs = loss(x[t], np.arange(7))
+        np.testing.assert_allclose(values[t], costs, atol=1e-12)
+        np.testing.assert_allclose(found[t], costs.mean(), atol=1e-12)
+
+
+def certified(H: Any, q: Any, theta: Any, radius: float) -> None:
+    """The conditions that make theta the minimiser over the whole ball, by themselves."""
+    push = -(q / 2 + H @ theta)  # lambda theta
+    length = np.linalg.norm(theta)
+    scale = np.abs(H).max() * radius + np.abs(q).max()
+    assert length <= radius * (1 + 1e-9)
+    multiplier = push @ theta / max(length**2, 1e-300) if length > 1e-9 else 0.0
+    np.testing.assert_allclose(push, multiplier * theta, atol=1e-8 * scale)
+    assert multiplier >= -1e-8 * scale
+    assert np.linalg.eigvalsh(H)[0] + multiplier >= -1e-8 * scale
+    if length < radius * (1 - 1e-9):
+        assert abs(multiplier) <= 1e-8 * scale
+
+
+def test_least_in_ball_is_certified() -> None:
+    draw = np.random.default_rng(7)
+    H = draw.normal(size=(20, 6, 6))
+    H = H + H.swapaxes(1, 2)
+    q = draw.normal(size=(20, 6))
+    H[5:10] = H[5:10] @ H[5:10]  # positive: minima inside for a large radius
+    H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a kernel, pushed along it or not
+    q[12:15, 3:] = 0
+    for radius in (0.05, 1.0, 50.0):
+        theta = least_in_ball(Quadratic(H, q), radius)
+        for t in range(20):
+            certified(H[t], q[t], theta[t], radius)
+
+
+@pytest.mark.parametrize(
+    ("H", "q"),
+    [
+        (np.diag([-1.0, 2.0]), np.array([0.0, 1.0])),  # nothing pushes along the negative eigenvalue
+        (np.diag([-1.0, -1.0]), np.zeros(2)),
+        (np.zeros((2, 2)), np.zeros(2)),
+        (np.zeros((2, 2)), np.array([1.0, -1.0])),
+        (np.eye(2), np.zeros(2)),
+    ],
+)
+def test_least_in_ball_in_hard_cases(H: Any, q: Any) -> None:
+    certified(H, q, least_in_ball(Quadratic(H[None], q[None]), 3.0)[0], 3.0)
+
+
+def test_cost_beyond_the_bounds() -> None:
+    draw = np.random.default_rng(8)
+    v, z = 4 * draw.normal(size=500), draw.normal(size=(500, 2))
+    inside = (v >= 0) & (v <= 2)
+    true = psi(np.clip(v, 0, 2), z)
+    found = BOUNDED.value(v, z)
+    assert inside.sum() > 50
+    assert (~inside).sum() > 50
+    np.testing.assert_allclose(found[inside], true[inside], atol=1e-14)
+    assert np.all(found >= true - 1e-12)
+    h = 1e-6
+    numeric = (BOUNDED.value(v + h, z) - BOUNDED.value(v - h, z)) / (2 * h)
+    np.testing.assert_allclose(BOUNDED.slope(v, z), numeric, atol=1e-5)
+    # Where a price inside is better, the cost beyond leads back to it.
+    better = (v < 0) & (z[:, 1] > 0)
+    assert np.all(BOUNDED.slope(v, z)[better] < 0)
+    np.testing.assert_array_equal(Cost().value(v, z), psi(v, z))
+
+
+def test_best_price_is_the_best_of_a_grid() -> None:
+    draw = np.random.default_rng(9)
+    z = np.stack([draw.uniform(-1, 1, size=200), draw.uniform(0.1, 3, size=200)], axis=-1)
+    grid = np.linspace(0, 2, 2001)
+    price = best_price(z, 2.0)
+    assert np.all((price >= 0) & (price <= 2))
+    least = psi(grid, z[:, None, :]).min(axis=1)
+    assert np.all(psi(price, z) <= least + 1e-12)
+    assert 0 < (price < 2).sum() < 200
 
 
 # --- Training ---------------------------------------------------------------------------------------
@@ -136,26 +241,6 @@ def test_trials_do_not_mix(ball: Ball) -> None:
     assert np.abs(sg[0] - sg[1]).max() > 0.05
 
 
-@pytest.mark.parametrize("ball", [LINF, L2])
-def test_attacks_of_all_trials_are_those_of_each(ball: Ball) -> None:
-    problem, theta = problems(Cost())
-    found = attacked(problem, theta, ball, fgm)
-    for t in range(3):
-        market = problem.market
-
-        def slope(x: Any, i: Any, t: int = t, market: Market = market) -> Any:
-            angle = x @ market.omega[t].T + market.b[t]
-            w = np.cos(angle) @ theta[t]
-            z = problem.z[t, i]
-            return -(2 * z[:, 0] * w + z[:, 1])[:, None] * (-np.sin(angle) * theta[t]) @ market.omega[t]
-
-        np.testing.assert_allclose(found[t], fgm(slope, problem.x[t], ball), atol=1e-12)
-    worst = worst_cost(problem, theta, ball, 15)
-    points = ball.sample(problem.x, 50, rng(5))
-    sampled = np.max([problem.values(theta, points[:, :, k]) for k in range(50)], axis=0)
-    assert np.all(worst > sampled.mean(axis=1))
-
-
 def how(**changes: Any) -> Training:
     return replace(Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), **changes)
 
@@ -169,40 +254,7 @@ def test_descent_finds_the_exact_erm() -> None:
     assert np.all(found <= least + 0.01 * np.abs(least))
 
 
-def test_batches_are_data_of_their_trial() -> None:
-    problem, _ = problems(Cost())
-    some = problem.batch(4, rng(1))
-    assert some.x.shape == (3, 4, 10)
-    for t in range(3):
-        places = [np.flatnonzero((problem.x[t] == x).all(axis=1)).item() for x in some.x[t]]
-        assert len(set(places)) == 4
-        np.testing.assert_array_equal(some.z[t], problem.z[t, places])
-    assert problem.batch(7, rng(1)) is problem
-
-
-def test_methods_differ_and_regularisation_tends_to_noise() -> None:
-    """Each method descends a gradient of its own; a huge eta leaves the mean over the ball."""
-    problem, theta = problems(Cost())
-    found = {name: gradient(name, problem, theta, how(), rng(3)) for name in METHODS}
-    for a in METHODS:
-        for b in METHODS:
-            assert a == b or np.abs(found[a] - found[b]).max() > 1e-3
-    calm = gradient("sg", problem, theta, how(eta=1e9, level=10), rng(3))
-    points = LINF.sample(problem.x, 4000, rng(4))
-    mean = np.mean([problem.gradient(theta, points[:, :, k]) for k in range(4000)], axis=0)
-    np.testing.assert_allclose(calm, mean, atol=0.15 * np.abs(mean).max())
-
-
 # --- The study --------------------------------------------------------------------------------------
-
-
-def test_scales() -> None:
-    paper = pricing.SCALES["paper"]
-    assert (paper.covariates, paper.draws, paper.trials) == ((25, 50, 100, 200), (10, 30, 50, 100, 200), 50)
-    assert (paper.radius, paper.eta, paper.features, paper.dimension) == (0.45, 0.9, 100, 10)
-    assert len(STUDY.tasks(paper)) == 24
-    # RT-MLMC takes 5/(2 - 1/16) points a covariate where SG takes 16.
-    assert [pricing.training(paper, name, 4).batch for name in ("sg", "rt-mlmc")] == [25, 155]
 
 
 @pytest.mark.parametrize("reading", pricing.READINGS)
@@ -218,27 +270,7 @@ def test_every_reading_gives_a_report(reading: str, norm: str) -> None:
             assert row[name] == pytest.approx(np.mean(row[f"{name}_trials"]))
             assert len(row[f"{name}_trials"]) == 3
     assert len(STUDY.tables(table)[0].rows) == 4
-    assert len(STUDY.findings(table)) == 8
-
-
-def test_improvement_is_the_share_of_the_gap_of_erm(monkeypatch: pytest.MonkeyPatch) -> None:
-    gaps = np.array([[2.0, 4.0, 8.0], [4.0, 4.0, 4.0], *([[1.0, 4.0, 4.0]] * len(METHODS))])
-    monkeypatch.setattr(pricing, "excess", lambda *_: (-np.ones(3), gaps))
-    row = STUDY.compute_task(TINY, STUDY.tasks(TINY)[0], rng(0))
-    assert row["nothing"] == pytest.approx((-100 + 0 + 50) / 3)
-    np.testing.assert_allclose(row["fgm_trials"], [50, 0, 50])
-    assert row["fgm"] == pytest.approx(100 / 3)
-    assert row["fgm_stderr"] == pytest.approx(50 / 3)
-
-
-def test_excess_of_the_best_rule_is_zero() -> None:
-    market = markets()
-    config = replace(TINY, features=12)
-    risk = true_risk(market)
-    best = least_in_ball(risk, config.bound)
-    value, gaps = pricing.excess(config, market, np.stack([best, 0 * best]), rng(0))
-    np.testing.assert_allclose(gaps[0], 0, atol=1e-12)
-    np.testing.assert_allclose(gaps[1], -value, atol=1e-12)
+    assert len(STUDY.findings(table)) == 2
 
 
 def test_excess_with_bounded_prices() -> None:
@@ -259,48 +291,6 @@ def test_excess_with_bounded_prices() -> None:
         assert abs(gaps[0, t] - lost.mean()) < spread * lost.std()
 
 
-def table_of(places: tuple[int, ...] = (50,), **changed: Any) -> Table:
-    """Numbers of a made-up study: KL above FGM above IFGM, but for what is changed at M in `places`."""
-    rows = []
-    for M in (25, 50):
-        means = {"erm": 0.0, "fgm": -5.0, "ifgm": -9.0, "sg": 8.0, "rt-mlmc": 6.0}
-        means |= changed if M in places else {}
-        row: dict[str, Any] = {"part": "methods", "M": M, "m": 10, "nothing": -10.0}
-        for name, J in means.items():
-            row |= {name: J, f"{name}_stderr": 1.0, f"{name}_worst": 0.0}
-            row[f"{name}_trials"] = [J - 1, J, J + 1]
-        row |= {"fgm_worst": 5.0, "ifgm_worst": 0.5}
-        levels: dict[str, Any] = {"part": "levels", "M": M, "m": 10}
-        for L, J in ((0, 4.0), (1, 7.0)):
-            levels |= {f"L{L}": J, f"L{L}_stderr": 1.0, f"L{L}_trials": [J - 1, J, J + 2]}
-        rows += [row, levels]
-    return Table(replace(TINY, covariates=(25, 50), draws=(10,)), tuple(rows))
-
-
-def test_findings_follow_the_table() -> None:
-    agree = STUDY.findings(table_of())
-    assert "agrees with the paper: KL, SG is above FGM in 2 of 2" in agree[0]
-    assert "negative in 2 of 2" in agree[1]
-    assert 'intractability" differs from the paper. In 2 of 2' in agree[3]
-    assert "most at L = 1, by 3.0 ± 0.0 over L = 0" in agree[6]
-    lost = STUDY.findings(table_of(fgm=9.0))
-    assert "differs from the paper: KL, SG is above FGM in 1 of 2" in lost[0]
-    assert "not at M = 50, m = 10" in lost[0]
-    assert "differs from the paper: J is negative in 1 of 2" in lost[1]
-    assert "IFGM, differs from the paper: J is negative in 1 of 2" in STUDY.findings(table_of(ifgm=3.0))[2]
-    assert "is not decided. In 2 of 2" in STUDY.findings(table_of(fgm=-20.0))[3]
-    assert "cannot be judged" in STUDY.findings(table_of((25, 50), fgm=1.0))[3]
-
-
-def test_figure_has_a_panel_for_each_number_of_covariates() -> None:
-    pytest.importorskip("matplotlib")
-    (figure,) = STUDY.draw(table_of()).values()
-    assert [axes.get_title() for axes in figure.axes] == ["M = 25", "M = 50"]
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    assert labels == ["FGM", "IFGM", "KL, SG", "KL, RT-MLMC"]
-    assert handles[0].lines[0].get_ydata().tolist() == [-5.0]
-
-
 @pytest.mark.slow
 def test_jobs_and_interruptions_change_nothing(tmp_path: Path) -> None:
     for name in ("joblib", "matplotlib", "threadpoolctl"):
@@ -316,31 +306,13 @@ def test_jobs_and_interruptions_change_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "two" / "table.csv").read_bytes() == whole
 
 
-BAD: list[tuple[str, Any, type[Exception], str]] = [
-    ("reading", "cone", ValueError, "reading is 'cone'; expected one of ball, prices"),
-    ("norm", "l1", ValueError, "norm is 'l1'; expected one of linf, l2"),
-    ("covariates", (), ValueError, "covariates is ()"),
-    ("covariates", (25, 25), ValueError, "no two the same"),
-    ("covariates", (25, 0), ValueError, "covariates is 0"),
-    ("draws", (1.5,), ValueError, "draws is 1.5"),
-    ("draws", 10, ValueError, "expected a tuple"),
-    ("levels", (-1,), ValueError, "levels is -1"),
-    ("levels", (13,), ValueError, "expected at most 12"),
-    ("level", 13, ValueError, "level is 13"),
-    ("level", 1.5, ValueError, "level is 1.5"),
-    ("trials", 1, ValueError, "trials is 1; expected a whole number of at least 2"),
-    *((name, 0, ValueError, f"{name} is 0") for name in ("dimension", "features", "attack_steps", "steps")),
-    *((name, 0, ValueError, f"{name} is 0") for name in ("batch", "test_points")),
-    *((name, 0.0, ValueError, f"{name} is 0.0") for name in ("radius", "eta", "beta_bound", "bound")),
-    *((name, -1.0, ValueError, f"{name} is -1.0") for name in ("highest", "step_size", "rt_step_size")),
-    ("eta", "much", TypeError, "eta is 'much'"),
-    ("rt_step_size", 0.2, ValueError, "rt_step_size is 0.2; expected at most 0.1"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "error", "text"), BAD)
-def test_bad_options_are_named(name: str, value: Any, error: type[Exception], text: str) -> None:
-    make = partial(pricing.Config, **{name: value})
-    with pytest.raises(error) as caught:
-        make()
-    assert text in str(caught.value)
+def test_invalid_options() -> None:
+    for name, value, text in (
+        ("reading", "cone", "reading is 'cone'; expected one of ball, prices"),
+        ("covariates", (25, 25), "no two the same"),
+        ("levels", (13,), "expected at most 12"),
+        ("trials", 1, "trials is 1; expected a whole number of at least 2"),
+        ("rt_step_size", 0.2, "rt_step_size is 0.2; expected at most 0.1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            pricing.Config(**{name: value})  # type: ignore[arg-type]

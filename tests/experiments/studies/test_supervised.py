@@ -1,9 +1,12 @@
-"""The study of supervised learning: its parameters, its two stages, and runs that are killed."""
+"""The study of supervised learning: losses of its methods, its stages, resumed runs, and its verdicts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf, log
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,173 +14,265 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.experiments.datasets.images import Images
+from phiball.experiments.datasets.images import load
+from phiball.experiments.framework.runner import run
 from phiball.experiments.framework.tasks import Table, TaskDir
-from phiball.experiments.studies.supervised import study as supervised
-from phiball.experiments.studies.supervised.study import SCALES, STUDY, Config
-from phiball.experiments.training import loop as training
-from tests.support.supervised_tasks import ATTACKED, TINY, digits, task
+from phiball.experiments.studies.supervised.methods import candidates, fixed, readings
+from phiball.experiments.studies.supervised.study import STUDY, Config, trained_network
+from phiball.experiments.training.methods import Method
+from tests.support.supervised_tasks import digits, use_images
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
+pytest.importorskip("scipy", reason="scipy: not installed")
 pytestmark = pytest.mark.usefixtures("one_thread")
+TINY = Config(
+    data=("digits",),
+    methods=("ERM", "FGM", "SG"),
+    chosen=("random-start FGM", "tilted"),
+    norms=("linf",),
+    seeds=3,
+    others=2,
+    train=60,
+    held_out=20,
+    judged=15,
+    attacked=30,
+    width=1,
+    epochs=2,
+    batch=16,
+    rate=0.02,
+    steps=2,
+    noise_ratios=(0.5,),
+    pgm_ratios=(0.1, 0.2),
+)
+ATTACKED = ("noise l2 0.5", "noise linf 0.5", "PGM l2 0.1", "PGM l2 0.2", "PGM linf 0.1", "PGM linf 0.2")
+
+# --- Losses of the methods --------------------------------------------------------------------------
+
+CONFIG = Config(level=3, steps=7, step=0.1, rho=0.45, eta=2.0, alpha=0.5)
+RHO, ETA = 0.45, 0.9
+NORMS = {"l2": 2.0, "linf": inf}
 
 
-@pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> Images:
-    images = digits()
-    monkeypatch.setattr(supervised, "load", lambda name, folder: images)
-    return images
+class Batch:
+    """A batch of a small classifier, and the points that a method evaluates it at."""
+
+    def __init__(self, n: int = 10) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            nn = torch.nn
+            self.model = nn.Sequential(nn.Flatten(), nn.Linear(16, 6), nn.ELU(), nn.Linear(6, 3)).double()
+        draws = np.random.default_rng(2)
+        self.x, self.y = torch.tensor(draws.random((n, 1, 4, 4))), torch.tensor(draws.integers(0, 3, n))
+        self.count = 0
+        self.model.register_forward_hook(lambda model, given, found: self._counted(len(found)))
+        self.seen: list[tuple[Any, Any]] = []
+
+    def _counted(self, n: int) -> None:
+        self.count += n
+
+    def loss(self, x: Any, i: Any) -> Any:
+        self.seen.append((x.detach(), i))
+        return self.value(x, i)
+
+    def value(self, x: Any, i: Any) -> Any:
+        return -self.model(x).log_softmax(-1)[torch.arange(len(x)), self.y[i]]
+
+    def of(self, method: Method, seed: int = 0) -> float:
+        self.seen, self.count = [], 0
+        return float(method.objective(self.loss, self.x, rng(seed)).detach())
+
+    def slope(self, x: Any) -> Any:
+        """The gradient at one point of each image, by differences."""
+        found = torch.zeros_like(x)
+        every = torch.arange(len(x))
+        for row in range(4):
+            for column in range(4):
+                step = torch.zeros_like(x)
+                step[:, 0, row, column] = 1e-6
+                rise = self.value(x + step, every) - self.value(x - step, every)
+                found[:, 0, row, column] = (rise / 2e-6).detach()
+        return found
+
+    def by_image(self) -> list[Any]:
+        """Of the last evaluation, the losses of each image's points, in order."""
+        x, i = self.seen[-1]
+        values = self.value(x, i).detach()
+        return [values[i == k].numpy() for k in range(len(self.x))]
+
+
+def length(b: Any, norm: str) -> Any:
+    return torch.linalg.vector_norm(b.flatten(1), NORMS[norm], dim=-1)
+
+
+def towards(g: Any, norm: str, far: float) -> Any:
+    return far * (torch.sign(g) if norm == "linf" else g / length(g, "l2")[:, None, None, None])
+
+
+def back(b: Any, norm: str, radius: float) -> Any:
+    if norm == "linf":
+        return b.clip(-radius, radius)
+    return b * (radius / length(b, "l2").clip(min=radius))[:, None, None, None]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize(("radius", "step"), [(0.45, 0.1), (0.1, 2.5 * 0.1 / 7)])
+def test_attacked_losses(norm: str, radius: float, step: float) -> None:
+    """Plain training, FGM to the border, and IFGM by its steps, with gradients by differences."""
+    batch, methods, places = Batch(), fixed(CONFIG), torch.arange(10)
+    one = batch.x + towards(batch.slope(batch.x), norm, radius)
+    many = batch.x
+    for _ in range(7):
+        many = batch.x + back(many + towards(batch.slope(many), norm, step) - batch.x, norm, radius)
+    for name, x in (("ERM", batch.x), (f"FGM {norm} {radius:g}", one), (f"IFGM {norm} {radius:g}", many)):
+        expected = batch.value(x, places).mean().item()
+        assert batch.of(methods[name]) == pytest.approx(expected, rel=1e-5)
+        assert batch.count == 10 * methods[name].evaluations
+
+
+def entropic(f: Any) -> float:
+    return ETA * log(np.mean(np.exp(f / ETA)))
+
+
+def quadratic(f: Any) -> float:
+    """The best of all sets of points that may have weight, where the optimum is an equation."""
+    n, found = len(f), -inf
+    for k in range(1, n + 1):
+        top = np.sort(f)[-k:]
+        weight = 1 / k + (top - top.mean()) / (ETA * n)
+        if weight.min() >= 0:
+            value = weight @ top - ETA * (np.sum((n * weight) ** 2) / n - 1) / 2
+            found = max(found, float(value))
+    return found
+
+
+SAMPLED: dict[str, Callable[[Any], float]] = {
+    "noise x4": lambda f: float(np.mean(f)),
+    "SG": entropic,
+    "quadratic": quadratic,
+    "CVaR": lambda f: float(np.mean(np.sort(f)[2:])),  # the upper half of four
+}
+
+
+@pytest.mark.parametrize("family", SAMPLED)
+def test_sampled_losses(family: str) -> None:
+    batch = Batch()
+    found = batch.of(fixed(CONFIG)[f"{family} linf 0.45"])
+    points, i = batch.seen[-1]
+    assert np.bincount(i).tolist() == [4] * 10
+    far = (points - batch.x[i]).abs()
+    assert 0.44 < far.max() <= RHO
+    assert far.mean() == pytest.approx(RHO / 2, abs=0.03)
+    assert found == pytest.approx(np.mean([SAMPLED[family](f) for f in batch.by_image()]), abs=1e-5)
+
+
+@pytest.mark.parametrize("allocation", ["stratified", "random"])
+@pytest.mark.parametrize("norm", NORMS)
+def test_rtmlmc_telescopes(allocation: str, norm: str) -> None:
+    batch = Batch(40)
+    found = batch.of(fixed(replace(CONFIG, allocation=allocation))[f"RT-MLMC {norm} 0.45"])
+    points, i = batch.seen[-1]
+    assert 0.38 < length(points - batch.x[i], norm).max() <= RHO + 1e-12
+    total, levels = 0.0, set()
+    for f in batch.by_image():
+        level = len(f).bit_length() - 1
+        levels.add(level)
+        below = 0.0 if level == 0 else (entropic(f[: len(f) // 2]) + entropic(f[len(f) // 2 :])) / 2
+        total += (entropic(f) - below) * (2 - 2**-3) * 2**level
+    assert levels == {0, 1, 2, 3}
+    assert found == pytest.approx(total / 40, rel=1e-6)
+
+
+def test_every_candidate_perturbs_by_the_radius_of_its_name() -> None:
+    for name, method in candidates(Config(level=3)).items():
+        norm, radius = name.removeprefix(method.family).replace(",", "").split()[:2]
+        batch = Batch(30)
+        batch.of(method)
+        points, i = batch.seen[-1]
+        far = length(points - batch.x[i], norm)
+        assert 0.6 * float(radius) < far.max() <= float(radius) * (1 + 1e-9), name
+    assert candidates(Config(chosen=("none",))) == {}
+
+
+def test_readings_need_all_of_their_methods() -> None:
+    names = [r.name for r in readings(Config())]
+    assert names == [f"{norm}, {name}" for norm in NORMS for name in ("rho", "literal", "step")]
+    literal = readings(Config(norms=("linf",)))[1]
+    assert (literal.ours, literal.baselines) == (
+        "RT-MLMC linf 0.45",
+        ("ERM", "FGM linf 0.1", "IFGM linf 0.45"),
+    )
+    assert readings(Config(methods=("ERM", "FGM", "RT-MLMC"))) == []
+
+
+# --- The two stages ---------------------------------------------------------------------------------
 
 
 def stage(table: Table, name: str) -> list[dict[str, Any]]:
     return [row for row in table.rows if row["stage"] == name]
 
 
-# --- Parameters -------------------------------------------------------------------------------------
-
-COUNTS = ("train", "held_out", "judged", "attacked", "width", "epochs", "batch", "steps", "threads")
-WRONG: list[tuple[str, Any, str]] = [
-    *((name, value, f"{name} is {value}; expected a whole number") for name in COUNTS for value in (0, 1.5)),
-    *((name, 1, f"{name} is 1; expected a whole number of at least 2") for name in ("seeds", "others")),
-    ("level", -1, "level is -1; expected a whole number of at least 0"),
-    ("level", 13, "level is 13; expected at most 12"),
-    *(
-        (name, value, f"{name} is {value}; expected a positive number")
-        for name in ("rate", "rho", "step", "eta")
-        for value in (0.0, -1.0, float("nan"), float("inf"))
-    ),
-    ("alpha", 0.0, "alpha is 0.0; expected a positive number"),
-    ("alpha", 1.5, "alpha is 1.5; expected at most 1"),
-    *(
-        (name, value, f"{name} is .*; expected {expected}")
-        for name in ("noise_ratios", "pgm_ratios")
-        for value, expected in (
-            ((), "a tuple of numbers"),
-            (0.5, "a tuple of numbers"),
-            ((0.2, 0.1), "increasing numbers"),
-            ((0.1, 0.1), "increasing numbers"),
-        )
-    ),
-    ("noise_ratios", (0.0, 0.1), "noise_ratios is 0.0; expected a positive number"),
-    ("pgm_ratios", (-0.1, 0.1), "pgm_ratios is -0.1; expected a positive number"),
-    ("held_out", 60000, "held_out is 60000; expected less than train, 60000"),
-    ("train", 5000, "held_out is 5000; expected less than train, 5000"),
-    *(
-        (name, value, rf"{name} is .*; expected a tuple of some of .*{word}")
-        for name, word in (("data", "kmnist"), ("methods", "IFGM"), ("chosen", "none"), ("norms", "linf"))
-        for value in ((), ("other",), (word, word), word, 3, (["list"],))
-    ),
-    ("allocation", "other", "allocation is 'other'; expected one of stratified, random"),
-    ("allocation", ("random",), r"allocation is \('random',\); expected one of stratified, random"),
-]
+def task(stage: str = "report", setting: str = "ERM", seed: int = 5) -> dict[str, Any]:
+    names = {"stage": stage, "data": "digits", "method": setting, "setting": setting}
+    return {**names, "trial": 0, "seed": seed}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "match"), WRONG, ids=[f"{k}-{n}" for k, (n, *_) in enumerate(WRONG)]
-)
-def test_a_wrong_parameter_is_refused(name: str, value: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        replace(Config(), **{name: value})
+def test_invalid_options() -> None:
+    for name, value, match in (
+        ("train", 0, "train is 0; expected a whole number"),
+        ("seeds", 1, "seeds is 1; expected a whole number of at least 2"),
+        ("alpha", 1.5, "alpha is 1.5; expected at most 1"),
+        ("pgm_ratios", (0.2, 0.1), "pgm_ratios is .*; expected increasing numbers"),
+        ("held_out", 60000, "held_out is 60000; expected less than train, 60000"),
+        ("methods", ("other",), "methods is .*; expected a tuple of some of .*IFGM"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            replace(Config(), **{name: value})  # type: ignore[arg-type]
 
 
-def test_the_settings_of_the_paper() -> None:
-    paper = SCALES["paper"]
-    assert paper == Config()
-    assert paper.data == ("mnist", "fashion-mnist", "kmnist")
-    assert (paper.epochs, paper.rate, paper.rho, paper.step, paper.steps) == (30, 1e-3, 0.45, 0.1, 15)
-    assert (paper.eta, paper.level, paper.width, paper.train, paper.attacked) == (2.0, 7, 64, 60000, 10000)
-    assert SCALES["smoke"].data == ("digits",)
-    assert {*SCALES} == {"smoke", "small", "paper"}
-
-
-@pytest.mark.parametrize("device", ["cuda", "meta", "nowhere", "", 1.5])
-def test_a_device_that_is_not_there_is_refused_before_the_work(device: Any, made_up: Images) -> None:
-    if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("torch: this machine has a GPU")
+def test_unusable_device_and_data_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_images(monkeypatch, digits())
 
     def never(*given: Any) -> Any:
-        pytest.fail("it began to work")
+        pytest.fail("a task was computed")
 
-    with pytest.raises(ValueError, match=f"device is {device!r}; expected cpu, or cuda"):
-        STUDY.compute(replace(TINY, device=device), rng(0), never)
-
-
-def test_fewer_images_than_asked_for(made_up: Images) -> None:
-    with pytest.raises(
-        ValueError, match="held_out is 100; expected less than the 100 training images of digits"
-    ):
-        STUDY.compute(replace(TINY, train=5000, held_out=100), rng(0))
-    config = replace(TINY, train=5000, attacked=5000, judged=500)
-    for name, images, tested in (("choose", 80, 20), ("report", 100, 50)):
-        setting = "FGM linf 0.1" if name == "report" else "random-start FGM linf 0.1"
-        row = STUDY.compute_task(config, task(name, setting), rng(0))
-        assert (row["trained on"], row["tested on"]) == (images, tested)
-
-
-# --- The two stages ---------------------------------------------------------------------------------
+    with pytest.raises(ValueError, match="device is 'nowhere'; expected cpu, or cuda"):
+        STUDY.compute(replace(TINY, device="nowhere"), rng(0), never)
+    with pytest.raises(ValueError, match="held_out is 100; expected less than the 100 training images"):
+        STUDY.compute(replace(TINY, train=5000, held_out=100), rng(0), never)
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Table:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervised, "load", lambda name, folder: digits())
+        use_images(patch, digits())
         return STUDY.compute(TINY, rng(0))
 
 
-@pytest.mark.slow
 def test_rows(tiny: Table) -> None:
-    assert tiny.config is TINY
-    where = ["stage", "data", "method", "setting", "trial", "seed"]
-    what = ["mean l2", "mean linf", "trained on", "tested on", "images", "curve"]
     images = digits()
     for row in tiny.rows:
-        assert list(row) == [*where, "evaluations", "clean", *ATTACKED, *what]
         assert all(0 <= row[name] <= 100 for name in ("clean", *ATTACKED))
-        assert len(row["curve"]) == TINY.epochs
-        assert row["images"] == images.digest
         assert (row["trained on"], row["tested on"]) == ((40, 15) if row["stage"] == "choose" else (60, 30))
         flat = images.train_x[: row["trained on"]].reshape(row["trained on"], -1) / 16
         assert row["mean l2"] == pytest.approx(np.sqrt((flat**2).sum(1)).mean())
-        assert row["mean linf"] == pytest.approx(flat.max(1).mean())
-    json.dumps(tiny.rows)
-
-
-def test_methods_and_trials(tiny: Table) -> None:
     report = stage(tiny, "report")
     trials = {
         name: [r["trial"] for r in report if r["method"] == name] for name in (r["method"] for r in report)
     }
-    many, few = [0, 1, 2], [0, 1]
-    assert trials == {
-        "ERM": many,
-        "FGM linf 0.45": many,
-        "FGM linf 0.1": many,
-        "SG linf 0.45": few,
-        "random-start FGM, chosen": many,
-        "tilted, chosen": many,
-    }
-    assert all(row["setting"] == row["method"] for row in report if "chosen" not in row["method"])
-    assert {row["trial"] for row in stage(tiny, "choose")} == {0}
-    assert {row["method"] for row in stage(tiny, "choose")} == {"random-start FGM", "tilted"}
-
-
-def test_methods_of_a_trial_share_its_seed(tiny: Table) -> None:
+    many = ["ERM", "FGM linf 0.45", "FGM linf 0.1", "random-start FGM, chosen", "tilted, chosen"]
+    assert trials == {**{key: [0, 1, 2] for key in many}, "SG linf 0.45": [0, 1]}
     seeds = [{row["seed"] for row in tiny.rows if row["trial"] == trial} for trial in range(3)]
-    assert [len(one) for one in seeds] == [1, 1, 1]
+    assert [len(one) for one in seeds] == [1, 1, 1]  # the methods of a trial share its seed
     assert len(set.union(*seeds)) == 3
 
 
-def by_hand(row: dict[str, Any]) -> float:
-    l2, linf = (
-        fmean([row["PGM l2 0.1"], row["PGM l2 0.2"]]),
-        fmean([row["PGM linf 0.1"], row["PGM linf 0.2"]]),
-    )
-    return fmean([row["clean"], row["noise l2 0.5"], row["noise linf 0.5"], l2, linf])
+def test_setting_with_the_lowest_score_on_held_out_images_is_chosen(tiny: Table) -> None:
+    def score(row: dict[str, Any]) -> float:
+        pgm = [fmean([row[f"PGM {norm} 0.1"], row[f"PGM {norm} 0.2"]]) for norm in NORMS]
+        return fmean([row["clean"], row["noise l2 0.5"], row["noise linf 0.5"], *pgm])
 
-
-def test_the_setting_with_the_least_score_on_held_out_images_is_chosen(tiny: Table) -> None:
     for family in ("random-start FGM", "tilted"):
-        scores = {r["setting"]: by_hand(r) for r in stage(tiny, "choose") if r["method"] == family}
+        scores = {r["setting"]: score(r) for r in stage(tiny, "choose") if r["method"] == family}
         assert len(set(scores.values())) > 1
         found = {r["setting"] for r in stage(tiny, "report") if r["method"] == f"{family}, chosen"}
         assert found == {min(scores, key=scores.__getitem__)}
@@ -185,101 +280,66 @@ def test_the_setting_with_the_least_score_on_held_out_images_is_chosen(tiny: Tab
 
 @pytest.mark.slow
 def test_test_images_have_no_part_in_the_choice(tiny: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervised, "load", lambda name, folder: digits(test=9))
+    use_images(monkeypatch, digits(test=9))
     other = STUDY.compute(TINY, rng(0))
+    for name in ("setting", "curve"):
+        assert [row[name] for row in other.rows] == [row[name] for row in tiny.rows]
+    clean = [[row["clean"] for row in stage(table, "report")] for table in (other, tiny)]
+    assert clean[0] != clean[1]
 
-    def seen(table: Table, name: str) -> list[dict[str, Any]]:
-        return [{k: v for k, v in row.items() if k != "images"} for row in stage(table, name)]
 
-    assert seen(other, "choose") == seen(tiny, "choose")
-    report = seen(other, "report")
-    assert [r["setting"] for r in report] == [r["setting"] for r in seen(tiny, "report")]
-    assert [r["curve"] for r in report] == [r["curve"] for r in seen(tiny, "report")]
-    assert [r["clean"] for r in report] != [r["clean"] for r in seen(tiny, "report")]
+# --- Runs -------------------------------------------------------------------------------------------
+
+RUN = replace(TINY, methods=("ERM", "RT-MLMC"), chosen=("tilted",), seeds=2, level=3, train=120)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for name in ("sklearn", "matplotlib", "joblib", "threadpoolctl"):
+        pytest.importorskip(name, reason=f"{name}: not installed")
+    out = tmp_path_factory.mktemp("whole") / "run"
+    _, written = run(STUDY, RUN, out, seed=3)
+    assert {file.name for file in written} == {"table.csv", "report.md", "panels-linf.png", "panels-linf.svg"}
+    return out
 
 
 @pytest.mark.slow
-def test_what_networks_are_trained_and_judged_by(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[Any] = []
-    judged: list[Any] = []
-    begun: list[Any] = []
-
-    def train(model: Any, objective: Any, x: Any, y: Any, plan: Any, source: Any, **more: Any) -> Any:
-        trained.append((x.numpy().copy(), y.numpy().copy()))
-        begun.append(([v.tolist() for v in model.state_dict().values()], source.state()["entropy"]))
-        passed: list[Any] = []
-        hook = model.register_forward_hook(
-            lambda model, given, found: passed.append(given[0].detach().numpy())
+def test_trained_network_has_the_errors_of_its_row(whole: Path) -> None:
+    images = load("digits")
+    files = sorted((whole / "rows").glob("*.json"))
+    errors = set()
+    for file in files:
+        row = json.loads(file.read_text(encoding="utf-8"))["row"]
+        choose = "choose" in file.name
+        x, y = (
+            (images.train_x[100:115], images.train_y[100:115])
+            if choose
+            else (images.test_x[:30], images.test_y[:30])
         )
-        curve = training.train(model, objective, x, y, plan, source, **more)
-        hook.remove()
-        if more["about"]["setting"] == "ERM":  # all of them each epoch, and nothing else
-            rows = np.sort(np.concatenate(passed).reshape(-1, 64), axis=0)
-            np.testing.assert_array_equal(rows, np.sort(np.repeat(x.numpy().reshape(-1, 64), 2, 0), axis=0))
-        return curve
-
-    def errors(model: Any, x: Any, y: Any, scale: Any, *more: Any, **rest: Any) -> Any:
-        judged.append((x.numpy().copy(), y.numpy().copy(), scale))
-        return found(model, x, y, scale, *more, **rest)
-
-    found = supervised.errors
-    monkeypatch.setattr(supervised, "train", train)
-    monkeypatch.setattr(supervised, "errors", errors)
-    rows = STUDY.compute(replace(TINY, chosen=("tilted",), seeds=2), rng(0)).rows
-    train_x, test_x = made_up.train_x[:, None] / 16, made_up.test_x[:, None] / 16
-    for row, (x, y), (at_x, at_y, scale), begin in zip(rows, trained, judged, begun, strict=True):
-        choose = row["stage"] == "choose"
-        np.testing.assert_array_equal(x, train_x[:40] if choose else train_x[:60])
-        np.testing.assert_array_equal(y, made_up.train_y[: len(x)])
-        np.testing.assert_array_equal(at_x, train_x[40:55] if choose else test_x[:30])
-        np.testing.assert_array_equal(at_y, made_up.train_y[40:55] if choose else made_up.test_y[:30])
-        assert scale == {"l2": row["mean l2"], "linf": row["mean linf"]}
-        # The methods of one trial begin alike.
-        assert all((begin == b) == (row["trial"] == r["trial"]) for b, r in zip(begun, rows, strict=True))
+        model = trained_network(whole / "tasks" / file.stem / "network.pt")
+        guess = model(torch.tensor(x[:, None] / 16, dtype=torch.float32)).argmax(-1).numpy()
+        assert row["clean"] == pytest.approx(100 * np.mean(guess != y))
+        errors.add(row["clean"])
+    assert len(files) > 8
+    assert len(errors) > 2
 
 
-def test_a_chosen_setting_is_that_of_its_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(TINY, data=("mnist", "kmnist"), seeds=2, methods=("ERM",), chosen=("tilted",))
-    best = {"mnist": "tilted linf 0.3, eta 0.006", "kmnist": "tilted l2 3, kappa 1"}
-    monkeypatch.setattr(supervised, "load", lambda name, folder: digits())
-
-    def map_tasks(study: Any, config: Config, tasks: list[Any], rng: Any) -> list[Any]:
-        rows = [dict.fromkeys(("clean", *ATTACKED), 50.0) | task for task in tasks]
-        for row in rows:
-            row["PGM linf 0.2"] -= row["setting"] == best[row["data"]]
-        return rows
-
-    report = stage(STUDY.compute(config, rng(0), map_tasks), "report")
-    found = {(r["data"], r["setting"]) for r in report if r["method"] == "tilted, chosen"}
-    assert found == set(best.items())
-
-
-def test_no_choice(made_up: Images) -> None:
-    config = replace(TINY, chosen=("none",), methods=("ERM",), data=("digits",))
-    table = STUDY.compute(config, rng(0), lambda study, config, tasks, rng: list(tasks))
-    assert [row["method"] for row in table.rows] == ["ERM"] * 3
-
-
-def test_threads_are_those_asked_for_and_given_back(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(
-        TaskDir, "report_progress", lambda self, share, text: seen.append(torch.get_num_threads())
-    )
-    STUDY.compute_task(replace(TINY, threads=2), task(), rng(0))
-    assert set(seen) == {2}
-    assert torch.get_num_threads() == 1
-    with pytest.raises(KeyError):
-        STUDY.compute_task(replace(TINY, threads=2), task(setting="none"), rng(0))
-    assert torch.get_num_threads() == 1
-
-
-def test_progress_goes_from_nothing_to_all(made_up: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[float, str]] = []
-    monkeypatch.setattr(TaskDir, "report_progress", lambda self, share, text: told.append((share, text)))
-    STUDY.compute_task(TINY, task(), rng(0))
-    shares = [share for share, _ in told]
-    assert shares == sorted(shares)
-    assert shares[0] > 0
-    assert shares[-1] == pytest.approx(1)
-    assert [text[:4] for _, text in told] == ["loss"] * 8 + ["atta"] * 6
-    assert STUDY.work(TINY, task(setting="FGM linf 0.1")) > STUDY.work(TINY, task()) > 0
+@pytest.mark.slow
+def test_checkpoint_of_another_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_images(monkeypatch, digits())
+    STUDY.compute_task(TINY, task(), rng(0), TaskDir(tmp_path))
+    for config, one, match in (
+        (TINY, task(setting="FGM linf 0.1"), "setting is 'ERM', not 'FGM linf 0.1'"),
+        (TINY, task(seed=6), "seed is 5, not 6"),
+        (replace(TINY, rho=0.3), task(), "rho is 0.45, not 0.3"),
+        (replace(TINY, train=61), task(), r"images is \[60, 1, 8, 8\], not \[61, 1, 8, 8\]"),
+    ):
+        with pytest.raises(ValueError, match=f"checkpoint of another training: .*{match}"):
+            STUDY.compute_task(config, one, rng(0), TaskDir(tmp_path))
+    use_images(monkeypatch, digits(seed=4))
+    with pytest.raises(ValueError, match=f"data is '{digits().digest}', not '{digits(seed=4).digest}'"):
+        STUDY.compute_task(TINY, task(), rng(0), TaskDir(tmp_path))
+    kept = torch.load(tmp_path / "network.pt", weights_only=True)
+    torch.save({**kept, "optimizer": {}}, tmp_path / "network.pt")
+    with pytest.raises(ValueError, match="is of a training that has not ended"):
+        trained_network(tmp_path / "network.pt")

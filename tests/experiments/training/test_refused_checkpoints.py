@@ -40,28 +40,19 @@ def refused(file: Path, match: str, **changed: Any) -> None:
     assert weights(fresh) == weights(model())
 
 
-OTHER = [
-    ("setting", "FGM l2 0.45", "another training: setting is 'ERM', not 'FGM l2 0.45'; delete"),
-    ("trial", 1, "trial is 0, not 1;"),
-    ("seed", 8, "seed is 7, not 8;"),
-    ("data", "d2", "data is 'd1', not 'd2';"),
-    ("width", 16, "width is 8, not 16;"),
-    ("objective", {"rho": 0.3}, "objective is {'rho': 0.45}, not {'rho': 0.3};"),
-    ("more", 1, "more is None, not 1;"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "match"), OTHER, ids=[name for name, *_ in OTHER])
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_checkpoint_of_another_cell_is_refused(
-    name: str, value: Any, match: str, finished: bool, tmp_path: Path
-) -> None:
+def test_checkpoint_of_another_training_is_refused(finished: bool, tmp_path: Path) -> None:
     it = Training("plain", tmp_path / "network.pt")
     it.go() if finished else it.until(4)
-    refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
+    for name, value, match in (
+        ("seed", 8, "another training: seed is 7, not 8; delete"),
+        ("objective", {"rho": 0.3}, "objective is {'rho': 0.45}, not {'rho': 0.3};"),
+        ("more", 1, "more is None, not 1;"),
+    ):
+        refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
 
 
-def test_a_checkpoint_of_another_plan_or_other_images_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_another_plan_or_other_images_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "network.pt"
     Training("plain", file).until(4)
     for plan in (Plan(3, 8, 0.01), Plan(2, 9, 0.01), Plan(2, 8, 0.02)):
@@ -78,12 +69,11 @@ def good(tmp_path: Path) -> Path:
     return tmp_path / "network.pt"
 
 
-@pytest.mark.slow
 def test_damaged_files_are_refused(good: Path) -> None:
     complete = good.read_bytes()
     place = random.Random(0)
-    cut = [complete[: place.randrange(len(complete))] for _ in range(40)]
-    strange = [bytes(place.randrange(256) for _ in range(place.randrange(60))) for _ in range(60)]
+    cut = [complete[: place.randrange(len(complete))] for _ in range(8)]
+    strange = [bytes(place.randrange(256) for _ in range(place.randrange(60))) for _ in range(4)]
     for content in (
         *cut,
         *strange,
@@ -98,7 +88,7 @@ def test_damaged_files_are_refused(good: Path) -> None:
         refused(good, "is damaged, or no checkpoint")
 
 
-def test_a_weight_that_has_changed_on_the_disk_is_noticed(good: Path) -> None:
+def test_changed_weight_is_detected(good: Path) -> None:
     content = bytearray(good.read_bytes())
     kept = read(good)
     for tensor in (*kept["model"].values(), kept["optimizer"]["state"][1]["exp_avg"]):
@@ -109,7 +99,7 @@ def test_a_weight_that_has_changed_on_the_disk_is_noticed(good: Path) -> None:
         refused(good, "is damaged, or no checkpoint")
 
 
-def test_files_of_something_else_are_refused(good: Path) -> None:
+def test_other_files_are_refused(good: Path) -> None:
     kept = read(good)
     without = [{k: v for k, v in kept.items() if k != name} for name in ("about", "model", "step", "curve")]
     for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *without):
@@ -129,7 +119,7 @@ class Evil:
         return Path.touch, (self.mark,)
 
 
-def test_reading_runs_nothing(good: Path) -> None:
+def test_reading_runs_no_code(good: Path) -> None:
     mark = good.with_name("mark")
     pickle.loads(pickle.dumps(Evil(mark)))
     assert mark.exists()  # so it would

@@ -1,0 +1,1 @@
+"""Which settings withstand attacks at equal cost: adversarial training on images, beyond the paper."""

@@ -1,0 +1,161 @@
+"""The grid of training methods, all set by the norm and the radius of the attack.
+
+Following the gradient, for two evaluations per image:
+
+- `RobustLoss`: the library's default settings.
+- `FGM`: one step of the radius.
+- `random-start FGM`: from a uniform point of the ball, a step of 1.25 radii, projected (Wong, Rice and
+  Kolter).
+- `N-FGSM`: from noise of twice the radius a step of one radius, not projected (de Jorge et al.).
+- `ATTA-1`: the perturbation of the previous epoch, moved by one step of the radius and projected (Zheng et
+  al.); in the first epoch, a uniform point of the ball. Perturbations are never reset.
+- `tilted`: one tilted point in the ball of the attack, kappa 10; in linf that is `RobustLoss`.
+- `random-start tilted`: the same with the gradient at a uniform point of the ball.
+- `wide tilted`: one tilted point in a ball of twice the radius, less tilted; in l2 that is `RobustLoss`.
+- `tilted, chosen`: other balls and tilts.
+
+By uniform points of a wider ball, without a gradient in x: `noise x4`, four unweighted points; `SG`,
+`quadratic` and `CVaR`, four points with the entropic, the quadratic and the indicator divergence; `RT-MLMC`.
+
+`ERM` is plain training, and `IFGM` takes several projected steps, at several times the cost.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf, sqrt
+from typing import Any
+
+from phiball.backends import Array, Rng, input_gradient
+from phiball.experiments.training.image_attacks import NORMS
+from phiball.experiments.training.methods import (
+    UNWEIGHTED_ETA,
+    Loss,
+    Method,
+    attacked,
+    by_objective,
+    mean_loss,
+)
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RegularizedLoss,
+    RobustLoss,
+    Tilted,
+    fgm,
+    ifgm,
+    indicator,
+    white_noise,
+)
+
+REFERENCE = "random-start FGM"  # that all are compared with
+DEFAULT = "RobustLoss"
+FAMILIES = (
+    "ERM", DEFAULT, REFERENCE, "FGM", "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted",
+    "tilted, chosen", "noise x4", "SG", "quadratic", "CVaR", "RT-MLMC", "IFGM",
+)  # fmt: skip
+KAPPA_WIDE = {2.0: 1.0, inf: 2.0}
+KAPPA_OWN = 10.0
+TILTS = ((1, 3.0), (2, 0.3), (2, 1.0), (2, 3.0), (4, 0.3), (4, 1.0))  # radii of the attack, and kappa
+RATIOS = (0.2, 2.0)  # eta/radius; 2 is the paper's
+COPIES, LEVELS = SG(2), RTMLMC(7, "stratified")
+PAPER_RADIUS, PAPER_ETA = 0.45, 0.9
+INNER_STEPS = 5  # of IFGM in training
+
+# The attacks: usual sizes for images in [0, 1].
+RADII = {
+    "digits": {"l2": 0.5, "linf": 0.1},
+    "mnist": {"l2": 1.5, "linf": 0.15},
+    "fashion-mnist": {"l2": 1.0, "linf": 0.1},
+    "kmnist": {"l2": 1.0, "linf": 0.1},
+}
+PIXELS = {"digits": 64}  # 28 x 28 in the others
+
+
+def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str], Method]:
+    """Return the methods by family and setting, against the attack of a norm on a data set."""
+    radius = RADII[data][norm]
+    ball = Ball(NORMS[norm], radius)
+    wide = Ball(ball.norm, 2 * radius)
+    # In any direction a uniform point of an l2 ball in d dimensions has the standard deviation
+    # radius/sqrt(d + 2), and one of a linf ball radius/sqrt(3): the radius of uniform points is larger.
+    spread = radius * (sqrt(PIXELS.get(data, 784) + 2) if norm == "l2" else 8)
+    half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
+    methods = [
+        Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x)),
+        Method(DEFAULT, "", 2, partial(_default, radius, norm)),
+        Method(REFERENCE, "", 2, partial(attacked, partial(_random_start, ball))),
+        Method("FGM", "", 2, partial(attacked, lambda gradient, x, source: fgm(gradient, x, ball))),
+        Method("N-FGSM", "", 2, partial(attacked, partial(_noise_and_step, ball, wide))),
+        Method("ATTA-1", "", 2, partial(_move_on, ball), first=partial(_first, ball)),
+        _tilted("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
+        _tilted("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
+        _tilted("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
+        *(
+            _tilted(
+                "tilted, chosen",
+                f"radius {n * radius:g}, kappa {kappa:g}",
+                Ball(ball.norm, n * radius),
+                Tilted(kappa=kappa),
+            )
+            for n, kappa in TILTS
+        ),
+        *(_uniform("noise x4", b, UNWEIGHTED_ETA, ENTROPIC, show_eta=False) for b in (half, whole)),
+        *(_uniform("SG", b, q * b.radius, ENTROPIC) for b in (half, whole) for q in RATIOS),
+        *(_uniform("quadratic", whole, q * spread, QUADRATIC) for q in RATIOS),
+        *(_uniform("CVaR", b, 1.0, indicator(0.5), show_eta=False) for b in (half, whole)),
+        _uniform("RT-MLMC", Ball(ball.norm, PAPER_RADIUS), PAPER_ETA, ENTROPIC, LEVELS),
+        _uniform("RT-MLMC", whole, RATIOS[0] * spread, ENTROPIC, LEVELS),
+        Method("IFGM", "", INNER_STEPS + 1, partial(attacked, partial(_steps, ball))),
+    ]
+    return {(method.family, method.setting): method for method in methods if method.family in families}
+
+
+def _default(radius: float, norm: str, loss: Loss, x: Array, source: Rng) -> Array:
+    return RobustLoss(radius, norm, seed=source)(loss, x)
+
+
+def _tilted(family: str, setting: str, ball: Ball, proposal: Tilted) -> Method:
+    objective = RegularizedLoss(ball, UNWEIGHTED_ETA, ENTROPIC, SG(0), proposal, check_index=False)
+    return Method(family, setting, 2, partial(by_objective, objective))
+
+
+def _uniform(
+    family: str,
+    ball: Ball,
+    eta: float,
+    divergence: Divergence,
+    estimator: SG | RTMLMC = COPIES,
+    *,
+    show_eta: bool = True,
+) -> Method:
+    setting = f"radius {ball.radius:.3g}" + (f", eta {eta:.3g}" if show_eta else "")
+    objective = RegularizedLoss(ball, eta, divergence, estimator, check_index=False)
+    return Method(family, setting, estimator.evaluations, partial(by_objective, objective))
+
+
+def _random_start(ball: Ball, gradient: Any, x: Array, source: Rng) -> Array:
+    return fgm(gradient, x, ball, rng=source)
+
+
+def _noise_and_step(ball: Ball, wide: Ball, gradient: Any, x: Array, source: Rng) -> Array:
+    return fgm(gradient, white_noise(x, wide, source), ball)
+
+
+def _steps(ball: Ball, gradient: Any, x: Array, source: Rng) -> Array:
+    return ifgm(gradient, x, ball, steps=INNER_STEPS)
+
+
+def _first(ball: Ball, x: Array, source: Rng) -> Array:
+    return white_noise(x, ball, source) - x
+
+
+def _move_on(ball: Ball, loss: Loss, x: Array, source: Rng, kept: Array) -> tuple[Array, Array]:
+    """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
+    stepped = fgm(partial(input_gradient, loss), x + kept, ball)
+    points = ball.project(stepped, x, event_ndim=x.ndim - 1)
+    return mean_loss(loss, points), points - x

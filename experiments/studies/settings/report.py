@@ -1,0 +1,173 @@
+"""The tables of the study of settings, and its findings."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from phiball.experiments.framework.tables import ReportTable
+from phiball.experiments.framework.tasks import Row, Table
+from phiball.experiments.studies.settings.methods import DEFAULT, FAMILIES, RADII, REFERENCE
+from phiball.experiments.training.image_attacks import NORMS
+from phiball.experiments.training.trials import (
+    LEVEL,
+    Difference,
+    data_of,
+    difference,
+    plus_minus,
+    rows_of,
+    too_small,
+    values,
+)
+
+COLUMNS = ("clean", *(f"{kind} {norm}" for norm in NORMS for kind in ("PGM", "APGD")))
+STRONG = tuple(f"APGD {norm}" for norm in NORMS)
+
+
+def held_out_error(row: Row) -> float:
+    """The mean error under PGM in both norms, by which settings and rates are chosen."""
+    return fmean(row[f"PGM {norm}"] for norm in NORMS)
+
+
+def by_norm(table: Table) -> dict[str, Table]:
+    """The rows of each norm of the ball in training, as a table of their own."""
+    return {
+        norm: Table(table.config, tuple(row for row in table.rows if row["norm"] == norm))
+        for norm in table.config.norms
+    }
+
+
+def methods_of(table: Table) -> list[str]:
+    """The methods that have results on test images."""
+    present = {row["method"] for row in table.rows if row["stage"] == "report"}
+    return [name for name in FAMILIES if name in present]
+
+
+def attack_name(data: str, column: str) -> str:
+    """A column with the radius of its attack, such as "APGD l2 1.5"."""
+    kind, _, norm = column.partition(" ")
+    return f"{kind} {norm} {RADII[data][norm]:g}" if norm else column
+
+
+def tables(table: Table) -> list[ReportTable]:
+    """Errors on each data set, differences within trials, RobustLoss beside the best, and the choices."""
+    found = []
+    for norm, part in by_norm(table).items():
+        found += [_errors(part, norm, data) for data in data_of(part)]
+        found.append(_differences(part, norm))
+    found += [_defaults(table), _candidates(table)]
+    return [report_table for report_table in found if report_table.rows]
+
+
+def _errors(table: Table, norm: str, data: str) -> ReportTable:
+    lines = []
+    for method in methods_of(table):
+        rows = rows_of(table, data, method)
+        if rows:
+            first = rows[0]
+            numbers = (plus_minus(values(table, data, method, [name])) for name in COLUMNS)
+            lines.append(
+                (method, first["setting"], f"{first['evaluations']:.3g}", f"{first['rate']:g}", *numbers)
+            )
+    row = next(row for row in table.rows if (row["stage"], row["data"]) == ("report", data))
+    headings = ("method", "setting", "evaluations", "rate")
+    return ReportTable(
+        f"Errors on {data} after training in {norm}, in percent",
+        (*headings, *(attack_name(data, name) for name in COLUMNS)),
+        lines,
+        f"Means over trials and their standard errors; {row['trained on']:,} training images, "
+        f"{row['tested on']:,} test images. Evaluations are per image in training.",
+        left=2,
+    )
+
+
+def against(
+    table: Table, method: str, columns: tuple[str, ...] = STRONG
+) -> dict[tuple[str, str], Difference]:
+    """The errors of a method minus those of random-start FGM, by data set and column."""
+    found = {}
+    for data in data_of(table):
+        for column in columns:
+            result = difference(table, data, [column], method, REFERENCE)
+            if result is not None:
+                found[data, column] = result
+    return found
+
+
+def _differences(table: Table, norm: str) -> ReportTable:
+    places = [(data, column) for data in data_of(table) for column in ("clean", *STRONG)]
+    lines = []
+    for method in methods_of(table):
+        found = against(table, method, ("clean", *STRONG))
+        if method != REFERENCE and found:
+            lines.append((method, *(_marked(found.get(place)) for place in places)))
+    return ReportTable(
+        f"Differences from {REFERENCE} after training in {norm}, in points",
+        ("method", *(f"{data} {attack_name(data, column)}" for data, column in places)),
+        lines,
+        f"Errors minus those of {REFERENCE} within trials: mean and standard error. A star: outside of "
+        f"Student's interval of {100 * LEVEL:g} % and more than one image. The interval does not cover the "
+        "choice of test images, which all trials share.",
+    )
+
+
+def _marked(found: Difference | None) -> str:
+    return "-" if found is None else f"{found}{'*' if found.sign else ''}"
+
+
+def _defaults(table: Table) -> ReportTable:
+    """RobustLoss beside the method of equal cost with the lowest error on held-out images."""
+    lines = []
+    for norm, part in by_norm(table).items():
+        for data in data_of(part):
+            judged = [row for row in part.rows if (row["stage"], row["data"]) == ("choose", data)]
+            others = [row for row in judged if row["method"] != DEFAULT and row["evaluations"] <= 2]
+            if not others or not rows_of(part, data, DEFAULT):
+                continue
+            best, columns = min(others, key=held_out_error)["method"], ["clean", f"APGD {norm}"]
+            lines.append(
+                (
+                    data,
+                    attack_name(data, columns[1]),
+                    plus_minus(values(part, data, DEFAULT, columns)),
+                    best,
+                    plus_minus(values(part, data, best, columns)),
+                    _marked(difference(part, data, columns, DEFAULT, best)),
+                )
+            )
+    return ReportTable(
+        f"{DEFAULT} beside the best of the grid",
+        ("data", "attack", DEFAULT, "best of the grid", "its error", "difference"),
+        lines,
+        "Means of the clean and the attacked error on test images, in percent. The grid has the methods of "
+        "at most two evaluations; the best is chosen on held-out images.",
+        left=2,
+    )
+
+
+def _candidates(table: Table) -> ReportTable:
+    judged = [row for row in table.rows if row["stage"] == "choose"]
+    rates = sorted({row["rate"] for row in judged})
+    places = dict.fromkeys((row["data"], row["norm"], row["method"]) for row in judged)
+    lines = []
+    for place in places:
+        rows = [row for row in judged if (row["data"], row["norm"], row["method"]) == place]
+        best = min(rows, key=lambda row: (held_out_error(row), row["rate"]))
+        for setting in dict.fromkeys(row["setting"] for row in rows):
+            found = {row["rate"]: row for row in rows if row["setting"] == setting}
+            cells = (
+                f"{held_out_error(found[rate]):.1f}{', chosen' if found[rate] is best else ''}"
+                for rate in rates
+            )
+            lines.append((*place, setting, *cells))
+    return ReportTable(
+        "Settings and peaks of the rate, on held-out images",
+        ("data", "norm", "method", "setting", *(f"{rate:g}" for rate in rates)),
+        lines,
+        "The mean error in percent under PGM in both norms, of one network each.",
+        left=4,
+    )
+
+
+def findings(table: Table) -> list[str]:
+    """A caveat for small runs; the table of differences marks what is significant."""
+    return [text for text in (too_small(table),) if text]

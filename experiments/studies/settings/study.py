@@ -1,0 +1,187 @@
+"""Which settings withstand attacks at equal cost (beyond the paper).
+
+The study `supervised` trains as the paper does, by Adam at a constant rate. Here the rate increases linearly
+over the first tenth of the steps and decreases to 0 along a cosine. The setting of each method and the peak
+of its rate are chosen on held-out images, by PGM, from the same rates for all. Methods are set by the radius
+of the attack (see `methods`); one of them is `RobustLoss` with its defaults.
+
+On the test images the chosen networks are attacked by PGM and APGD in two norms, of which training knows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Array, Rng, rng
+from phiball.experiments.framework.config import option
+from phiball.experiments.framework.tasks import Row, Task
+from phiball.experiments.studies.settings import figures, report
+from phiball.experiments.studies.settings.methods import FAMILIES, RADII, REFERENCE, grid
+from phiball.experiments.studies.settings.report import held_out_error
+from phiball.experiments.training.image_attacks import (
+    LOSSES,
+    NORMS,
+    after_apgd,
+    after_pgm,
+    chunks,
+    is_right,
+    percent_wrong,
+)
+from phiball.experiments.training.image_study import SMOKE, ImageConfig, ImageStudy, check_increasing
+from phiball.experiments.training.loop import Plan
+from phiball.experiments.training.methods import Method
+from phiball.refimpl import Ball
+
+ATTACKS = {"PGM": after_pgm, "APGD": after_apgd}
+SMALL = ("ERM", REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted")
+
+
+@dataclass(frozen=True)
+class Config(ImageConfig):
+    """The parameters of the study."""
+
+    methods: tuple[str, ...] = option(FAMILIES, "Methods.", FAMILIES)
+    norms: tuple[str, ...] = option(("linf",), "Norms of the ball in training.", tuple(NORMS))
+    # More of them are added to a run of fewer, whose rows stay.
+    seeds: int = option(
+        5, "Networks trained by each method, at least 2; more can be added.", least=2, affects_results=False
+    )
+    rates: tuple[float, ...] = option((1e-3, 2e-3, 4e-3, 8e-3), "Peaks of the rate to choose from.")
+    warmup: float = option(0.1, "The share of the steps over which the rate increases.", least=0, most=0.9)
+    steps: int = option(40, "Steps of the attack PGM.")
+    apgd_steps: int = option(100, "Steps of the attack APGD, for each of its two losses.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_increasing("rates", self.rates)
+
+
+SCALES = {
+    "smoke": Config(**SMOKE, rates=(2e-3, 6e-3), steps=5, apgd_steps=10),
+    "small": Config(
+        methods=SMALL,
+        seeds=3,
+        rates=(1.5e-3, 4e-3, 1e-2),
+        train=4000,
+        held_out=800,
+        judged=400,
+        attacked=500,
+        width=16,
+        epochs=4,
+        steps=10,
+        apgd_steps=8,
+    ),
+    "paper": Config(),
+}
+
+
+def errors(
+    model: Any,
+    x: Array,
+    y: Array,
+    radii: dict[str, float],
+    steps: dict[str, int],
+    source: Rng,
+    on_attack: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, float]:
+    """Return the error in % on clean images ("clean") and for each attack of `steps` and norm ("PGM l2")."""
+    pieces = chunks(x, y)
+    clean = [is_right(model, *piece) for piece in pieces]
+    percentages = {"clean": percent_wrong(clean)}
+    attacks = [(kind, norm) for kind in steps for norm in radii]
+    for done, (kind, norm) in enumerate(attacks, start=1):
+        ball, own = Ball(NORMS[norm], radii[norm]), source.keyed(f"{kind} {norm}")
+        still = [
+            ATTACKS[kind](model, x, y, ok, ball, steps[kind], own)
+            for (x, y), ok in zip(pieces, clean, strict=True)
+        ]
+        percentages[f"{kind} {norm}"] = percent_wrong(still)
+        on_attack(done, len(attacks))
+    return percentages
+
+
+def _steps(config: Config, stage: str) -> dict[str, int]:
+    return {"PGM": config.steps} if stage == "choose" else {"PGM": config.steps, "APGD": config.apgd_steps}
+
+
+class SettingsStudy(ImageStudy[Config]):
+    """Settings and rates are chosen on held-out images, and all methods are compared on test images."""
+
+    name = "settings"
+    title = "Which settings withstand attacks at equal cost (beyond the paper)."
+    scales = SCALES
+    draw = staticmethod(figures.draw)
+    tables = staticmethod(report.tables)
+    findings = staticmethod(report.findings)
+
+    def tasks(self, config: Config, judged: list[Row] | None = None) -> list[Task]:
+        """Return the tasks of the first stage or, given its rows, those of the second."""
+        places = [{"data": data, "norm": norm} for data in config.data for norm in config.norms]
+        if judged is None:
+            return [
+                {"stage": "choose", **place, "method": method, "setting": setting, "rate": rate, "trial": 0}
+                for place in places
+                for method, setting in grid(config.methods, place["data"], place["norm"])
+                for rate in config.rates
+            ]
+        return [
+            {"stage": "report", **place, "method": name, **_best(judged, place, name), "trial": trial}
+            for trial in range(config.seeds)
+            for place in places
+            for name in FAMILIES
+            if name in config.methods
+        ]
+
+    def seeds(self, config: Config, rng: Rng) -> Callable[[Task], int]:
+        """Return the function from a task to the seed of its trial, which more trials do not change."""
+        return lambda task: _integer(rng.keyed(f"trial {task['trial']}"))
+
+    def sources(self, seed: int) -> tuple[int, Rng, Rng]:
+        source = rng(seed)
+        return _integer(source.keyed("weights")), source.keyed("training"), source.keyed("attacks")
+
+    def method(self, config: Config, task: Task) -> Method:
+        return grid(config.methods, task["data"], task["norm"])[task["method"], task["setting"]]
+
+    def plan(self, config: Config, task: Task) -> Plan:
+        return Plan(config.epochs, config.batch, task["rate"], config.warmup)
+
+    def attack(
+        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng,
+        on_attack: Callable[[int, int], None],
+    ) -> Row:  # fmt: skip
+        """Return the errors on clean images, and under PGM and (second stage) APGD in both norms."""
+        steps = _steps(config, task["stage"])
+        return errors(model, x, y, RADII[task["data"]], steps, source, on_attack)
+
+    def attack_work(self, config: Config, task: Task) -> float:
+        steps = _steps(config, task["stage"])
+        total = steps["PGM"] + len(LOSSES) * steps.get("APGD", 0)
+        images = config.judged if task["stage"] == "choose" else config.attacked
+        return images * total * len(NORMS) * 0.7  # the share of images that are right without an attack
+
+    def label(self, task: Task) -> str:
+        setting = f" {task['setting']}" if task["setting"] else ""
+        return (
+            f"{task['data']}, {task['norm']}: {task['method']}{setting}, rate {task['rate']:g}, "
+            f"trial {task['trial']}"
+        )
+
+
+def _integer(source: Rng) -> int:
+    return int(source.integers(1 << 31, (), like=np.empty(0)))
+
+
+def _best(judged: list[Row], place: Task, method: str) -> dict[str, Any]:
+    """Return the setting and the rate with the lowest error on held-out images; the lower rate in a tie."""
+    wanted = {**place, "method": method}.items()
+    rows = [row for row in judged if wanted <= row.items()]
+    best = min(rows, key=lambda row: (held_out_error(row), row["rate"]))
+    return {"setting": best["setting"], "rate": best["rate"]}
+
+
+STUDY = SettingsStudy()

@@ -1,1 +1,0 @@
-"""Fast adversarial training under a good recipe, beyond the paper: baselines of two evaluations per image."""

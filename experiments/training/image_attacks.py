@@ -1,0 +1,141 @@
+"""Errors of a trained network under attacks of its test images: white noise, PGM and APGD.
+
+Nothing is clipped to the range of the pixels.
+
+APGD (Croce and Hein, "Reliable evaluation of adversarial robustness") sets its own step. Steps have momentum
+and begin with twice the radius. At a few checkpoints the step of an image is halved, and its path restarts
+from the best point so far, if the loss has increased too seldom since the last checkpoint, or if neither the
+step nor the best loss has changed since then.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+from math import ceil, inf
+from typing import Any
+
+from phiball.backends import Array, Rng, input_gradient
+from phiball.experiments.training.loop import losses
+from phiball.refimpl import Ball, pgm, white_noise
+
+NORMS = {"l2": 2.0, "linf": inf}
+CHUNK = 500  # images that are attacked at a time
+MOMENTUM = 0.75  # the share of the new step in APGD
+RISES = 0.75  # the share of the steps between two checkpoints that must increase the loss
+LOSSES = ("ce", "dlr")
+
+
+def chunks(x: Array, y: Array) -> list[tuple[Array, Array]]:
+    """Split images and labels into parts that are attacked at a time."""
+    return list(zip(x.split(CHUNK), y.split(CHUNK), strict=True))
+
+
+def is_right(model: Any, x: Array, y: Array) -> Array:
+    """Which images are classified correctly."""
+    with import_module("torch").no_grad():
+        return model(x).argmax(-1) == y
+
+
+def percent_wrong(right: list[Array]) -> float:
+    """The share in % of the images that are not classified correctly, of masks over all of them."""
+    count = sum(len(part) for part in right)
+    return 100.0 * (count - sum(int(part.sum()) for part in right)) / count
+
+
+def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, source: Rng) -> Array:
+    """Which images of the mask `ok` are still classified correctly after PGM from a random point."""
+    still = ok.clone()
+    if ok.any():
+        # In float32 gradients vanish where the network is certain.
+        loss = losses(lambda x: model(x).double(), y[ok])
+        attacked = pgm(partial(input_gradient, loss), x[ok], ball, steps=steps, rng=source)
+        still[ok] = is_right(model, attacked, y[ok])
+    return still
+
+
+def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, source: Rng) -> Array:
+    """Which images of the mask `ok` no point of APGD fools: by cross-entropy, then by dlr for the rest."""
+    still = ok.clone()
+    for kind in LOSSES:
+        if still.any():
+            _, fooled = apgd(model, x[still], y[still], ball, steps=steps, source=source, kind=kind)
+            still[still.clone()] = ~fooled
+    return still
+
+
+# --- APGD -------------------------------------------------------------------------------------------
+
+
+def checkpoints(steps: int) -> list[int]:
+    """The numbers of steps after which the step size is reconsidered, as the authors set them."""
+    shares = [0.0, 0.22]
+    while shares[-1] < 1:
+        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
+    # Rounded, since an error of the sum would move a checkpoint that is a whole number.
+    return sorted({ceil(round(share * steps, 9)) for share in shares[1:] if round(share, 9) < 1})
+
+
+def image_losses(logits: Array, y: Array, kind: str) -> Array:
+    """The loss of each image: "ce" is the cross-entropy, "dlr" the difference of logits ratio.
+
+    dlr is -(z_y - max of the others) / (z_1 - z_3), with z_1 >= z_2 >= z_3 the largest logits.
+    """
+    torch = import_module("torch")
+    if kind == "ce":
+        return torch.nn.functional.cross_entropy(logits, y, reduction="none")
+    ordered, places = logits.sort(dim=-1, descending=True)
+    own = logits.gather(-1, y[:, None])[:, 0]
+    other = torch.where(places[:, 0] == y, ordered[:, 1], ordered[:, 0])
+    return (other - own) / (ordered[:, 0] - ordered[:, 2] + 1e-12)
+
+
+def apgd(
+    model: Any, x: Array, y: Array, ball: Ball, *, steps: int, source: Rng, kind: str = "ce"
+) -> tuple[Array, Array]:
+    """Return the points of the largest loss found for images x, and which images were fooled on the way.
+
+    It starts from a uniform point of the ball and takes steps + 1 gradients.
+    """
+    if kind not in LOSSES:
+        raise ValueError(f"kind is {kind!r}; expected one of {', '.join(LOSSES)}")
+    torch = import_module("torch")
+    event = x.ndim - 1
+    unit = Ball(ball.norm, 1.0)
+
+    def wide(values: Array) -> Array:
+        return values.reshape(-1, *[1] * event)
+
+    def at(points: Array) -> tuple[Array, Array, Array]:
+        points = points.detach().requires_grad_()
+        logits = model(points).double()  # in float32 gradients vanish where the network is certain
+        values = image_losses(logits, y, kind)
+        (slope,) = torch.autograd.grad(values.sum(), points)
+        return values.detach(), slope, logits.detach().argmax(-1) != y
+
+    now = white_noise(x, ball, source)
+    value, slope, fooled = at(now)
+    best, top, best_slope = now, value, slope
+    before = now
+    step = torch.full_like(x[(slice(None), *[0] * event)], 2 * ball.radius)
+    last, last_top = 0, top  # of the last checkpoint
+    rises = torch.zeros_like(top)  # since then
+    halved = rises > 0
+    for done in range(1, steps + 1):
+        aim = ball.project(now + wide(step) * unit.steepest(slope, event_ndim=event), x, event_ndim=event)
+        share = 1.0 if done == 1 else MOMENTUM
+        moved = now + share * (aim - now) + (1 - share) * (now - before)
+        before, now = now, ball.project(moved, x, event_ndim=event)
+        fresh, slope, wrong = at(now)
+        fooled = fooled | wrong
+        rises = rises + (fresh > value)
+        value, better = fresh, fresh > top
+        best, top = torch.where(wide(better), now, best), torch.where(better, fresh, top)
+        best_slope = torch.where(wide(better), slope, best_slope)
+        if done in checkpoints(steps):
+            halved = (rises < RISES * (done - last)) | (~halved & (top == last_top))
+            last, last_top, rises = done, top, torch.zeros_like(top)
+            step = torch.where(halved, step / 2, step)
+            now, slope = torch.where(wide(halved), best, now), torch.where(wide(halved), best_slope, slope)
+            value = torch.where(halved, top, value)
+    return best, fooled

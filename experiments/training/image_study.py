@@ -1,0 +1,214 @@
+"""Base of the studies that train networks on images: two stages, shared options, training and attack."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
+
+from phiball.backends import Array, Rng, rng
+from phiball.experiments.datasets.images import NAMES, Images, load
+from phiball.experiments.framework.config import StudyConfig, option, result_settings
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.framework.study import MapTasks, Study, run_serially
+from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
+from phiball.experiments.training.loop import Plan, train
+from phiball.experiments.training.methods import Method
+from phiball.experiments.training.networks import network
+
+
+@dataclass(frozen=True)
+class ImageConfig(StudyConfig):
+    """The parameters that all studies of images share."""
+
+    data: tuple[str, ...] = option(("mnist", "fashion-mnist", "kmnist"), "Data sets.", NAMES)
+    data_dir: str = option(
+        "",
+        "The folder that holds them; by default that of PHIBALL_DATA, or they are fetched.",
+        affects_results=False,
+    )
+    train: int = option(60000, "Training images at most.")
+    held_out: int = option(5000, "Of these, how many settings are chosen by.")
+    judged: int = option(1000, "Of the held-out images, how many are attacked.")
+    attacked: int = option(10000, "Test images that are attacked.")
+    width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
+    epochs: int = option(30, "Passes over the training images.")
+    batch: int = option(64, "Images per step.")
+    threads: int = option(1, "Threads of one network's training; --jobs of them are trained at a time.")
+    device: str = option(
+        "cpu", "Where networks are trained: cpu, cuda or, spread over several, cuda:0,cuda:1."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.held_out >= self.train:
+            raise ValueError(f"held_out is {self.held_out!r}; expected less than train, {self.train}")
+
+
+SMOKE: dict[str, Any] = {  # of the scale "smoke"
+    "data": ("digits",), "seeds": 2, "train": 1197, "held_out": 200, "judged": 200, "attacked": 200,
+    "width": 16, "epochs": 3,
+}  # fmt: skip
+
+
+def check_increasing(name: str, numbers: tuple[float, ...]) -> None:
+    """Raise ValueError unless each number is larger than the one before."""
+    if list(numbers) != sorted(set(numbers)):
+        raise ValueError(f"{name} is {numbers!r}; expected increasing numbers")
+
+
+ConfigT = TypeVar("ConfigT", bound=ImageConfig)
+
+
+class ImageStudy(Study[ConfigT]):
+    """Two stages, in which each task trains a network and attacks it.
+
+    `choose`: candidate settings are trained on a part of the training images and attacked on the rest.
+    `report`: the best of them are trained on all training images and attacked on the test images. The
+    methods of a trial share a seed: initial weights, order of the data and attacks.
+    """
+
+    @abstractmethod
+    def tasks(self, config: ConfigT, judged: list[Row] | None = None) -> list[Task]:
+        """Return the tasks of the first stage or, given its rows, those of the second."""
+
+    @abstractmethod
+    def seeds(self, config: ConfigT, rng: Rng) -> Callable[[Task], int]:
+        """Return the function from a task to its seed."""
+
+    @abstractmethod
+    def sources(self, seed: int) -> tuple[int, Rng, Rng]:
+        """Return the seed of the initial weights, and the generators of training and of attacks."""
+
+    @abstractmethod
+    def method(self, config: ConfigT, task: Task) -> Method:
+        """Return the method that a task trains by."""
+
+    @abstractmethod
+    def plan(self, config: ConfigT, task: Task) -> Plan:
+        """Return how long and how fast a task trains."""
+
+    @abstractmethod
+    def attack(
+        self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng,
+        on_attack: Callable[[int, int], None],
+    ) -> Row:  # fmt: skip
+        """Return errors in % on the images (x, y), by name; `on_attack(done, total)` reports progress."""
+
+    @abstractmethod
+    def attack_work(self, config: ConfigT, task: Task) -> float:
+        """Return the passes through the network that the attacks of a task take, about."""
+
+    def compute(self, config: ConfigT, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
+        """Return the rows of both stages; the second has what was chosen in the first."""
+        self.prepare(config)
+        seed = self.seeds(config, rng)
+
+        def rows(tasks: list[Task]) -> list[Row]:
+            seeded = [{**task, "seed": seed(task)} for task in tasks]
+            return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
+
+        judged = rows(self.tasks(config))
+        return Table(config, (*judged, *rows(self.tasks(config, judged))))
+
+    def compute_task(self, config: ConfigT, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
+        """Train a network and attack it: errors in %, the mean loss per epoch, and the numbers of images.
+
+        Everything drawn comes from the seed of the task, which all methods of a trial share; `rng` is unused.
+        """
+        torch = import_module("torch")
+        threads = torch.get_num_threads()
+        torch.set_num_threads(config.threads)
+        try:
+            return self._train_and_attack(config, task, task_dir)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _train_and_attack(self, config: ConfigT, task: Task, task_dir: TaskDir) -> Row:
+        method = self.method(config, task)
+        images = load(task["data"], config.data_dir or None)
+        (x, y), (test_x, test_y) = parts(config, task["stage"], images)
+        weights, training, attacking = self.sources(task["seed"])
+        model = network(tuple(x.shape[2:]), config.width, seed=weights).to(config.device)
+        share = self.training_work(config, task) / self.work(config, task)  # of the time
+        # A task may resume on another device of the same kind.
+        settings = {**result_settings(config), "device": config.device.partition(":")[0]}
+        curve = train(
+            model,
+            method.objective,
+            x,
+            y,
+            self.plan(config, task),
+            training,
+            kept_points=method.first and method.first(x, rng(task["seed"]).keyed("first")),
+            about={**settings, **task, "data": images.digest},
+            checkpoint=task_dir.file("network.pt"),
+            on_step=lambda done, total, loss: task_dir.report_progress(
+                share * done / total, f"loss {loss:.3f}"
+            ),
+        )
+        errors = self.attack(
+            config, task, model, x, test_x, test_y, attacking,
+            lambda done, total: task_dir.report_progress(share + (1 - share) * done / total, "attacks"),
+        )  # fmt: skip
+        return {
+            "evaluations": method.evaluations,
+            **errors,
+            "trained on": len(x),
+            "tested on": len(test_x),
+            "images": images.digest,
+            "curve": curve,
+        }
+
+    def prepare(self, config: ConfigT) -> None:
+        """Fetch missing data, and raise ValueError for unusable data and devices."""
+        torch = require("torch", user=f"the study {self.name}", extra="experiments")
+        require("scipy", user=f"the study {self.name}", extra="experiments")  # for Student's intervals
+        try:
+            for device in str(config.device).split(","):
+                torch.zeros(1, device=device).item()  # torch knows some devices that hold no numbers
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).splitlines()[0][:80]
+            raise ValueError(
+                f"device is {config.device!r}; expected cpu, or cuda on a machine with a GPU and its torch "
+                f"({reason})"
+            ) from None
+        for name in config.data:
+            images = load(name, config.data_dir or None)
+            if config.held_out >= min(config.train, len(images.train_x)):
+                raise ValueError(
+                    f"held_out is {config.held_out!r}; expected less than the {len(images.train_x)} "
+                    f"training images of {name}"
+                )
+
+    def training_work(self, config: ConfigT, task: Task) -> float:
+        """Return the passes through the network that the training of a task takes, about."""
+        images = config.train - (config.held_out if task["stage"] == "choose" else 0)
+        return images * config.epochs * self.method(config, task).evaluations
+
+    def work(self, config: ConfigT, task: Task) -> float:
+        """Return about how long a task takes, in passes of one image through the network and back."""
+        return self.training_work(config, task) + self.attack_work(config, task)
+
+    def threads(self, config: ConfigT) -> int:
+        return int(config.threads)
+
+    def devices(self, config: ConfigT) -> tuple[str, ...]:
+        """Return the devices of config.device, where there are several."""
+        several = tuple(config.device.split(","))
+        return several if len(several) > 1 else ()
+
+    def on_device(self, config: ConfigT, device: str) -> ConfigT:
+        return replace(config, device=device)
+
+
+def parts(config: ImageConfig, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Return the images to train on and to attack, as tensors: (x, y), (x, y)."""
+    n, tensors = min(config.train, len(images.train_x)), partial(images.tensors, device=config.device)
+    if stage != "choose":
+        return tensors("train", 0, n), tensors("test", 0, config.attacked)
+    cut = n - config.held_out
+    return tensors("train", 0, cut), tensors("train", cut, min(n, cut + config.judged))

@@ -1,0 +1,190 @@
+"""The study of settings: what its methods train with, its two stages, and runs that get more seeds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import rng
+from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.tasks import Table
+from phiball.experiments.studies.settings.methods import DEFAULT, FAMILIES, REFERENCE, grid
+from phiball.experiments.studies.settings.report import tables
+from phiball.experiments.studies.settings.study import SCALES, STUDY, Config
+from phiball.refimpl import Ball, white_noise
+from tests.support.supervised_tasks import digits, use_images
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+pytest.importorskip("scipy", reason="scipy: not installed")
+pytestmark = pytest.mark.usefixtures("one_thread")
+TINY = Config(
+    data=("digits",),
+    methods=(DEFAULT, REFERENCE, "ATTA-1", "CVaR"),
+    seeds=2,
+    rates=(1e-3, 1e-2, 0.1),
+    train=60,
+    held_out=20,
+    judged=15,
+    attacked=30,
+    width=1,
+    epochs=2,
+    batch=16,
+    steps=2,
+    apgd_steps=2,
+)
+ATTACKED = ("PGM l2", "PGM linf", "APGD l2", "APGD linf")
+
+
+def stage(table: Table, name: str) -> list[dict[str, Any]]:
+    return [row for row in table.rows if row["stage"] == name]
+
+
+def test_every_setting_is_tried_with_the_same_rates() -> None:
+    for config in SCALES.values():
+        tried: dict[Any, list[float]] = {}
+        for task in STUDY.tasks(config):
+            key = task["data"], task["norm"], task["method"], task["setting"]
+            tried.setdefault(key, []).append(task["rate"])
+        assert {method for _, _, method, _ in tried} == {*config.methods}
+        assert all(rates == list(config.rates) for rates in tried.values())
+    with pytest.raises(ValueError, match=r"rates is .*; expected increasing numbers"):
+        Config(rates=(2e-3, 1e-3))
+
+
+# --- What a batch is trained with -------------------------------------------------------------------
+
+
+class Slanted:
+    """The loss g.x of each image, and the points that it was asked for."""
+
+    def __init__(self) -> None:
+        draws = torch.Generator().manual_seed(0)
+        self.x = torch.rand((6, 1, 4, 4), generator=draws)
+        self.g = torch.randn((6, 1, 4, 4), generator=draws)
+        self.at: list[Any] = []
+
+    def __call__(self, x: Any, i: Any) -> Any:
+        self.at.append(x.detach().clone())
+        return (x * self.g[i]).flatten(1).sum(-1)
+
+
+def trained_at(name: str, norm: str = "linf") -> list[tuple[Slanted, Any, Any]]:
+    """For each setting of a method, the loss after one call, the result, and what was kept before."""
+    found = []
+    for method in grid((name,), "mnist", norm).values():
+        loss = Slanted()
+        kept = [] if method.first is None else [method.first(loss.x, rng(2))]
+        out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
+        if name != "RT-MLMC":
+            assert sum(len(x) for x in loss.at) == 6 * method.evaluations
+        found.append((loss, out, kept))
+    return found
+
+
+def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None:
+    ((loss, value, _),) = trained_at("N-FGSM")
+    noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng(3))
+    assert torch.equal(loss.at[0], noisy)
+    assert torch.allclose(loss.at[1], noisy + 0.15 * loss.g.sign())
+    assert float((loss.at[1] - loss.x).abs().max()) > 0.31
+    assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
+
+
+def test_atta_moves_the_perturbation_that_it_kept() -> None:
+    ((loss, (value, kept), (first,)),) = trained_at("ATTA-1")
+    assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng(2)))
+    assert torch.allclose(loss.at[0], loss.x + first)
+    want = (first + 0.15 * loss.g.sign()).clamp(-0.15, 0.15)
+    assert torch.allclose(kept, want, atol=1e-6)
+    assert torch.allclose(loss.at[1], loss.x + want, atol=1e-6)
+    assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+def test_how_far_methods_perturb(norm: str) -> None:
+    size, p, wide = {"l2": (1.5, 2, 1.5 * 786**0.5), "linf": (0.15, np.inf, 1.2)}[norm]
+    far = {
+        "ERM": [0.0],
+        DEFAULT: [2 * size if norm == "l2" else size],
+        **{key: [size] for key in (REFERENCE, "FGM", "tilted", "random-start tilted", "IFGM")},
+        "wide tilted": [2 * size],
+        "tilted, chosen": [n * size for n in (1, 2, 2, 2, 4, 4)],
+        "noise x4": [wide / 2, wide],
+        "SG": [wide / 2, wide / 2, wide, wide],
+        "quadratic": [wide, wide],
+        "CVaR": [wide / 2, wide],
+        "RT-MLMC": [0.45, wide],
+    }
+    assert {*far, "N-FGSM", "ATTA-1"} == set(FAMILIES)
+    for name, radii in far.items():
+        for (loss, _, _), most in zip(trained_at(name, norm), radii, strict=True):
+            points = loss.at[-1].reshape(-1, 16)
+            images = loss.x.reshape(-1, 16)
+            if len(points) == len(images):
+                lengths = torch.linalg.vector_norm(points - images, ord=p, dim=1)
+            else:  # several points of each image, whichever is nearest
+                lengths = torch.cdist(points, images, p=float(p)).min(1).values
+            assert float(lengths.max()) <= most * 1.0001 + 1e-7, name
+            assert float(lengths.max()) >= 0.2 * most, name
+
+
+def test_default_is_a_row_of_the_grid() -> None:
+    """RobustLoss has the value of the tilted point that it stands for, with the same draws."""
+    for norm, same in (("l2", "wide tilted"), ("linf", "tilted")):
+        ((_, ours, _),) = trained_at(DEFAULT, norm)
+        ((_, theirs, _),) = trained_at(same, norm)
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
+
+
+# --- The two stages ---------------------------------------------------------------------------------
+
+
+def test_setting_and_rate_are_chosen_on_held_out_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_images(monkeypatch, digits())
+    table = STUDY.compute(TINY, rng(0))
+    chosen, reported = stage(table, "choose"), stage(table, "report")
+    assert len(chosen) == (1 + 1 + 1 + 2) * 3  # CVaR has two settings
+    assert all((r["trained on"], r["tested on"]) == (40, 15) for r in chosen)
+    assert all((r["trained on"], r["tested on"]) == (60, 30) for r in reported)
+    for row in reported:
+        rivals = [r for r in chosen if r["method"] == row["method"]]
+        errors = [fmean([r["PGM l2"], r["PGM linf"]]) for r in rivals]
+        own = {"setting": row["setting"], "rate": row["rate"]}.items()
+        (best,) = [error for r, error in zip(rivals, errors, strict=True) if own <= r.items()]
+        assert best == min(errors)
+        assert all(0 <= row["clean"] <= row[name] <= 100 for name in ATTACKED)
+    assert len({r["seed"] for r in reported}) == 2
+    titles = {shown.title: shown for shown in tables(table)}
+    differences = titles["Differences from random-start FGM after training in linf, in points"]
+    for line in differences.rows:
+        ours, theirs = (
+            [r["clean"] for r in reported if r["method"] == method] for method in (line[0], REFERENCE)
+        )
+        assert line[1].startswith(f"{np.mean(np.subtract(ours, theirs)):+.1f}")
+    (default,) = titles[f"{DEFAULT} beside the best of the grid"].rows
+    own = [fmean([r["clean"], r["APGD linf"]]) for r in reported if r["method"] == DEFAULT]
+    assert default[2].startswith(f"{np.mean(own):.1f} ±")
+
+
+@pytest.mark.slow
+def test_seeds_are_added_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of fewer seeds stay as they are, and those of more are those of a run of its own."""
+    use_images(monkeypatch, digits())
+    pytest.importorskip("matplotlib", reason="matplotlib: not installed")
+    few = replace(TINY, methods=(REFERENCE, "ATTA-1"), rates=(1e-2,))
+    two, _ = run(STUDY, few, tmp_path / "run", jobs=1)
+    written = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "rows").iterdir()}
+    three, files = run(STUDY, replace(few, seeds=3), tmp_path / "run", jobs=1)
+    kept = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "rows").iterdir()}
+    assert written.items() <= kept.items()
+    assert len(kept) == len(written) + 2
+    assert three.rows[: len(two.rows)] == two.rows
+    alone = STUDY.compute(replace(few, seeds=3), rng(0))
+    assert json.loads(json.dumps(alone.rows)) == json.loads(json.dumps(three.rows))
+    assert {"methods-linf.png", "rates-linf.png", "report.md", "table.csv"} <= {file.name for file in files}
