@@ -83,12 +83,16 @@ def test_radius_zero_is_scikit_learn(ours: Any, theirs: Any, X: Any, y: Any, ato
         theirs = theirs.set_params(solver="newton-cholesky" if not isinstance(theirs, Ridge) else "auto")
     plain, reference = clone(ours).set_params(radius=0.0).fit(X, y), theirs.fit(X, y)
     np.testing.assert_allclose(np.ravel(plain.coef_), np.ravel(reference.coef_), atol=atol)
+    np.testing.assert_allclose(plain.intercept_, reference.intercept_, atol=atol)
     np.testing.assert_allclose(plain.predict(X), reference.predict(X), atol=1e-4)
     if not isinstance(ours, RobustQuantileRegressor):
         robust = clone(ours).set_params(radius=0.5).fit(X[::3], y[::3])
         less = clone(ours).set_params(radius=0.0).fit(X[::3], y[::3])
         assert np.linalg.norm(robust.coef_) < np.linalg.norm(less.coef_)
         assert robust.gap_ < 1e-6
+        if not isinstance(ours, RobustSVC):  # and the limit of a small radius
+            near = clone(ours).set_params(radius=1e-9).fit(X, y)
+            np.testing.assert_allclose(np.ravel(near.coef_), np.ravel(reference.coef_), atol=atol)
 
 
 def test_tables_pipelines_searches_and_pickles() -> None:
@@ -273,6 +277,13 @@ def test_three_classes() -> None:
     """Probabilities of three classes, and one against the rest for the support vector machine."""
     X, y = load_wine(return_X_y=True)
     X = StandardScaler().fit_transform(X)
+    plain = RobustLogisticRegression(radius=0.0, tol=1e-9, max_iter=2000).fit(X, y)
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(plain.coef_, theirs.coef_, atol=1e-6)
+    # Both intercepts are free up to one number that is added to all.
+    shift = plain.intercept_ - theirs.intercept_
+    np.testing.assert_allclose(shift, shift.mean(), atol=1e-6)
+    assert plain.gap_ < 1e-10
     model = RobustLogisticRegression(radius=0.3, points=32).fit(X, y)
     assert model.coef_.shape == (3, 13)
     assert model.score(X, y) > 0.97
