@@ -7,7 +7,6 @@ from functools import partial
 from math import inf
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 
@@ -51,52 +50,6 @@ def test_the_index_counts_the_points(arrays: Arrays) -> None:
     for i in seen:
         assert i.dtype == arrays.xp.int64
         assert arrays.numpy(i).tolist() == [0, 1, 2, 3]
-
-
-def concave(seed: int, diagonal: bool) -> tuple[Any, Any, Any]:
-    """A, t, z of -(x - t)'A(x - t)/2, with t near enough for some maximisers to lie inside."""
-    draw = np.random.default_rng(seed)
-    root = np.diag(draw.uniform(0.7, 1.5, size=4)) if diagonal else draw.normal(size=(4, 4))
-    z = draw.normal(size=(5, 4))
-    return root @ root.T + 0.3 * np.eye(4), z + draw.normal(size=(5, 4)) * [[0.1], [0.1], [1], [2], [3]], z
-
-
-def maximum(A: Any, t: Any, z: Any, ball: Ball) -> float:
-    x = cp.Variable(4)
-    inside = [cp.norm(x - z, "inf" if ball.norm == inf else int(ball.norm)) <= ball.radius]
-    problem = cp.Problem(cp.Maximize(-cp.quad_form(x - t, cp.psd_wrap(A)) / 2), inside)
-    return float(problem.solve(solver="CLARABEL"))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-def test_pgm_maximises_a_concave_loss(norm: float) -> None:
-    """The best of n normalised steps of length rho/sqrt(n) is within L rho/sqrt(n) in l2, L the slope.
-
-    (The projected subgradient method, ||x* - z|| <= rho.) In linf and l1 a step moves a coordinate
-    by its own sign, which climbs a sum over coordinates, to within a step of its maximiser.
-    """
-    A, t, z = concave(0, diagonal=norm != 2)
-    n, radius = 400, 0.6
-    ball = Ball(norm, radius)
-    step = radius / n**0.5
-    x = pgm(
-        lambda x, i: (t - x) @ A,
-        z,
-        ball,
-        steps=n,
-        step=step,
-        loss=lambda x, i: -np.sum((x - t) @ A * (x - t), axis=-1) / 2,
-    )
-    values = -np.sum((x - t) @ A * (x - t), axis=-1) / 2
-    for k in range(5):
-        best = maximum(A, t[k], z[k], ball)
-        dual = {1.0: inf, 2.0: 2, inf: 1}[norm]
-        # The largest slope in the ball; for l1 and linf the norms differ from l2 by up to sqrt(4), twice.
-        slope = np.linalg.norm(A @ (t[k] - z[k]), dual)
-        slope += radius * np.linalg.norm(A, 2) * (1 if norm == 2 else 4)
-        assert values[k] <= best + 1e-6  # what Clarabel leaves
-        assert values[k] >= best - slope * step
-        assert values[k] > -(z[k] - t[k]) @ A @ (z[k] - t[k]) / 2
 
 
 def test_sign_steps_solve_a_separable_problem_to_a_step() -> None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
-from itertools import product
 from typing import Any, NamedTuple
 
 import mpmath as mp
 import numpy as np
-import pytest
 
 from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
     Divergence,
     cressie_read,
     worst_case,
@@ -118,73 +114,6 @@ def test_rows_of_many_kinds(d: Divergence, arrays: Arrays) -> None:
     for single in (True, False) if arrays.eps < 1e-10 else (True,):
         for case in cases(single=single, most=most):
             check(case, d, arrays)
-
-
-def test_a_thousand_points(doubles: Arrays) -> None:
-    random = np.random.default_rng(3)
-    f = random.exponential(size=1024)
-    f[random.integers(1024, size=100)] = 1.5  # ties
-    for d in select(core=True):
-        for eta in (1e-8, 0.137, 1e8):
-            check(Case(tuple(f.tolist()), eta, None), d, doubles)
-
-
-def test_a_large_eta_leaves_the_mean(arrays: Arrays) -> None:
-    """E f + Var f/(2 eta) phi''(1), however large eta is, with nothing added by rounding of the weights."""
-    random = np.random.default_rng(5)
-    for m in (3, 12, 31):
-        f = arrays.asarray(random.normal(size=m))
-        law = arrays.asarray(random.dirichlet(np.ones(m)))
-        values = arrays.numpy(f).astype(np.float64)
-        for p, d, eta in product((None, law), WITH_A_LIMIT, (1e6, 1e10)):
-            q = np.ones(m) if p is None else arrays.numpy(p).astype(np.float64)
-            mean = float(np.sum(q * values) / np.sum(q))
-            variance = float(np.sum(q * (values - mean) ** 2) / np.sum(q)) / d.curvature1
-            size = np.ptp(values) + abs(mean)
-            out = worst_case(f, eta, d, p=p)
-            # The next term is of order range^3/eta^2 <= 1e-11, with a factor k.
-            error = abs(float(out.value) - mean - variance / (2 * eta)) - 12 * size**3 / eta**2
-            assert error <= (1e-13 if arrays.eps < 1e-10 else 1e-5) * size, (d.name, m, eta)
-            rounded = (arrays.eps * float(out.mu)) ** 2 / eta
-            assert abs(float(out.gap)) <= 64 * arrays.eps * size + rounded, (d.name, m, eta)
-
-
-# Wide enough for 64 bits of mantissa; elsewhere the oracle would be no better than the solver.
-wide = pytest.mark.skipif(bool(np.finfo(np.longdouble).eps > 2e-19), reason="no extended precision here")
-
-
-@wide
-def test_long_rows(doubles: Arrays) -> None:
-    for m, orders in (
-        (2**14, (ENTROPIC, QUADRATIC, cressie_read(1.5))),
-        (2**11, map(cressie_read, (-1, 0.5, 3))),
-    ):
-        f = np.random.default_rng(m).normal(size=m)
-        for d, eta in product(orders, (1e-3, 1.0, 1e4)):
-            assert d.family is not None
-            value, weights = long_row(m, eta, d.family, d.parameter)
-            out = worst_case(doubles.asarray(f), eta, d)
-            w = doubles.numpy(out.weights)
-            assert np.max(np.abs(w - weights)) <= 1e-12 * np.max(weights), (d.name, eta)
-            # A sum of m roundings, of which a pairwise one would have log m.
-            assert abs(np.sum(w) - 1) <= 1e-12, (d.name, eta)
-            size = np.ptp(f) + abs(float(value))
-            assert abs(float(out.value) - float(value)) <= 1e-13 * size, (d.name, eta)
-            assert abs(float(out.gap)) <= 64 * doubles.eps * size, (d.name, eta)
-
-
-@lru_cache(None)
-def long_row(m: int, eta: float, family: str, parameter: float | None) -> tuple[Any, Any]:
-    f = np.random.default_rng(m).normal(size=m)
-    value, weights = oracles.solve_extended(f, eta, family, parameter)
-    return value, weights.astype(np.float64)
-
-
-def test_the_tolerance_would_notice_a_wrong_order() -> None:
-    """A solution for a k that is off by 1e-9 is rejected."""
-    case = Case((0.0, 0.3, 1.0), 0.5, None)
-    out = worst_case(np.array(case.f), case.eta, cressie_read(1.5 + 1e-9))
-    assert np.max(np.abs(out.weights - solved(case, "cressie_read", 1.5).weights)) > 1e-12
 
 
 def test_mu_is_rounded_to_the_safe_side(arrays: Arrays) -> None:

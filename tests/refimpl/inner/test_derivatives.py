@@ -110,17 +110,6 @@ def test_a_large_eta_loses_no_digit() -> None:
         )
 
 
-def test_sparse_weights_stay_zero() -> None:
-    """Losses without weight do not move, and the Jacobian of a sparsemax is that of its support."""
-    f = np.array([0.0, 0.1, 2.0, 2.1, 2.3])
-    support = worst_case(f, 0.3, QUADRATIC).weights > 0
-    assert support.tolist() == [False, False, True, True, True]
-    rows = np.stack([worst_case_jvp(f, 0.3, QUADRATIC, e).weights for e in np.eye(5)])
-    expected = np.zeros((5, 5))
-    expected[2:, 2:] = (np.eye(3) - 1 / 3) / (5 * 0.3)
-    np.testing.assert_allclose(rows, expected, atol=1e-15)
-
-
 def test_ties_share_in_proportion_to_p() -> None:
     f, p = np.array([1.0, 3.0, 2.0, 3.0]), np.array([0.4, 0.1, 0.2, 0.3])
     moves = [float(worst_case_jvp(f, 0.1, HINGE, e, p=p).mu) for e in np.eye(4)]

@@ -29,7 +29,6 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.linear.line import Line
 from phiball.refimpl.linear.losses import LOSSES
-from phiball.refimpl.linear.nodes import gauss, pieces
 from phiball.refimpl.linear.risk import Data
 from phiball.verification.oracles.linear import class_risk, example_risk
 from tests.support.arrays import Arrays
@@ -309,19 +308,6 @@ def test_sobol_points_say_their_error() -> None:
         LinearProblem("logistic", Ball(2.0000001, 0.6), 0.2), theta[:4], theta[4], X, y, points=512
     )
     assert 0 < abs(near.value - exact.value) < 3 * near.error < 0.05
-
-
-def test_the_rules_integrate_polynomials() -> None:
-    """Moments of t in many dimensions, by both rules; tiny probabilities keep their digits."""
-    for d in (1, 2, 5, 40, 1000):
-        moment = 1.0
-        t, p = gauss(12, d, np.zeros(1))
-        u, q = pieces(np.asarray([[0.1, -3.0]]), 24, d)
-        for k in range(1, 10):
-            moment *= (2 * k - 1) / (d + 2 * k)
-            assert p @ t ** (2 * k) == pytest.approx(moment, rel=1e-12)
-            assert float(np.sum(q * u ** (2 * k))) == pytest.approx(moment, rel=1e-9)
-        assert float(np.max(np.abs(p @ t))) < 1e-16
 
 
 def test_arrays_of_every_library(arrays: Arrays) -> None:
