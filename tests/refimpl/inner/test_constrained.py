@@ -218,19 +218,6 @@ def test_rows_of_rows_have_the_derivatives_of_rows() -> None:
         np.testing.assert_array_equal(flat, nested)
 
 
-def test_the_gradients_of_the_value_are_the_weights_and_the_price() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    f, radius = (
-        torch.tensor(F, requires_grad=True),
-        torch.tensor(0.1, dtype=torch.float64, requires_grad=True),
-    )
-    for d in (ENTROPIC, QUADRATIC, ABSOLUTE):
-        solution = constrained_worst_case(f, radius, d)
-        in_f, in_radius = torch.autograd.grad(solution.value, (f, radius))
-        assert torch.equal(in_f, solution.weights)
-        assert torch.equal(in_radius, solution.eta)
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_torch_func() -> None:
     """Against mean + sqrt(2 r Var f), which chi-square is while no weight is zero."""

@@ -1,24 +1,32 @@
-"""The inner problem: atoms and ties, shapes and defaults."""
+"""The inner problem: atoms, ties, shapes and defaults; Algorithm 2; divergences given as functions alone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
 
+from phiball.backends import array_namespace
 from phiball.refimpl import (
     ABSOLUTE,
     HINGE,
     QUADRATIC,
     Divergence,
+    bisection,
+    check_divergence,
     dual_value,
     indicator,
     primal_value,
     worst_case,
 )
+from phiball.refimpl.inner.divergences import centred
 from tests.support.arrays import Arrays
-from tests.support.divergences import name_of, select
+from tests.support.divergences import ELASTIC, HALF, anonymous, name_of, select
+from tests.support.divergences import QUARTIC_BY_FUNCTIONS as QUARTIC
 
 
 @pytest.mark.parametrize(("d", "c"), [(ABSOLUTE, 2.0), (HINGE, 1.0)], ids=name_of)
@@ -148,3 +156,166 @@ def test_library_dtype_and_device_are_kept_and_arguments_unchanged(arrays: Array
         for shape in ((0, 3), (2, 0, 3)):
             out = worst_case(arrays.asarray(np.zeros(shape)), 1.0, d)
             assert (out.weights.shape, out.value.shape) == (shape, shape[:-1]), d.name
+
+
+# --- Algorithm 2, with the corrected bracket ---------------------------------------------------------------
+
+# At k = -10 the powers of a small density overflow in single precision, and no gap is certified.
+SMOOTH = [
+    *(d for d in select(smooth=True, limit=False, extreme=False) if d.parameter != -10),
+    QUARTIC,
+]
+
+
+def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
+    random = np.random.default_rng(7)
+    values = random.normal(size=(5, 7)) + 2
+    values[1] = 2.5
+    f = arrays.asarray(values)
+    eta = arrays.asarray(10 ** random.uniform(-1, 1, size=5))
+    p = random.dirichlet(np.ones(7), size=5)
+    p[:, 3] = 0
+    p = arrays.asarray(p / p.sum(axis=-1, keepdims=True))
+    before = [arrays.numpy(x).copy() for x in (f, eta, p)]
+    slack = 64 * arrays.eps * 8  # rounding, for losses up to 8
+    # Single precision certifies some 64 eps times the size of the losses.
+    for d, digits in product(SMOOTH, (1, 3, 9)):
+        exact, tol = worst_case(f, eta, d, p=p), max(10.0**-digits, 512 * arrays.eps)
+        out = bisection(f, eta, d, tol=tol, p=p)
+        value, best = arrays.numpy(out.value), arrays.numpy(exact.value)
+        assert np.all(arrays.numpy(out.gap) <= tol), d.name
+        assert np.all(value >= best - slack), d.name  # a dual value is an upper bound
+        assert np.all(value <= best + tol + slack), d.name
+        w = arrays.numpy(out.weights)
+        np.testing.assert_allclose(w.sum(axis=-1), 1, atol=16 * arrays.eps)
+        assert np.all(w >= 0)
+        assert np.all(w[:, 3] == 0)
+        np.testing.assert_allclose(w[1], before[2][1], atol=8 * arrays.eps)  # equal losses
+        # Anyone can recompute the certificate.
+        dual, primal = dual_value(f, out.mu, eta, d, p), primal_value(f, out.weights, eta, d, p)
+        np.testing.assert_allclose(arrays.numpy(dual), value, atol=slack)
+        np.testing.assert_allclose(arrays.numpy(dual - primal), arrays.numpy(out.gap), atol=slack)
+        assert out.value.dtype == out.weights.dtype == f.dtype
+    for x, old in zip((f, eta, p), before, strict=True):
+        assert np.array_equal(arrays.numpy(x), old)
+
+
+def test_a_loose_tol_is_not_an_exact_solution(doubles: Arrays) -> None:
+    """It is Algorithm 2, not the exact method under another name."""
+    f = doubles.asarray([0.0, 0.5, 1.0])
+    loose, tight = (bisection(f, 0.2, QUADRATIC, tol=tol) for tol in (1e-1, 1e-12))
+    exact = float(worst_case(f, 0.2, QUADRATIC).value)
+    assert 1e-12 < abs(float(loose.value) - exact) <= 1e-1
+    assert abs(float(tight.value) - exact) <= 1e-12
+
+
+def test_where_the_printed_bracket_fails(arrays: Arrays) -> None:
+    """C1: mu = -0.95 lies outside [min f, max f]; with one point the printed gamma is 0."""
+    out = bisection(arrays.asarray([0.0, 0.1]), 1.0, QUADRATIC, tol=1e-5)
+    assert float(out.value) == pytest.approx(0.05125, abs=2e-5)
+    assert float(out.mu) == pytest.approx(-0.95, abs=5e-3)  # the dual is flat: sqrt(2 eta tol)
+    one = bisection(arrays.asarray([3.0]), 0.5, QUADRATIC, tol=1e-5)
+    assert float(one.weights[0]) == 1.0
+    assert float(one.value) == pytest.approx(3.0, abs=2e-5)
+
+
+def test_a_kinked_phi_is_refused() -> None:
+    for d in (*select(usual=True, smooth=False), ELASTIC):
+        with pytest.raises(
+            ValueError, match=rf"divergence is {d.name.split('(')[0]}.*kinked.*use worst_case"
+        ):
+            bisection(np.array([0.0, 1.0]), 1.0, d, tol=1e-3)
+
+
+def test_an_unattainable_tol_is_refused(arrays: Arrays) -> None:
+    # mu is rounded at the size of the offset, h, which costs h^2/(2 eta) whatever is done.
+    offset = 1e8 if arrays.eps < 1e-10 else 1e3
+    f = arrays.asarray(offset + np.random.default_rng(0).random((40, 9)))
+    with pytest.raises(
+        ValueError, match=r"tol is 1e-30, but .*float\d\d certifies no gap below .*larger tol"
+    ):
+        bisection(f, 1e-3, QUADRATIC, tol=1e-30)
+
+
+# --- Divergences given as functions alone ------------------------------------------------------------------
+
+
+def test_constants_are_derived() -> None:
+    d = QUARTIC
+    assert (d.slope0, d.slope1, d.recession) == pytest.approx((-2.0, 0.0, inf), abs=1e-9)
+    assert d.curvature1 == pytest.approx(1.0)
+    assert check_divergence(d) == []
+    assert check_divergence(ELASTIC) == []
+
+
+def test_kinked_divergences(arrays: Arrays) -> None:
+    f, p = arrays.asarray([[0.0, 0.5, 1.0, 1.0], [0.3, -0.4, 2.0, 0.1]]), arrays.asarray([0.4, 0.3, 0.2, 0.1])
+    for eta in (0.01, 0.2, 0.5, 5.0):
+        out = worst_case(f, eta, ELASTIC, p=p)
+        assert np.all(np.abs(arrays.numpy(out.gap)) <= 64 * arrays.eps * 5), eta
+        np.testing.assert_allclose(arrays.numpy(out.weights).sum(axis=-1), 1, atol=8 * arrays.eps)
+    for eta, value in ((0.1, 0.70), (0.01, 0.745), (1e-4, 0.74995)):  # B1: it tends to 3/4, not to max f = 1
+        out = worst_case(arrays.asarray([0.0, 1.0]), eta, HALF)
+        assert float(out.value) == pytest.approx(value, abs=64 * arrays.eps)
+
+
+def test_functions_alone_give_the_same_solution(arrays: Arrays) -> None:
+    random = np.random.default_rng(11)
+    f = np.round(8 * random.normal(size=(6, 9))) / 8  # with ties
+    eta = arrays.asarray([0.03125, 0.125, 0.5, 1.0, 8.0, 100.0])
+    p = random.dirichlet(np.ones(9), size=6)
+    p[:, 2] = 0
+    p = arrays.asarray(p / p.sum(axis=-1, keepdims=True))
+    tol = 256 * arrays.eps * (np.ptp(f) + np.abs(f).max())
+    for d in select(usual=True):
+        named = worst_case(arrays.asarray(f), eta, d, p=p)
+        mine = worst_case(arrays.asarray(f), eta, anonymous(d), p=p)
+        np.testing.assert_allclose(
+            arrays.numpy(mine.value), arrays.numpy(named.value), atol=tol, err_msg=d.name
+        )
+        assert np.all(np.abs(arrays.numpy(mine.gap)) <= tol), d.name
+
+
+def test_a_sloped_phi_is_centred(arrays: Arrays) -> None:
+    """phi + a (x - 1) has the same weights and value, and mu smaller by eta a."""
+    d, a = QUARTIC, 1.5
+    sloped = Divergence(
+        "sloped",
+        phi=lambda x: d.phi(x) + a * (x - 1),
+        conj=lambda s: d.conj(s - a) + a,
+        dconj=lambda s: d.dconj(s - a),
+        d2conj=lambda s: d.d2conj(s - a),
+    )
+    assert sloped.slope1 == pytest.approx(a)
+    assert centred(sloped).slope1 == 0  # so that it is not centred again
+    f, eta = arrays.asarray([0.0, 0.25, 1.0, 3.0]), 0.5
+    plain, tilted = worst_case(f, eta, d), worst_case(f, eta, sloped)
+    tol = 256 * arrays.eps
+    assert float(tilted.value) == pytest.approx(float(plain.value), rel=tol)
+    assert float(tilted.mu) == pytest.approx(float(plain.mu) - eta * a, rel=tol)
+    np.testing.assert_allclose(arrays.numpy(tilted.weights), arrays.numpy(plain.weights), atol=tol)
+
+
+def test_functions_of_torch_get_tensors() -> None:
+    """Whatever the backend is: kernels that read tensors as NumPy arrays are for divergences that we know."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    mine = Divergence(
+        "my chi-square",
+        lambda x: torch.where(x < 0, torch.inf, (x - 1) ** 2 / 2),
+        lambda s: torch.where(s < -1, -0.5, s + s**2 / 2),
+        lambda s: torch.clamp(1 + s, min=0.0),
+        lambda s: torch.where(s < -1, 0.0, 1.0),
+        slope0=-1.0,
+        slope1=0.0,
+        recession=inf,
+        curvature1=1.0,
+    )
+    f = torch.tensor([0.0, 0.25, 1.0, 3.0], dtype=torch.float64)
+    assert float(worst_case(f, 0.5, mine).value) == pytest.approx(float(worst_case(f, 0.5, QUADRATIC).value))
+
+
+def test_a_wrong_conjugate_shows_in_the_gap(doubles: Arrays) -> None:
+    """The certificate does not trust the functions that the solver used."""
+    wrong = replace(QUARTIC, dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
+    out = worst_case(doubles.asarray([0.0, 1.0, 3.0]), 0.5, wrong)
+    assert float(out.gap) > 1e-2

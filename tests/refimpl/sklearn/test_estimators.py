@@ -222,24 +222,26 @@ def test_bad_parameters_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             RobustLogisticRegression(**parameters).fit(X2, Y2)
-    with pytest.raises(ValueError, match="alpha is -1"):
-        RobustLinearRegression(alpha=-1.0).fit(XD, YD)
-    for radii in ((), 0.1):
-        with pytest.raises(ValueError, match=r"radii is .*; expected numbers to choose from"):
-            RobustLogisticRegressionCV(radii=radii).fit(X2, Y2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="an entry of radii is -1"):
-        RobustLogisticRegressionCV(radii=[0.0, -1.0]).fit(X2, Y2)
-    with pytest.raises(ValueError, match=r"quantile is 1\.5"):
-        RobustQuantileRegressor(quantile=1.5).fit(XD, YD)
-    with pytest.raises(TypeError, match="fit_intercept is 'no'; expected True or False"):
-        RobustLogisticRegression(fit_intercept="no").fit(X2, Y2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"y has one class, 0\.0;"):
-        RobustLogisticRegression().fit(X2, 0.0 * Y2)
-    with pytest.raises(TypeError, match="y has labels of the types int, str; expected one type"):
-        RobustLogisticRegression().fit(X2, np.array(["a", 1], dtype=object)[Y2])
-    for x, y, name in ((1e200 * XD, YD, "X"), (XD, 1e200 * YD, "y")):
-        with pytest.raises(ValueError, match=rf"{name} has an entry of size .*: scale it"):
-            RobustLinearRegression().fit(x, y)
+    wrong: Any = "no"
+    labels = np.array(["a", 1], dtype=object)[Y2]
+    for model, x, y, message in (
+        (RobustLinearRegression(alpha=-1.0), XD, YD, "alpha is -1"),
+        (RobustLogisticRegressionCV(radii=()), X2, Y2, r"radii is .*; expected numbers to choose from"),
+        (RobustLogisticRegressionCV(radii=[0.0, -1.0]), X2, Y2, "an entry of radii is -1"),
+        (RobustQuantileRegressor(quantile=1.5), XD, YD, r"quantile is 1\.5"),
+        (
+            RobustLogisticRegression(fit_intercept=wrong),
+            X2,
+            Y2,
+            "fit_intercept is 'no'",
+        ),
+        (RobustLogisticRegression(), X2, 0.0 * Y2, r"y has one class, 0\.0;"),
+        (RobustLogisticRegression(), X2, labels, "y has labels of the types int, str; expected one type"),
+        (RobustLinearRegression(), 1e200 * XD, YD, r"X has an entry of size .*: scale it"),
+        (RobustLinearRegression(), XD, 1e200 * YD, r"y has an entry of size .*: scale it"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            model.fit(x, y)
 
 
 def test_warnings_point_at_the_call_of_fit() -> None:
