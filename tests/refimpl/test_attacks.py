@@ -288,7 +288,9 @@ def test_invalid_arguments() -> None:
         "gradient(x, i) is None": lambda: fgm(lambda x, i: None, Z, ball),
         "gradient(x, i) is a torch array": lambda: fgm(lambda x, i: torch.zeros((3, 2)), Z, ball),
         "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(same, Z, ball, loss=same),
-        "loss(x, i) contains NaN": lambda: pgm(same, Z, ball, loss=lambda x, i: x[:, 0] * np.nan),
+        "loss(x, i) contains NaN": lambda: pgm(
+            same, Z, ball, loss=lambda x, i: np.where(i == 1, np.nan, x[:, 0])
+        ),
         "loss is 1; expected a function": lambda: pgm(same, Z, ball, loss=1),
         "norm is 3.0; expected 1, 2 or inf": lambda: ifgm(same, Z + 1, Ball(3, 1.0)),
     }

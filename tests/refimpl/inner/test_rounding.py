@@ -67,6 +67,7 @@ def test_the_error_is_within_gap_and_rounding(layout: str, backend: str) -> None
                         assert not judged(f, eta, d, law, out), (d.name, dtype, m, law is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
 def test_many_points_in_single_precision(backend: str) -> None:
     f, p = map(np.asfortranarray, rows_of(200_000, np.float32, 3))

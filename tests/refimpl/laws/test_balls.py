@@ -47,6 +47,7 @@ def length(b: Any, norm: float) -> Any:
     return np.abs(b).max(axis=-1) if norm == inf else (np.abs(b) ** norm).sum(axis=-1) ** (1 / norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [*ANY_NORM, LARGE_NORM])
 def test_the_distribution_is_uniform(norm: float) -> None:
     for d, mode in product(DIMENSIONS, MODES):

@@ -91,6 +91,7 @@ def test_every_library(arrays: Arrays) -> None:
         assert np.allclose(arrays.numpy(got), exact, rtol=20 * arrays.eps, atol=0), norm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 def test_it_can_be_differentiated_twice(norm: float) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")

@@ -189,6 +189,7 @@ def test_images_volumes_and_the_theory() -> None:
     assert np.allclose(small.project(x, 0 * x), large.project(x, 0 * x))
 
 
+@pytest.mark.slow
 def test_gradients_pass_through_the_moments() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     g = torch.tensor(normal(12, 5, 6), requires_grad=True)

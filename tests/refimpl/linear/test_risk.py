@@ -98,6 +98,7 @@ def test_levels_are_crossed_where_they_are() -> None:
                     np.testing.assert_allclose(line(side * cut)[0], level, atol=1e-9 * (1 + top.max()))
 
 
+@pytest.mark.slow
 def test_powers_and_own_divergences() -> None:
     """Weights that start like a root or a square at their level, and a divergence without a family."""
     for loss, m, r, y, d, eta, k in (
@@ -243,6 +244,7 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
             assert "squared" in name or "huber" in name or "poisson" in name
 
 
+@pytest.mark.slow
 def test_features_of_their_own_radii() -> None:
     """Against the oracle in norm 2, where the held ones leave a ball of fewer dimensions; else by the box."""
     theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
