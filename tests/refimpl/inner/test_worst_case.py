@@ -209,16 +209,6 @@ def test_a_loose_tol_is_not_an_exact_solution(doubles: Arrays) -> None:
     assert abs(float(tight.value) - exact) <= 1e-12
 
 
-def test_where_the_printed_bracket_fails(arrays: Arrays) -> None:
-    """C1: mu = -0.95 lies outside [min f, max f]; with one point the printed gamma is 0."""
-    out = bisection(arrays.asarray([0.0, 0.1]), 1.0, QUADRATIC, tol=1e-5)
-    assert float(out.value) == pytest.approx(0.05125, abs=2e-5)
-    assert float(out.mu) == pytest.approx(-0.95, abs=5e-3)  # the dual is flat: sqrt(2 eta tol)
-    one = bisection(arrays.asarray([3.0]), 0.5, QUADRATIC, tol=1e-5)
-    assert float(one.weights[0]) == 1.0
-    assert float(one.value) == pytest.approx(3.0, abs=2e-5)
-
-
 def test_a_kinked_phi_is_refused() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
         with pytest.raises(

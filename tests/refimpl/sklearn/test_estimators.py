@@ -116,14 +116,6 @@ def test_tables_pipelines_searches_and_pickles() -> None:
     assert cross_val_score(RobustLinearRegression(), XD, YD, cv=3).mean() > 0.4
 
 
-def test_class_weights_are_sample_weights() -> None:
-    """balanced, as in scikit-learn, is a weight per example."""
-    balanced = RobustLogisticRegression(class_weight="balanced").fit(X2, Y2)
-    w = len(Y2) / (2 * np.bincount(Y2))[Y2]
-    weighted = RobustLogisticRegression().fit(X2, Y2, sample_weight=w)
-    np.testing.assert_allclose(balanced.coef_, weighted.coef_, atol=1e-9)
-
-
 @pytest.mark.parametrize("class_weight", ["balanced", {0: 3.0, 1: 0.5}])
 def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any) -> None:
     """Both at once, at radius 0: balanced counts are weighted where those of scikit-learn are."""
