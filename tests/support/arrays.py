@@ -17,9 +17,14 @@ from phiball.backends import BACKENDS, Array, device, library, to_numpy, use
 PLACES = (*BACKENDS, "torch:cuda")
 DEVICES = ("cupy", "torch:cuda")
 """The places that need a GPU."""
-DTYPES = {"arrays": ("float64", "float32"), "doubles": ("float64",)}
-"""What the fixtures of these names run a test on, at every place."""
-FAST_PLACES, FAST_DTYPES = ("numba",), ("float64",)
+BOTH = ("float64", "float32")
+DTYPES: dict[str, dict[str, tuple[str, ...]]] = {
+    # Kernels are compiled for each precision; elsewhere one library shows the reference code in single.
+    "arrays": {"numba": BOTH, "torch": ("float32",), **dict.fromkeys(DEVICES, BOTH)},
+    "doubles": {},
+}
+"""The dtypes in which the fixtures of these names run a test, by place; double precision if not named."""
+FAST_PLACES = ("numba",)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,8 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.refimpl.numerics import rounding
 from tests.support.arrays import Arrays
-from tests.support.divergences import name_of, select
+from tests.support.divergences import select
 from tests.support.fuzz.judge import PRECISE, Problem, faults
 from tests.support.fuzz.layouts import LAYOUTS
 
@@ -69,21 +69,11 @@ def test_the_error_is_within_gap_and_rounding(layout: str, backend: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["numpy", "numba"])
-def test_many_points_in_fortran_order(backend: str) -> None:
+def test_many_points_in_single_precision(backend: str) -> None:
     f, p = map(np.asfortranarray, rows_of(200_000, np.float32, 3))
     with use(backend):
         for d, law in ((ABSOLUTE, None), (indicator(1.0), None), (indicator(0.3), p)):
             assert not judged(f, 0.5, d, law, worst_case(f, 0.5, d, p=law)), d.name
-
-
-def test_memory_order_does_not_matter_to_other_libraries(arrays: Arrays) -> None:
-    f, p = rows_of(2000, np.float64, 0)
-    columns = arrays.asarray(np.ascontiguousarray(f.T)).T, arrays.asarray(np.ascontiguousarray(p.T)).T
-    for d in (ENTROPIC, QUADRATIC, ABSOLUTE, indicator(0.3), cressie_read(0.5)):
-        for x, y, law in ((*columns, arrays.asarray(p)), (columns[0], None, None)):
-            plain, out = worst_case(arrays.asarray(f), 0.5, d, p=law), worst_case(x, 0.5, d, p=y)
-            far = np.abs(arrays.numpy(out.value).astype(float) - arrays.numpy(plain.value).astype(float))
-            assert np.all(far <= rounding(x, 1e4)), d.name
 
 
 def test_the_judge_sees_what_naive_sums_lose() -> None:
@@ -93,16 +83,6 @@ def test_the_judge_sees_what_naive_sums_lose() -> None:
     naive = np.array([np.cumsum(row)[-1] for row in out.weights * f], dtype=np.float32)
     object.__setattr__(out, "value", naive)
     assert "value" in judged(f, 0.5, ABSOLUTE, p, out)
-
-
-@pytest.mark.parametrize("m", [10**5, pytest.param(10**6, marks=pytest.mark.slow)])
-def test_a_long_law_in_single_precision(m: int) -> None:
-    random = np.random.default_rng(0)
-    f, p = random.normal(size=(1, m)), random.dirichlet(np.ones(m), size=1)
-    f, p = f.astype(np.float32), p.astype(np.float32)
-    for backend in ("numpy", "numba"):
-        with use(backend):
-            assert not judged(f, 0.5, indicator(0.3), p, worst_case(f, 0.5, indicator(0.3), p=p))
 
 
 def test_a_running_sum_that_misses_the_quantile() -> None:
@@ -129,6 +109,11 @@ def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
     f = arrays.asarray([[173864400.0, 173864400.0, 173864576.0]])
     p = arrays.asarray([1 - 8.6e-7, 8.5e-7, 1e-8])
     assert not judged(f, 6e-5, QUADRATIC, p, worst_case(f, 6e-5, QUADRATIC, p=p))
+    if arrays.eps < 1e-10:  # a mass that single precision does not hold
+        f, p = arrays.asarray([[0.0, 0.3, 1.0, 3.0]]), arrays.asarray([0.3, 0.7, 1e-9, 5e-53])
+        for d in (*select(core=True), indicator(0.001)):
+            for eta in (1e-7, 1e-3):
+                assert not judged(f, eta, d, p, worst_case(f, eta, d, p=p)), (d.name, eta)
 
 
 def test_huge_eta(arrays: Arrays) -> None:
@@ -143,19 +128,12 @@ def test_huge_eta(arrays: Arrays) -> None:
                 assert not judged(f, eta, d, law, out), (d.name, eta, law is None)
 
 
-def test_a_mass_at_the_top_far_below_rounding(doubles: Arrays) -> None:
-    f, p = doubles.asarray([[0.0, 0.3, 1.0, 3.0]]), doubles.asarray([0.3, 0.7, 1e-9, 5e-53])
-    for d in (*select(core=True), indicator(0.001)):
-        for eta in (1e-7, 1e-3):
-            assert not judged(f, eta, d, p, worst_case(f, eta, d, p=p)), (d.name, eta)
-
-
-@pytest.mark.parametrize("d", [ABSOLUTE, HINGE], ids=name_of)
-def test_the_dual_is_finite_at_the_multiplier_of_the_examples(d: Divergence, arrays: Arrays) -> None:
+def test_the_dual_is_finite_at_the_multiplier_of_the_examples(arrays: Arrays) -> None:
     """Examples 4 and 5: mu* = max f - eta, where (max f - mu)/eta is the end of the domain of phi*."""
     f = arrays.asarray([0.0, 1.0, 2.5, 4.0])
-    assert float(dual_value(f, 3.5, 0.5, d)) == float(worst_case(f, 0.5, d).value)
-    assert float(dual_value(f, 3.4375, 0.5, d)) == np.inf
+    for d in (ABSOLUTE, HINGE):
+        assert float(dual_value(f, 3.5, 0.5, d)) == float(worst_case(f, 0.5, d).value)
+        assert float(dual_value(f, 3.4375, 0.5, d)) == np.inf
 
 
 def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
@@ -164,9 +142,7 @@ def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
     for d in (*select(core=True), cressie_read(-100), cressie_read(0)):
         for eta in (1e-300, 1e4, 1e300):
             k = d.parameter if d.family == "cressie_read" else 1
-            if (
-                k is not None and k < 1 and eta == 1e-300
-            ):  # (f - mu)/eta overflows, where phi* does not level off
+            if k is not None and k < 1 and eta == 1e-300:  # (f - mu)/eta overflows, and phi* grows
                 with pytest.raises(ValueError, match="expected losses whose range it holds, over eta too"):
                     worst_case(f, eta, d)
             else:
@@ -182,21 +158,16 @@ def test_bounds_are_never_nan(arrays: Arrays) -> None:
                 least = -1e-15 * most  # R(f) >= 0, up to the rounding of mu in double precision
                 assert float(dual_value(f, mu, eta, d)[0]) >= least, (d.name, mu, eta)
             assert float(primal_value(f, w, eta, d)[0]) <= 1.0
-    for mu in (np.inf, -np.inf, np.nan):
-        with pytest.raises(ValueError, match=r"mu is .*; expected a finite number"):
-            dual_value(f, mu, 1.0, ENTROPIC)
-        with pytest.raises(ValueError, match=r"mu contains .*; expected finite numbers"):
-            dual_value(f, arrays.asarray([mu]), 1.0, ENTROPIC)
 
 
-@pytest.mark.parametrize("d", [QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC], ids=name_of)
-def test_a_budget_in_fortran_order(d: Divergence) -> None:
+def test_a_budget_in_fortran_order() -> None:
     f, p = rows_of(3000, np.float32, 5)
     with use("numpy"):
-        for law in (None, p):
+        for d, law in product((QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC), (None, p)):
             plain = constrained_worst_case(f, 0.1, d, p=law)
             order = None if law is None else np.asfortranarray(p)
             moved = constrained_worst_case(np.asfortranarray(f), 0.1, d, p=order)
             double = constrained_worst_case(f.astype(float), 0.1, d, p=law)
             for out in (plain, moved):
-                assert np.all(np.abs(out.value - double.value) <= 2.0**-23 * np.abs(double.value))
+                error = np.abs(out.value - double.value)
+                assert np.all(error <= 2.0**-23 * np.abs(double.value)), d.name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from math import inf, log
+from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -160,28 +161,6 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
         assert np.allclose(values, top, rtol=1e-12)
 
 
-def test_attacks_stay_in_the_ball_and_leave_what_must_not_move(arrays: Arrays) -> None:
-    z, g = normal(8, 4, 6), normal(9, 4, 6)
-    like = arrays.asarray(z)
-
-    def slope(x: Any, i: Any) -> Any:
-        return arrays.asarray(g)
-
-    for norm in NORMS:
-        ball = Ball(norm, 0.7, scale=SIZES)
-        for x in (
-            fgm(slope, like, ball),
-            fgm(slope, like, ball, rng=rng(0)),
-            pgm(slope, like, ball, rng=rng(1)),
-        ):
-            assert bool(arrays.xp.all(ball.contains(x, like)))
-            still = np.flatnonzero(SIZES == 0)
-            assert np.array_equal(arrays.numpy(x)[:, still], arrays.numpy(like)[:, still])
-        best = fgm(slope, like, ball)  # exact for a linear loss
-        gain = ((arrays.numpy(best) - z) * g).sum(-1)
-        assert np.allclose(gain, arrays.numpy(r2(arrays.asarray(g), ball)), rtol=500 * arrays.eps)
-
-
 def test_images_volumes_and_the_theory() -> None:
     sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
     z = normal(10, 3, 2, 3)
@@ -210,13 +189,14 @@ def test_images_volumes_and_the_theory() -> None:
     assert np.allclose(small.project(x, 0 * x), large.project(x, 0 * x))
 
 
+@pytest.mark.slow
 def test_gradients_pass_through_the_moments() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     g = torch.tensor(normal(12, 5, 6), requires_grad=True)
     for norm in NORMS:
         ball = Ball(norm, 0.5, scale=SIZES).masked(MASK)
         for function in (ball.log_mgf, ball.variance):
-            assert torch.autograd.gradcheck(function, g)
+            assert torch.autograd.gradcheck(function, g, fast_mode=True)
 
 
 def test_balls_compare_print_and_travel() -> None:
@@ -234,32 +214,36 @@ def test_balls_compare_print_and_travel() -> None:
     assert Ball(2, 0.5, scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
 
 
-def test_bad_sizes() -> None:
+def test_invalid_sizes() -> None:
+    z, ball = np.zeros((4, 3)), Ball(2, 0.5, scale=np.ones(3))
+
+    def loss(x: Any, i: Any) -> Any:
+        return x[:, 0]
+
+    def sized(scale: Any) -> Ball:
+        return Ball(2, 0.5, scale=scale)
+
     for scale in ("l2", ["a"], [[1.0], [1.0, 2.0]], [1j], object()):
         with pytest.raises(TypeError, match="scale is"):
-            Ball(2, 0.5, scale=scale)
-    for bad in ([-1.0], [np.nan], [inf], []):
-        with pytest.raises(ValueError, match="scale is"):
-            Ball(2, 0.5, scale=bad)
-    z = np.zeros((4, 3))
-    for bad in ([1.0, 2.0], np.ones((2, 3)), np.ones((4, 1, 3))):
-        with pytest.raises(ValueError, match="scale has shape"):
-            Ball(2, 0.5, scale=bad).sample(z, 2, rng(0))
-    with pytest.raises(ValueError, match="scale has shape"):  # never along the axis of the samples
-        Ball(2, 0.5, scale=np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z)
-    with pytest.raises(ValueError, match="mask has shape"):
-        Ball(2, 0.5, scale=np.ones(3)).masked(np.ones(4))
-    ball = Ball(2, 0.5, scale=np.ones(3))
-    with pytest.raises(ValueError, match="no scale"):
-        onto_ball(ball)
-    with pytest.raises(ValueError, match="own scale"):
-        LinearProblem("logistic", ball, eta=1.0)
-    with pytest.raises(ValueError, match="without clip or scale"):
-        worst_case_density(lambda x, i: x[:, 0], z, ball, 1.0, ENTROPIC, at=z, samples=4, rng=rng(0))
-    with pytest.raises(ValueError, match="none of them 0"):
-        integrated_risk(lambda x, i: x[:, 0], z[:, :2], Ball(2, 0.5, scale=[1.0, 0.0]), 1.0, ENTROPIC)
-    with pytest.raises(ValueError, match="as many coordinates that move"):
-        surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC)
-    with pytest.raises(ValueError, match="as many as dimensions"):
-        ball.log_volume(4)
-    assert log(8 * 0.5**3) == pytest.approx(Ball(inf, 0.5, scale=np.ones(3)).log_volume(3))
+            sized(scale)
+    for call, message in (
+        *((partial(sized, bad), "scale is") for bad in ([-1.0], [np.nan], [inf], [])),
+        *((lambda bad=bad: sized(bad).sample(z, 2, rng(0)), "scale has shape") for bad in ([1.0, 2.0], MASK)),
+        # Never along the axis of the samples.
+        (lambda: sized(np.ones((4, 3))).contains(np.zeros((4, 4, 3)), z), "scale has shape"),
+        (lambda: ball.masked(np.ones(4)), "mask has shape"),
+        (lambda: onto_ball(ball), "no scale"),
+        (lambda: LinearProblem("logistic", ball, eta=1.0), "own scale"),
+        (
+            lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, samples=4, rng=rng(0)),
+            "without clip or scale",
+        ),
+        (lambda: integrated_risk(loss, z[:, :2], sized([1.0, 0.0]), 1.0, ENTROPIC), "none of them 0"),
+        (
+            lambda: surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC),
+            "as many coordinates that move",
+        ),
+        (lambda: ball.log_volume(4), "as many as dimensions"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -1,4 +1,4 @@
-"""Fitted linear models: scikit-learn's at radius 0, the minimum elsewhere, and the gap to it."""
+"""Fitted linear models: the minimum and the gap to it. (At radius 0 they are scikit-learn's: ../sklearn.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_wine
-from sklearn.linear_model import LogisticRegression, PoissonRegressor, QuantileRegressor, Ridge
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -39,58 +38,6 @@ def table(name: str) -> tuple[Any, Any]:
     if name == "cancer":
         return X, 2.0 * y - 1
     return X, (y - y.mean()) / y.std() if name == "diabetes" else y.astype(float)
-
-
-def plain(loss: str) -> tuple[Any, Any, LinearProblem, Any]:
-    """Data, the problem without its ball, and scikit-learn's model of it, solved as precisely as it can."""
-    if loss in ("logistic", "hinge"):
-        X, y = table("cancer")
-        if loss == "logistic":
-            model = LogisticRegression(solver="newton-cholesky", tol=1e-12, max_iter=200)
-        else:
-            model = SVC(kernel="linear", tol=1e-11)
-        return X, y, LinearProblem(loss, ridge=1 / len(y)), model.fit(X, y)
-    X, y = table("diabetes")
-    if loss == "squared":
-        return X, y, LinearProblem(loss, ridge=1 / len(y)), Ridge(1.0).fit(X, y)
-    if loss == "poisson":
-        y = np.round(3 * np.abs(y))
-        model = PoissonRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-12).fit(X, y)
-        return X, y, LinearProblem(loss, ridge=0.1), model
-    return X, y, LinearProblem(quantile_loss(0.7)), QuantileRegressor(quantile=0.7, alpha=0).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("loss", "radius"),
-    [
-        *((loss, 0.0) for loss in ("logistic", "hinge", "squared", "poisson", "quantile")),
-        *((loss, 1e-9) for loss in ("logistic", "squared", "poisson")),
-    ],
-)
-def test_without_a_ball_it_is_scikit_learn(loss: str, radius: float) -> None:
-    """Coefficients and intercept agree to 1e-6 at radius 0, and in the limit."""
-    X, y, problem, model = plain(loss)
-    problem = LinearProblem(problem.loss, Ball(2, radius), 0.1, ridge=problem.ridge)
-    ours = fit_linear_model(problem, X, y, tolerance=1e-9 if loss != "quantile" else 1e-6)
-    # SVC stops at 1e-6 of its own: its objective is not lower than ours.
-    slack = 5e-6 if loss == "hinge" else 1e-6
-    np.testing.assert_allclose(ours.coef, np.ravel(model.coef_), atol=slack)
-    assert float(ours.intercept) == pytest.approx(float(np.ravel(model.intercept_)[0]), abs=slack)
-    theirs = linear_model_risk(problem, np.ravel(model.coef_), float(np.ravel(model.intercept_)[0]), X, y)
-    assert ours.value <= theirs.value + 2e-8
-
-
-def test_multinomial_without_a_ball_is_scikit_learn() -> None:
-    """Coefficients of three classes, to 1e-6."""
-    X, y = table("wine")
-    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
-    problem = LinearProblem("multinomial", ridge=1 / len(y))
-    ours = fit_linear_model(problem, X, y, tolerance=1e-9, max_iterations=2000)
-    np.testing.assert_allclose(ours.coef, theirs.coef_, atol=1e-6)
-    # Both are free up to one number that is added to all intercepts.
-    centred = theirs.intercept_ - theirs.intercept_.mean()
-    np.testing.assert_allclose(ours.intercept - ours.intercept.mean(), centred, atol=1e-6)
-    assert ours.gap < 1e-10
 
 
 SMALL = 60

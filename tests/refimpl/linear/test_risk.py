@@ -29,7 +29,6 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.linear.line import Line
 from phiball.refimpl.linear.losses import LOSSES
-from phiball.refimpl.linear.nodes import gauss, pieces
 from phiball.refimpl.linear.risk import Data
 from phiball.verification.oracles.linear import class_risk, example_risk
 from tests.support.arrays import Arrays
@@ -50,27 +49,27 @@ def one_example(loss: str, m: float, r: float, y: float, d: int, eta: float, phi
     return linear_model_risk(problem, theta, m, np.zeros((1, d)), np.asarray([y]))
 
 
-@pytest.mark.parametrize(
-    ("loss", "m", "r", "y", "d", "eta", "divergence"),
-    [
-        ("logistic", 0.7, 1.5, 1.0, 1, 0.1, "entropic"),
-        ("logistic", 0.7, 1.5, -1.0, 30, 0.02, "entropic"),
-        ("logistic", -0.4, 2.0, 1.0, 2, 0.3, "quadratic"),
-        ("logistic", 0.4, 2.0, 1.0, 3, 1.0, "indicator"),
-        ("logistic", 0.4, 2.0, -1.0, 5, 0.2, "absolute"),
-        ("hinge", 0.8, 0.7, 1.0, 4, 0.1, "entropic"),
-        ("hinge", 0.8, 0.7, 1.0, 2, 0.1, "quadratic"),
-        ("hinge", 1.1, 0.5, 1.0, 3, 1.0, "indicator"),
-        ("hinge", 0.9, 0.6, 1.0, 4, 0.1, "hinge"),
-        ("squared", 0.3, 0.9, 0.5, 3, 0.2, "hinge"),
-        ("squared", 0.3, 0.9, 0.5, 10, 1.0, "indicator"),
-        ("squared", 0.3, 0.9, 1.0, 2, 0.05, "quadratic"),
-        ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
-        ("absolute", 0.3, 0.9, 0.2, 3, 1.0, "indicator"),
-        ("poisson", 0.3, 0.5, 2.0, 3, 0.1, "entropic"),
-        ("absolute", 0.3, 0.9, 0.5, 7, inf, "average"),
-    ],
-)
+EXAMPLES: list[Any] = [
+    ("logistic", 0.7, 1.5, 1.0, 1, 0.1, "entropic"),
+    ("logistic", 0.7, 1.5, -1.0, 30, 0.02, "entropic"),
+    ("logistic", -0.4, 2.0, 1.0, 2, 0.3, "quadratic"),
+    ("logistic", 0.4, 2.0, 1.0, 3, 1.0, "indicator"),
+    ("logistic", 0.4, 2.0, -1.0, 5, 0.2, "absolute"),
+    ("hinge", 0.8, 0.7, 1.0, 4, 0.1, "entropic"),
+    ("hinge", 0.8, 0.7, 1.0, 2, 0.1, "quadratic"),
+    ("hinge", 1.1, 0.5, 1.0, 3, 1.0, "indicator"),
+    ("hinge", 0.9, 0.6, 1.0, 4, 0.1, "hinge"),
+    ("squared", 0.3, 0.9, 0.5, 3, 0.2, "hinge"),
+    ("squared", 0.3, 0.9, 0.5, 10, 1.0, "indicator"),
+    ("squared", 0.3, 0.9, 1.0, 2, 0.05, "quadratic"),
+    ("absolute", 0.3, 0.9, 0.5, 2, 0.1, "entropic"),
+    ("absolute", 0.3, 0.9, 0.2, 3, 1.0, "indicator"),
+    ("poisson", 0.3, 0.5, 2.0, 3, 0.1, "entropic"),
+    ("absolute", 0.3, 0.9, 0.5, 7, inf, "average"),
+]
+
+
+@pytest.mark.parametrize(("loss", "m", "r", "y", "d", "eta", "divergence"), EXAMPLES)
 def test_the_value_is_that_of_the_oracle(
     loss: str, m: float, r: float, y: float, d: int, eta: float, divergence: str
 ) -> None:
@@ -99,13 +98,13 @@ def test_levels_are_crossed_where_they_are() -> None:
                     np.testing.assert_allclose(line(side * cut)[0], level, atol=1e-9 * (1 + top.max()))
 
 
+@pytest.mark.slow
 def test_powers_and_own_divergences() -> None:
     """Weights that start like a root or a square at their level, and a divergence without a family."""
     for loss, m, r, y, d, eta, k in (
         ("logistic", 0.4, 2.0, 1.0, 3, 0.1, 3.0),
         ("squared", 0.3, 0.9, 0.5, 20, 0.05, 1.5),
         ("hinge", 0.8, 0.7, 1.0, 400, 0.01, 1.2),
-        ("logistic", 0.4, 2.0, 1.0, 6, 0.5, 0.5),
         ("logistic", 0.4, 2.0, 1.0, 8, 0.03, 0.5),  # with an atom at the end
         ("hinge", 0.8, 0.7, 1.0, 9, 0.05, 0.0),  # with an atom
         ("squared", 0.3, 0.9, 0.5, 5, 0.1, -1.0),  # with an atom
@@ -245,21 +244,7 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
             assert "squared" in name or "huber" in name or "poisson" in name
 
 
-def test_the_risk_is_that_of_a_sample() -> None:
-    """A million points of the ball, per-feature radii and weights of the examples."""
-    source = np.random.default_rng(0)
-    X, y, theta = data("logistic", n=3, d=3)
-    scale, w = np.asarray([1.0, 0.0, 2.0]), np.asarray([0.2, 0.5, 0.3])
-    problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, ridge=0.3, scale=scale)
-    risk = linear_model_risk(problem, theta[:3], theta[3], X, y, sample_weight=w)
-    angle, length = source.uniform(0, 2 * np.pi, 10**6), 0.7 * np.sqrt(source.uniform(size=10**6))
-    b = np.stack([length * np.cos(angle), 0 * angle, 2 * length * np.sin(angle)], axis=1)
-    f = np.log1p(np.exp(-y[:, None] * (X @ theta[:3] + theta[3])[:, None] - y[:, None] * (b @ theta[:3])))
-    values = 0.2 * np.log(np.mean(np.exp(f / 0.2), axis=1))
-    np.testing.assert_allclose(risk.values, values, atol=3e-3)
-    assert risk.value == pytest.approx(w @ risk.values + 0.15 * theta[:3] @ theta[:3], abs=1e-12)
-
-
+@pytest.mark.slow
 def test_features_of_their_own_radii() -> None:
     """Against the oracle in norm 2, where the held ones leave a ball of fewer dimensions; else by the box."""
     theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
@@ -274,6 +259,9 @@ def test_features_of_their_own_radii() -> None:
     weighted = np.sum(a[:, None] * a / 4 * (1 + np.exp(-z)) ** (1 / 0.2))  # exp of the loss over eta
     found = linear_model_risk(box, theta, 0.0, x, y, points=1024)
     assert abs(found.value - 0.2 * np.log(weighted)) <= 4 * found.error <= 0.02
+    X, y, w = np.concatenate([x, 2 * x, 0 * x]), np.asarray([1.0, -1.0, 1.0]), np.asarray([0.2, 0.5, 0.3])
+    risk = linear_model_risk(replace(problem, ridge=0.3), theta, 0.0, X, y, sample_weight=w)
+    assert risk.value == pytest.approx(w @ risk.values + 0.15 * theta @ theta, abs=1e-12)
 
 
 @pytest.mark.parametrize("norm", [1, 2, inf])
@@ -324,19 +312,6 @@ def test_sobol_points_say_their_error() -> None:
     assert 0 < abs(near.value - exact.value) < 3 * near.error < 0.05
 
 
-def test_the_rules_integrate_polynomials() -> None:
-    """Moments of t in many dimensions, by both rules; tiny probabilities keep their digits."""
-    for d in (1, 2, 5, 40, 1000):
-        moment = 1.0
-        t, p = gauss(12, d, np.zeros(1))
-        u, q = pieces(np.asarray([[0.1, -3.0]]), 24, d)
-        for k in range(1, 10):
-            moment *= (2 * k - 1) / (d + 2 * k)
-            assert p @ t ** (2 * k) == pytest.approx(moment, rel=1e-12)
-            assert float(np.sum(q * u ** (2 * k))) == pytest.approx(moment, rel=1e-9)
-        assert float(np.max(np.abs(p @ t))) < 1e-16
-
-
 def test_arrays_of_every_library(arrays: Arrays) -> None:
     """The result has the type of the data; double precision inside gives the value of NumPy."""
     X, y, theta = data("logistic", n=10)
@@ -348,40 +323,36 @@ def test_arrays_of_every_library(arrays: Arrays) -> None:
         assert risk.value == pytest.approx(reference.value, rel=1e-5 if "32" in str(X_.dtype) else 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: LinearProblem("cubic"), "loss is 'cubic'; expected a LinearLoss, or one of logistic"),
-        (lambda: LinearProblem(ball=0.5), "ball is 0.5; expected a Ball"),
-        (lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))), "expected a Ball without clip"),
-        (lambda: LinearProblem(divergence=3), "divergence is 3; expected a Divergence"),
-        (lambda: LinearProblem(eta=-1.0), "eta is -1.0"),
-        (lambda: LinearProblem(ridge=-1.0), "ridge is -1.0"),
-        (lambda: LinearProblem(reweighting=0.1), "reweighting is 0.1"),
-        (lambda: Reweighting(QUADRATIC), "expected one of them"),
-        (lambda: Reweighting(QUADRATIC, eta=0.0), "eta is 0.0"),
-        (lambda: quantile_loss(1.0), "q is 1.0"),
-        (lambda: LinearLoss("mine", 3.0), "jet is 3.0"),  # type: ignore[arg-type]
-        (lambda: _risk(np.zeros(3)), "X has shape"),
-        (lambda: _risk(np.zeros((2, 3)), y=np.zeros(2)), "labels other than -1 and 1"),
-        (lambda: _risk(np.zeros((2, 3)), coef=np.zeros(2)), "coef has 2 entries; expected 3"),
-        (lambda: _risk(np.zeros((2, 3)), sample_weight=-np.ones(2)), "sample_weight has a negative entry"),
-        (lambda: _risk(np.zeros((2, 3)), scale=[1.0]), "scale is"),
-        (lambda: _risk(np.zeros((2, 3)), scale=[1.0, 0.0, inf]), "scale is"),
-        (lambda: _risk(np.full((2, 3), np.nan)), "X contains NaN"),
-        (lambda: _risk(np.zeros((2, 3)), tolerance=0.0), "tolerance is 0.0"),
-        (lambda: _risk(np.zeros((2, 3)), loss="poisson", y=-np.ones(2)), "y contains -1"),
-        (lambda: _risk(np.zeros((2, 3)), loss="multinomial", y=np.full(2, 0.5)), "no class numbers"),
-        (
-            lambda: _risk(np.zeros((2, 3)), loss="multinomial", coef=np.zeros((2, 3)), eta=0.0),
-            "eta is 0",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(call: Any, message: str) -> None:
-    """With a message that names the argument."""
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
+def test_invalid_arguments() -> None:
+    X, X_nan = np.zeros((2, 3)), np.full((2, 3), np.nan)
+    mine: Any = 3.0
+    calls: dict[str, Any] = {
+        "loss is 'cubic'; expected a LinearLoss, or one of logistic": lambda: LinearProblem("cubic"),
+        "ball is 0.5; expected a Ball": lambda: LinearProblem(ball=0.5),
+        "expected a Ball without clip": lambda: LinearProblem(ball=Ball(2, 0.5, clip=(0, 1))),
+        "divergence is 3; expected a Divergence": lambda: LinearProblem(divergence=3),
+        "eta is -1.0": lambda: LinearProblem(eta=-1.0),
+        "ridge is -1.0": lambda: LinearProblem(ridge=-1.0),
+        "reweighting is 0.1": lambda: LinearProblem(reweighting=0.1),
+        "expected one of them": lambda: Reweighting(QUADRATIC),
+        "eta is 0.0": lambda: Reweighting(QUADRATIC, eta=0.0),
+        "q is 1.0": lambda: quantile_loss(1.0),
+        "jet is 3.0": lambda: LinearLoss("mine", mine),
+        "X has shape": lambda: _risk(np.zeros(3)),
+        "labels other than -1 and 1": lambda: _risk(X, y=np.zeros(2)),
+        "coef has 2 entries; expected 3": lambda: _risk(X, coef=np.zeros(2)),
+        "sample_weight has a negative entry": lambda: _risk(X, sample_weight=-np.ones(2)),
+        r"scale is \[1": lambda: _risk(X, scale=[1.0]),
+        "scale is .*inf": lambda: _risk(X, scale=[1.0, 0.0, inf]),
+        "X contains NaN": lambda: _risk(X_nan),
+        "tolerance is 0.0": lambda: _risk(X, tolerance=0.0),
+        "y contains -1": lambda: _risk(X, loss="poisson", y=-np.ones(2)),
+        "no class numbers": lambda: _risk(X, loss="multinomial", y=np.full(2, 0.5)),
+        "eta is 0": lambda: _risk(X, loss="multinomial", coef=np.zeros((2, 3)), eta=0.0),
+    }
+    for message, call in calls.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
 
 
 def _risk(X: Any, **options: Any) -> Any:
@@ -396,3 +367,14 @@ def test_kinks_are_where_the_slope_bends() -> None:
     for loss, width in ((huber_loss(0.25), 0.25), (huber_loss(2.0), 2.0)):
         assert loss.kinks is not None
         np.testing.assert_allclose(np.sort(np.stack(loss.kinks(y)), axis=0), [y - width, y + width])
+
+
+def test_numbers_near_the_end_of_the_range() -> None:
+    """Squares of unused features, and of coefficients without a ridge, may overflow; margins may not."""
+    X, labels = np.array([[0.0, 1.0], [1e308, 1.0]]), np.array([-1.0, 1.0])
+    unused = linear_model_risk(LinearProblem("squared"), np.array([0.0, 2.0]), 0.0, X, np.zeros(2))
+    assert float(unused.value) == 2.0  # (2 - 0)^2/2
+    huge, problem = np.full(2, 1e308), LinearProblem()
+    assert linear_model_risk(problem, huge, 0.0, np.zeros((2, 2)), labels).value == pytest.approx(np.log(2))
+    with pytest.raises(ValueError, match="a risk or a gradient that is not finite in float64"):
+        linear_model_risk(problem, huge, 0.0, np.full((2, 2), 2.0), labels)
