@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 import phiball
 from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, cressie_read, indicator
 from phiball.backends import array_namespace, to_numpy, use
-from tests.support.extended_precision import AVAILABLE, LONG, Problem, budget_failures, failures, value
+from tests.support.extended_precision import (
+    AVAILABLE,
+    LAYOUTS,
+    LONG,
+    Problem,
+    budget_failures,
+    failures,
+    value,
+)
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no extended precision on this machine")
 DIVERGENCES = [
@@ -27,28 +35,6 @@ DIVERGENCES = [
     *map(cressie_read, (-3.0, -1.0, 0.0, 0.5, 1.5, 2.0, 3.0, 10.0)),
 ]  # fmt: skip
 BACKENDS = st.sampled_from(["numba", "numba", "numpy"])
-
-
-def strided(x: Any) -> Any:
-    wide = np.ones((*x.shape[:-1], 3 * x.shape[-1]), dtype=x.dtype)
-    wide[..., 1::3] = x
-    return wide[..., 1::3]
-
-
-def read_only(x: Any) -> Any:
-    copy = np.array(x)
-    copy.flags.writeable = False
-    return copy
-
-
-LAYOUTS = {
-    "C": np.ascontiguousarray,
-    "Fortran": np.asfortranarray,
-    "strided": strided,
-    "reversed": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
-    "read-only": read_only,
-    "zero strides": lambda x: np.broadcast_to(x.reshape(-1, x.shape[-1])[0], x.shape),
-}
 
 
 # --- Batches of valid inner problems ----------------------------------------------------------------

@@ -5,6 +5,7 @@ Rows are judged together: `f` and `p` have the shape (n, m), `eta` has (n,).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 from typing import Any
@@ -206,3 +207,25 @@ def divergence_at(problem: Problem, weights: Any) -> Any:
         phi = x * np.expm1((k - 1) * log_x) / (k - 1) - (np.expm1(k * log_x) / k if k else log_x)
         phi = np.where(x > 0, phi, 1 / k if k > 0 else np.inf)
     return np.where(p > 0, p * phi, 0)
+
+
+def _strided(x: Any) -> Any:
+    wide = np.ones((*x.shape[:-1], 3 * x.shape[-1]), dtype=x.dtype)
+    wide[..., 1::3] = x
+    return wide[..., 1::3]
+
+
+def _read_only(x: Any) -> Any:
+    copy = np.array(x)
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "strided": _strided,
+    "reversed": lambda x: np.ascontiguousarray(x[..., ::-1])[..., ::-1],
+    "read-only": _read_only,
+    "zero strides": lambda x: np.broadcast_to(x.reshape(-1, x.shape[-1])[0], x.shape),
+}

@@ -24,23 +24,20 @@ from phiball.refimpl import (
 )
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
-from tests.support.fuzz.judge import PRECISE, Problem, faults
-from tests.support.fuzz.layouts import LAYOUTS
+from tests.support.extended_precision import AVAILABLE, LAYOUTS, Problem, failures
 
-pytestmark = pytest.mark.skipif(not PRECISE, reason="no extended precision here")
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no extended precision on this machine")
 CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)]  # judged by a formula
 
 
 def judged(f: Any, eta: Any, d: Divergence, p: Any, out: Any) -> list[str]:
-    """The kinds of fault that a solution has."""
+    """The checks of a solution that fail."""
     rows = to_numpy(f).reshape(-1, f.shape[-1])
     law = None if p is None else np.broadcast_to(to_numpy(p), f.shape).reshape(rows.shape)
-    assert d.family is not None
     etas = np.broadcast_to(np.asarray(eta), f.shape[:-1]).reshape(-1)
-    got = (to_numpy(x) for x in (out.value, out.mu, out.weights, out.gap))
-    got = [x.reshape(rows.shape if x.ndim == f.ndim else -1) for x in got]
-    found = faults(Problem.of(rows, etas, law, d.family, d.parameter), got)
-    return [name for name, where in found.items() if np.any(where)]
+    got = {name: to_numpy(getattr(out, name)) for name in ("value", "mu", "weights", "gap")}
+    got = {name: x.reshape(rows.shape if x.ndim == f.ndim else -1) for name, x in got.items()}
+    return failures(Problem.of(rows, etas, law, d), got)
 
 
 def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
