@@ -1,4 +1,4 @@
-"""The risk of a data set from tilted points, and how well it knows its own error.
+"""The risk of a data set from tilted points, and its error estimates.
 
 Every statistical test here has a fixed seed and an error level of one in a million, unless it says so.
 """
@@ -34,7 +34,7 @@ def loss(x: Any, i: Any) -> Any:
 
 
 def test_gradients_are_taken_in_chunks() -> None:
-    """And the draws do not depend on them, in the risk of a data set."""
+    """The draws do not depend on the chunk."""
     x = np.random.default_rng(6).normal(size=(50, 2))
     out = []
     for chunk in (1, 7, 50, 10**6):
@@ -44,20 +44,10 @@ def test_gradients_are_taken_in_chunks() -> None:
             asked.append(len(x))
             return in_x(THETA, x, i)
 
-        risk = robust_risk(
-            loss,
-            x,
-            Ball(1, 0.5),
-            ETA,
-            ENTROPIC,
-            samples=30,
-            rng=rng(12),
-            chunk=chunk,
-            proposal=Tilted(retilt=1),
-            input_gradient=slope,
-        )
+        how: dict[str, Any] = {"chunk": chunk, "proposal": Tilted(retilt=1), "input_gradient": slope}
+        risk = robust_risk(loss, x, Ball(1, 0.5), ETA, ENTROPIC, samples=30, rng=rng(12), **how)
         assert max(asked) <= chunk
-        assert sum(asked) == 100  # once at the data points, once anew
+        assert sum(asked) == 100  # once at the data points, once at the tilted points
         out.append(risk)
     for risk in out[1:]:
         assert np.array_equal(risk.values, out[0].values)
@@ -66,17 +56,17 @@ def test_gradients_are_taken_in_chunks() -> None:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_risk_of_linear_losses_is_exact(arrays: Arrays, law: Any) -> None:
+def test_risk_of_linear_losses_is_exact(law: Any, doubles: Arrays) -> None:
     """From a few samples, with an eta for each data point; nothing is left to chance."""
-    xp = arrays.xp
+    xp = doubles.xp
     slopes = np.array([[1.0, -2.0, 0.5], [0.0, 0.3, 0.0], [0.0, 0.0, 0.0]])
     etas = np.array([0.5, 0.05, 2.0])
-    a = arrays.asarray(slopes)
+    a = doubles.asarray(slopes)
     risk = robust_risk(
         lambda x, i: xp.sum(x * xp.take(a, i, axis=0), axis=-1),
-        arrays.asarray(np.zeros((3, 3))),
+        doubles.asarray(np.zeros((3, 3))),
         law,
-        arrays.asarray(etas),
+        doubles.asarray(etas),
         ENTROPIC,
         samples=50,
         rng=rng(13),
@@ -85,16 +75,16 @@ def test_the_risk_of_linear_losses_is_exact(arrays: Arrays, law: Any) -> None:
         input_gradient=lambda x, i: xp.take(a, i, axis=0),
     )
     exact = np.array([linear_value(law, g, eta) for g, eta in zip(slopes, etas, strict=True)])
-    slack = 50 * arrays.eps
-    assert np.abs(arrays.numpy(risk.values) - exact).max() <= slack
+    slack = 50 * doubles.eps
+    assert np.abs(doubles.numpy(risk.values) - exact).max() <= slack
     assert float(risk.bias) <= slack
     assert float(risk.stderr) <= slack
     assert not risk.lower_bound
-    assert risk.values.dtype == risk.stderr.dtype == arrays.dtype
+    assert risk.values.dtype == risk.stderr.dtype == doubles.dtype
 
 
-def test_fewer_samples_do_with_a_tilt() -> None:
-    """A small eta: uniform points know that they see a lower bound, tilted ones see the risk."""
+def test_tilted_points_reach_the_risk_where_uniform_ones_do_not() -> None:
+    """A small eta: uniform points report a lower bound, tilted ones the risk."""
     z = np.zeros((20, 30))
 
     def f(x: Any, i: Any) -> Any:
@@ -149,17 +139,8 @@ def test_the_standard_error_covers(how: Tilted, d: Divergence) -> None:
     errors, source = [], rng(15)
     with use("numba"):
         for _ in range(runs):
-            out = robust_risk(
-                f,
-                z,
-                Ball(2, 0.5),
-                eta,
-                d,
-                samples=300,
-                rng=source,
-                proposal=how,
-                input_gradient=lambda x, i: 2 * x + 2,
-            )
+            tilt: dict[str, Any] = {"proposal": how, "input_gradient": lambda x, i: 2 * x + 2}
+            out = robust_risk(f, z, Ball(2, 0.5), eta, d, samples=300, rng=source, **tilt)
             assert out.lower_bound == how.self_normalised
             errors.append(float((out.value + out.bias - exact) / out.stderr))
     covered = int(np.sum(np.abs(errors) <= 1.96))
@@ -168,36 +149,16 @@ def test_the_standard_error_covers(how: Tilted, d: Divergence) -> None:
     assert abs(np.mean(errors)) * sqrt(runs) < Z
 
 
-def test_kappa_would_ignore_eta() -> None:
-    with pytest.raises(ValueError, match="which sets eta by itself; expected kappa=None"):
-        robust_risk(
-            lambda x, i: x[:, 0],
-            np.zeros((2, 3)),
-            Ball(2, 1.0),
-            1.0,
-            ENTROPIC,
-            samples=4,
-            rng=rng(0),
-            proposal=Tilted(kappa=1.0),
-            input_gradient=lambda x, i: 0 * x,
-        )
-
-
-def test_self_normalised_weights_are_never_trusted() -> None:
+def test_self_normalised_weights_are_labelled() -> None:
     """The entropic risk of x_1 in 784 dimensions, where they come out a half too high."""
-    slope = np.zeros(784)
-    slope[0] = 1.0
-    risk = robust_risk(
-        lambda x, i: x[:, 0],
-        np.zeros((1, 784)),
-        Ball(2, 1.0),
-        0.001,
-        ENTROPIC,
-        samples=256,
-        rng=rng(0),
-        proposal=Tilted(self_normalised=True),
-        input_gradient=lambda x, i: slope + 0 * x,
-    )
-    exact = 0.001 * float(Ball(2, 1.0).log_mgf(1000 * slope))
-    assert risk.value > 1.2 * exact
-    assert risk.lower_bound
+    slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
+
+    def risk(**how: Any) -> Any:
+        how = {"proposal": Tilted(**how), "input_gradient": lambda x, i: slope + 0 * x}
+        return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, ENTROPIC, samples=256, rng=rng(0), **how)
+
+    found = risk(self_normalised=True)
+    assert found.value > 1.2 * 0.001 * float(ball.log_mgf(1000 * slope))
+    assert found.lower_bound
+    with pytest.raises(ValueError, match="which sets eta by itself; expected kappa=None"):
+        risk(kappa=1.0)
