@@ -18,10 +18,6 @@ def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
     return Neighbourhood(arrays.asarray(index, dtype=arrays.xp.int64), arrays.asarray(weight))
 
 
-def row(law: Neighbourhood, i: int, arrays: Arrays) -> Neighbourhood:
-    return table(arrays, arrays.numpy(law.index)[i : i + 1], arrays.numpy(law.weight)[i : i + 1])
-
-
 def problem(
     seed: int, arrays: Arrays, discount: float = 0.6, deterministic: bool = False
 ) -> tuple[DecisionProcess, Neighbourhood]:
