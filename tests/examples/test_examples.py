@@ -77,9 +77,9 @@ def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
     program, settings = str(longer), environment()
 
     def finished(*command: str) -> str:
-        return subprocess.run(
-            command, env=settings, capture_output=True, text=True, timeout=LIMIT, check=True
-        ).stdout
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     two = finished(*torchrun(tmp_path / "logs"), program, str(tmp_path / "two.pt"))
     assert "2 processes" in two

@@ -11,7 +11,6 @@ from phiball.refimpl import DecisionProcess, Maximum, Neighbourhood
 from tests.support.arrays import Arrays
 
 places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
-Z_SCORE = 4.75  # one in a million, one-sided
 
 
 def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:

@@ -51,13 +51,6 @@ def test_by_hand(arrays: Arrays) -> None:
     assert grid.perturbed(arrays.asarray([[1.0, 0.9]]), (0.5, 0.0)).index.shape == (1, 2)
 
 
-def test_sixteen_cells_when_the_radius_is_half_a_cell() -> None:
-    grid = Grid((-1.0,) * 4, (1.0,) * 4, (4,) * 4)
-    x = np.random.default_rng(0).uniform(-1, 1, size=(50, 4))
-    assert grid.perturbed(x, 0.25).index.shape == (50, 16)
-    assert grid.perturbed(x, 0.2500001).index.shape == (50, 81)
-
-
 @pytest.mark.parametrize("radius", [0.13, (0.4, 0.0, 1.7), (0.05, 3.0, 0.3)])
 def test_against_monte_carlo(radius: Any) -> None:
     grid = Grid((-1.0, 0.0, -2.0), (1.0, 1.0, 3.0), (5, 3, 4))

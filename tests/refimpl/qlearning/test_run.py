@@ -1,31 +1,35 @@
-"""Robust Q-learning: whole runs."""
+"""Robust Q-learning: whole runs, one update, and the estimators of the value of a state."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phiball.backends import rng, use
+from phiball.backends import Rng, array_namespace, rng, use
 from phiball.backends.numba import qlearning as numba_qlearning
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
     DecisionProcess,
+    Divergence,
     ExactNeighbours,
+    Grid,
     Maximum,
     Neighbourhood,
     SampledNeighbours,
     TelescopedNeighbours,
     q_learning,
     q_update,
-    robust_value,
     value_iteration,
 )
 from phiball.refimpl.qlearning.run import q_run
 from tests.support.arrays import NUMPY, Arrays
-from tests.support.qlearning_problems import Z_SCORE, places, problem
+from tests.support.divergences import name_of
+from tests.support.qlearning_problems import places, problem, table
 
 
 def replayed(mdp: Any, law: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
@@ -113,25 +117,6 @@ def test_deterministic_process_reaches_the_fixed_point(maximum: Maximum) -> None
     np.testing.assert_allclose(run.Q, solution.Q, atol=2e-10)
 
 
-def test_random_process_approaches_the_fixed_point() -> None:
-    """After n visits the error is about sqrt(alpha_n/2) times the spread of a target over 1 - discount."""
-    with use("numba"):
-        mdp, law = problem(3, NUMPY)
-        run = q_learning(mdp, law, 0.2, ENTROPIC, steps=1_000_000, rng=rng(1), epsilon=1.0)
-        early = q_learning(mdp, law, 0.2, ENTROPIC, steps=2_000, rng=rng(1), epsilon=1.0)
-        robust = value_iteration(mdp, law, 0.2, ENTROPIC, tol=1e-10).Q
-        alone = Neighbourhood(np.arange(6)[:, None], np.ones((6, 1)))
-        plain = value_iteration(mdp, alone, 0.2, ENTROPIC, tol=1e-10).Q
-        V = np.where(mdp.terminal, 0, robust_value(robust, law, 0.2, ENTROPIC))
-    spread = mdp.discount * np.ptp(V) / 2
-    alpha = (1.0 + np.min(run.visits[:-1])) ** -0.8
-    bound = Z_SCORE * np.sqrt(alpha / 2) * spread / (1 - mdp.discount)
-    error = np.max(np.abs(run.Q - robust))
-    assert error <= bound < 0.05
-    assert error < np.max(np.abs(early.Q - robust)) / 4
-    assert np.max(np.abs(plain - robust)) > 5 * bound  # what forgets the neighbours is seen
-
-
 def test_epsilon_start_and_first_table() -> None:
     mdp, law = problem(4, NUMPY)
 
@@ -165,6 +150,139 @@ def test_uniform_number_that_rounds_to_one() -> None:
     given += [(np.ones(5), np.ones(5)), law, 1.0, ENTROPIC, Maximum.OUTSIDE, ExactNeighbours(), rng(0)]
     for out in (q_run.reference(*given), numba_qlearning.q_run(*given)):  # type: ignore[attr-defined]
         assert out[1].tolist() == [[1], [4], [0]]
+
+
+class Script(Rng):
+    """A generator that returns given numbers in their order."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        super().__init__(0)
+        self.numbers = numbers
+
+    def uniform(self, shape: Any, *, like: Any, low: float = 0.0, high: float = 1.0) -> Any:
+        n = int(np.prod(shape))
+        taken, self.numbers = self.numbers[:n], self.numbers[n:]
+        xp = array_namespace(like)
+        return xp.reshape(xp.asarray(taken, dtype=like.dtype, device=like.device), shape)
+
+
+def draws(weight: list[float], n: int) -> Iterator[tuple[list[float], float]]:
+    """(uniforms that lead to each sequence of n draws, its probability)."""
+    edges = np.concatenate([[0.0], np.cumsum(weight)])
+    for where in product(range(len(weight)), repeat=n):
+        yield [(edges[j] + edges[j + 1]) / 2 for j in where], float(np.prod([weight[j] for j in where]))
+
+
+@places
+@pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
+@pytest.mark.parametrize(("weight", "level"), [([0.3, 0.7], 2), ([0.5, 0.2, 0.3], 1), ([0.4, 0.6], 0)])
+def test_telescoping_has_the_mean_of_sampling(
+    weight: list[float], level: int, d: Divergence, maximum: Maximum
+) -> None:
+    """By enumeration of all levels and draws: E RT-MLMC = E SG at the same level."""
+    Q = np.array([[0.0, 1.0], [1.5, -0.5], [0.3, 0.2]])
+    law = table(NUMPY, [list(range(len(weight)))], [weight])
+
+    def mean(neighbours: Any, before: list[float], n: int) -> float:
+        return sum(
+            p * float(neighbours(Q, law, 0.4, d, maximum, Script([*before, *u]))[0])
+            for u, p in draws(weight, n)
+        )
+
+    sampled = [mean(SampledNeighbours(ell), [], 2**ell) for ell in range(level + 1)]
+    scale = 2 - 2.0**-level
+    chance = [2.0**-ell / scale for ell in range(level + 1)]
+    assert sum(chance) == pytest.approx(1.0, abs=1e-15)
+    middle = np.cumsum([0.0, *chance])[:-1] + np.array(chance) / 2
+    telescoped = sum(
+        chance[ell] * mean(TelescopedNeighbours(level), [middle[ell]], 2**ell) for ell in range(level + 1)
+    )
+    assert telescoped == pytest.approx(sampled[-1], abs=1e-13)
+    # More points, lower: the value of the whole neighbourhood is below all of them.
+    exact = float(ExactNeighbours()(Q, law, 0.4, d, maximum, None)[0])
+    assert all(a > b for a, b in zip(sampled, [*sampled[1:], exact], strict=True))
+
+
+@places
+def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
+    """One draw of level 1, of the states 0 and then 1: V(0, 1) - (V(0) + V(1))/2, over P(1) = 1/3."""
+    Q = np.array([[0.0, 1.0], [1.5, -0.5]])
+    law = table(doubles, [[0, 1]], [[0.3, 0.7]])
+    near = Q.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else Q
+    both = np.max(-0.4 * np.log(np.mean(np.exp(-near / 0.4), axis=0)))
+    expected = 3 * (both - (1.0 + 1.5) / 2)
+    found = TelescopedNeighbours(1)(doubles.asarray(Q), law, 0.4, ENTROPIC, maximum, Script([0.8, 0.1, 0.9]))
+    assert float(found[0]) == pytest.approx(expected, abs=1e-14)
+
+
+def test_frequencies_of_the_draws(doubles: Arrays) -> None:
+    """The value of one draw is Q of the state drawn: its frequencies, at one in a million each."""
+    weight = [0.1, 0.0, 0.6, 0.3]
+    n = 4000
+    law = table(doubles, [[3, 0, 1, 2]] * n, [weight] * n)
+    Q = doubles.asarray([[0.0], [1.0], [2.0], [3.0]])
+    found = doubles.numpy(SampledNeighbours(0)(Q, law, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(1)))
+    for state, p in zip([3, 0, 1, 2], weight, strict=True):
+        assert abs(np.mean(found == state) - p) <= 5.0 * np.sqrt(p * (1 - p) / n)
+
+
+def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
+    """A number that rounds to the total mass leads to the last state with weight."""
+    law = table(doubles, [[2, 1, 0]], [[0.5, 0.5, 0.0]])
+    Q = doubles.asarray([[-100.0], [1.0], [2.0]])
+    found = SampledNeighbours(0)(Q, law, 1.0, ENTROPIC, Maximum.OUTSIDE, Script([1.0]))
+    assert float(found[0]) == 1.0
+
+
+@places
+def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
+    Q = np.array([[0.0, 2.0], [1.0, -1.0], [0.5, 0.25]])
+    law = table(arrays, [[0, 1], [1, 2], [2, 0]], [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    near, w = Q[[1, 2]], np.array([0.25, 0.75])
+    if maximum is Maximum.INSIDE:
+        near = near.max(axis=1, keepdims=True)
+    V = np.max(-0.5 * np.log(w @ np.exp(-near / 0.5)))
+    given = arrays.asarray(Q)
+    options: dict[str, Any] = {
+        "alpha": 0.25,
+        "discount": 0.9,
+        "neighbourhood": law,
+        "eta": 0.5,
+        "divergence": ENTROPIC,
+        "maximum": maximum,
+    }
+    for done, value in ((False, V), (True, 0.0)):
+        found = arrays.numpy(q_update(given, 2, 1, 3.0, 1, done, **options))
+        expected = Q.copy()
+        expected[2, 1] = 0.75 * 0.25 + 0.25 * (3.0 + 0.9 * value)
+        np.testing.assert_allclose(found, expected, atol=16 * arrays.eps)
+        np.testing.assert_array_equal(arrays.numpy(given), Q)
+        assert found.dtype == arrays.numpy(given).dtype
+    # The nominal update is this one with every state alone.
+    options["neighbourhood"] = table(arrays, [[0], [1], [2]], [[1.0], [1.0], [1.0]])
+    found = arrays.numpy(q_update(given, 2, 1, 3.0, 1, False, **options))
+    assert found[2, 1] == pytest.approx(0.75 * 0.25 + 0.25 * (3.0 + 0.9 * 1.0), abs=16 * arrays.eps)
+
+
+def test_update_at_a_continuous_state() -> None:
+    law = Grid((0.0,), (3.0,), (3,)).perturbed(np.array([[0.9]]), 0.2)  # cells 0 and 1, with 3/4 and 1/4
+    how: dict[str, Any] = {"alpha": 1.0, "discount": 0.5, "eta": 2.0, "divergence": ENTROPIC}
+    found = q_update(np.array([[0.0], [1.0], [-5.0]]), 2, 0, 1.0, 0, False, neighbourhood=law, **how)
+    V = -2 * np.log(0.75 + 0.25 * np.exp(-0.5))
+    assert float(found[2, 0]) == pytest.approx(1 + 0.5 * V, abs=1e-14)
+
+
+def test_update_with_sampled_neighbours() -> None:
+    Q, law = np.array([[0.0], [1.0]]), table(NUMPY, [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]])
+    how: dict[str, Any] = {"alpha": 1.0, "discount": 0.5, "eta": 1.0, "divergence": ENTROPIC}
+    for neighbours in (SampledNeighbours(3), TelescopedNeighbours(3)):
+        how |= {"neighbourhood": law, "neighbours": neighbours}
+        found = q_update(Q, 0, 0, 0.0, 1, False, rng=rng(4), **how)
+        row = Neighbourhood(law.index[1:], law.weight[1:])
+        expected = 0.5 * float(neighbours(Q, row, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(4))[0])
+        assert float(found[0, 0]) == pytest.approx(expected, abs=1e-15)
+        with pytest.raises(TypeError, match="rng is None; expected what"):
+            q_update(Q, 0, 0, 0.0, 1, False, **how)
 
 
 LAW = Neighbourhood(np.array([[0]]), np.ones((1, 1)))

@@ -214,17 +214,6 @@ def test_draws_follow_the_density_in_the_plane() -> None:
     assert stats.chisquare(cells.ravel()).pvalue < LEVEL  # the test sees uniform draws
 
 
-def test_atom_shows_at_the_maximum() -> None:
-    """Absolute value, eta = 0.2 on U[0, 1]: mass 0.6 at the top, the rest uniform on [0.6, 1]."""
-    n, z = 400, np.array([[0.5]])
-    out = worst_case_sample(first, z, Ball(2, 0.5), 0.2, ABSOLUTE, n=n, samples=300, rng=rng(4))
-    x = out.points[:, 0]
-    top = int(np.sum(x > 0.97))  # the largest of 300 is below that once in ten thousand
-    assert stats.binomtest(top, n, 0.6 + 0.03).pvalue > LEVEL
-    assert np.min(x) > 0.57  # the largest of 300 is below 0.97 as rarely
-    assert stats.kstest(x[x <= 0.97], stats.uniform(0.6, 0.37).cdf).pvalue > LEVEL
-
-
 def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
     z = doubles.asarray(np.linspace(-1, 1, 6).reshape(3, 2))
     sizes: list[int] = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import exp, gamma, inf, log, pi, sinh, sqrt
+from math import exp, gamma, inf, log, sinh, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize, special
+from scipy import special
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import (
@@ -145,20 +145,6 @@ def test_risk_of_uniform_losses(arrays: Arrays) -> None:
             assert abs(float(out.value) - exact) <= (4 if kink else 1) * float(out.error) + tol
             assert float(out.error) <= tol + 20 * kink
             assert out.value.dtype == out.error.dtype == out.values.dtype == arrays.dtype
-
-
-def test_a_kink_in_the_plane() -> None:
-    """AV@R of a linear loss on the disc, whose law is a semicircle."""
-    alpha = 0.3
-    density = lambda t: 2 / pi * sqrt(1 - t * t)  # noqa: E731
-    q = optimize.brentq(lambda q: integrate.quad(density, q, 1)[0] - alpha, -1, 1)
-    exact = integrate.quad(lambda t: t * density(t), q, 1)[0] / alpha
-    for panels in (1, 2):
-        z = np.array([[0.0, 0.0]])
-        out = integrated_risk(first, z, Ball(2, 1.0), 1.0, indicator(alpha), panels=panels)
-        # A cell beside the kink has the area pi/(2048 panels^2), and is in or out as a whole.
-        assert abs(float(out.value) - exact) < 2e-3 / panels**2
-        assert abs(float(out.value) - exact) < float(out.error) < 1e-2
 
 
 def test_eta_index_and_chunk(doubles: Arrays) -> None:

@@ -120,22 +120,6 @@ def test_both_estimators_have_the_expectation_of_their_level(d: Divergence) -> N
         assert np.abs(single - mean(law, top - 1, d, 1.0, False, eta)).max() > 1e-3
 
 
-def test_table_of_two_points() -> None:
-    """Losses 0 and 1 with probability 1/2, gradients -1 and 1, entropic, eta = 1: by level."""
-    F = [0.5, 0.560057253479, 0.591383679797, 0.606236651790]
-    dF = [0.0, 0.231058578630, 0.356361490895, 0.412917594232]
-    square = [1.0, 0.106776133517, 0.039395335114, 0.010323164056]
-    for level in range(4):
-        sums = np.zeros(3)
-        for bits in product([0.0, 1.0], repeat=2**level):
-            f = np.array(bits)
-            value, weights = signed_weights(f, 1.0, ENTROPIC, telescoping=False)
-            _, change = signed_weights(f, 1.0, ENTROPIC, telescoping=True)
-            g = 2 * f - 1
-            sums += np.array([float(value), weights @ g, (change @ g) ** 2]) / 2 ** (2**level)
-        assert np.abs(sums - [F[level], dF[level], square[level]]).max() < 1e-10
-
-
 def test_signed_weights_are_softmax_differences(arrays: Arrays) -> None:
     """The paper's second construction, Eq. (expression:G), for the entropic divergence."""
     f = np.random.default_rng(0).normal(size=(5, 8)) * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import product
 from math import exp, inf, sinh, sqrt
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from phiball.refimpl import (
     ENTROPIC,
@@ -273,55 +271,15 @@ def tail(f: Any, alpha: float) -> Any:
     return weights
 
 
-@cache
-def level_moment(solver: Any, ratio: float, level: int, q: float, even: bool) -> float:
-    """E|G^l|^2 where f = B with probability q, and grad f = 1 there, and -1 (or 1, if `even`) where f = 0."""
-    n, total = 2**level, 0.0
-    for draw in product((0, 1), repeat=n):
-        bit = np.array(draw, dtype=float)
-        weights = solver(ratio * bit)
-        if level:
-            weights = weights - np.concatenate([solver(ratio * h) for h in np.split(bit, 2)]) / 2
-        g = np.ones(n) if even else 2 * bit - 1
-        total += q ** np.sum(bit) * (1 - q) ** np.sum(1 - bit) * np.sum(weights * g) ** 2
-    return float(total)
-
-
-def rtmlmc_moment(solver: Any, ratio: float, top: int, q: float, even: bool = False) -> float:
-    total = 2 - 2.0**-top
-    return sum(total * 2**k * level_moment(solver, ratio, k, q, even) for k in range(top + 1))
-
-
 SOLVERS = {
     "entropic": (lambda f: softmax(f, 1.0), lambda B: chi_square_bound(ENTROPIC, B, 1.0)),
     "quadratic": (lambda f: sparsemax(f, 1.0), lambda B: chi_square_bound(QUADRATIC, B, 1.0)),
-    "indicator": (lambda f: tail(f, 0.5), lambda B: chi_square_bound(indicator(0.5), B, 1.0)),
-    "maximum": (lambda f: tail(f, 1e-9), lambda B: inf),
 }
 
 
-@pytest.mark.parametrize("name", SOLVERS)
-def test_second_moment_is_a_bound(name: str) -> None:
-    solver, constant = SOLVERS[name]
-    for ratio in (0.3, 4.0):
-        ratios = [
-            max(rtmlmc_moment(solver, ratio, top, q) for q in (0.1, 0.3, 0.5, 0.9))
-            / second_moment(RTMLMC(top), 1.0, constant(ratio))
-            for top in (0, 1, 2, 3)
-        ]
-        assert max(ratios) <= 1 + 1e-12
-        assert min(ratios) > 0.3  # the bound is not loose
-
-
-@pytest.mark.parametrize("top", [0, 1, 2, 3])
-def test_second_moment_of_a_constant_loss(top: int) -> None:
-    """f = theta: C = 0 and E|V|^2 = 2 - 2^-L, where the paper's bound 6 (L+1) L_f^2 C is 0 (D6)."""
-    true = rtmlmc_moment(SOLVERS["entropic"][0], 0.0, top, 0.5, even=True)
-    assert true == pytest.approx(2 - 2.0**-top, rel=1e-14)
-    assert second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(true, rel=1e-14)
-
-
-def test_second_moment_scales() -> None:
+def test_second_moment_in_closed_form() -> None:
+    for top in range(4):  # a loss that ignores the perturbation: level 0 alone
+        assert second_moment(RTMLMC(top), 1.0, 0.0) == pytest.approx(2 - 2.0**-top, rel=1e-14)
     assert second_moment(SG(5), 3.0, inf) == 9.0
     assert second_moment(RTMLMC(4), 3.0, 0.5) == pytest.approx(9 * second_moment(RTMLMC(4), 1.0, 0.5))
     # without a C every level counts with 2^l: (2 - 2^-L)(2^(L+1) - 1)
@@ -359,18 +317,3 @@ def test_chi_square_of_the_indicator_and_of_equal_divergences() -> None:
     assert chi_square_bound(cressie_read(2), 1.0, 0.3) == chi_square_bound(QUADRATIC, 1.0, 0.3)
     assert chi_square_bound(cressie_read(1), 1.0, 0.3) == chi_square_bound(ENTROPIC, 1.0, 0.3)
     assert chi_square_bound(ENTROPIC, 0.0, 0.3) == 0.0
-
-
-@pytest.mark.parametrize("ratio", [0.1, 1.0, 4.0, 8.0])
-def test_bias_of_two_losses(ratio: float) -> None:
-    """f in {0, B}, grad f = -1 and 1: a binomial sum. The paper's bound holds too, and is larger."""
-    e, worst = exp(ratio), 0.0
-    for level in range(9):
-        n = 2**level
-        k = np.arange(n + 1)
-        limit = gradient_bias(level, lipschitz=1.0, bound=ratio, eta=1.0)
-        assert limit <= exp(2 * ratio) * 2 ** (-level / 2)
-        for q in [*np.linspace(0.02, 0.98, 25), 0.3 / e, 1 / (1 + e)]:
-            true = np.sum(binom.pmf(k, n, q) * (2 * k * e / (k * e + n - k) - 1))
-            worst = max(worst, abs(true - (2 * q * e / (q * e + 1 - q) - 1)) / limit)
-    assert (0.2 if ratio <= 4 else 0.0) < worst <= 1

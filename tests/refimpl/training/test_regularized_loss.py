@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import Rng, rng
+from phiball.backends import rng
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -142,52 +142,6 @@ def test_linear_model_is_exact_when_tilted() -> None:
     t = 0.5 * torch.abs(a[a != 0]) / ETA
     exact = (torch.sum(a) + ETA * torch.sum(torch.log(torch.sinh(t) / t))) / 2
     assert abs(float(value) - float(exact)) < 1e-13
-
-
-class Remembering:
-    """A law that keeps the points it drew."""
-
-    def __init__(self, law: Any) -> None:
-        self.law, self.drawn = law, []
-
-    def sample(self, z: Any, n: int, rng: Rng, *, event_ndim: int = 1) -> Any:
-        points = self.law.sample(z, n, rng, event_ndim=event_ndim)
-        self.drawn.append(points)
-        return points
-
-
-@pytest.mark.parametrize("estimator", [SG(3), RTMLMC(4)], ids=str)
-def test_loss_sees_exactly_the_drawn_points(estimator: Any) -> None:
-    """Pixels on the border of [0, 1] leave it by half of the perturbations: nothing is clamped."""
-    law = Remembering(Ball(inf, 0.4))
-    model = network((2, 6, 6))
-    x, y = torch.arange(9 * 72, dtype=torch.float64).reshape(9, 2, 6, 6) % 2, torch.arange(9) % 3
-    before = x.clone()
-    loss = Recorder(cross_entropy(model, y))
-    objective(estimator, ball=law)(loss, x, rng=rng(0))
-    drawn = torch.cat([points.reshape(-1, 2, 6, 6) for points in law.drawn])
-    assert torch.equal(loss.points[0], drawn)
-    assert torch.equal(x, before)
-    outside = torch.mean(((drawn < 0) | (drawn > 1)).to(torch.float64))
-    # A share of one half, of at least 9 x 72 numbers: 4.75 standard deviations, one in a million.
-    assert abs(float(outside) - 0.5) < 4.75 * 0.5 / (9 * 72) ** 0.5
-
-
-def test_radius_zero_is_plain_training() -> None:
-    """For SG exactly. For RT-MLMC in the mean: the upper levels cancel, and level 0 stands for all."""
-    model, (x, y) = network((5,)), data((5,))
-    objective(SG(3), ball=Ball(2, 0.0))(cross_entropy(model, y), x, rng=rng(0)).backward()
-    found = gradients(model)
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-    assert close(found, gradients(model))
-    loss = Recorder(cross_entropy(model, y))
-    objective(RTMLMC(4), ball=Ball(2, 0.0))(loss, x, rng=rng(0)).backward()
-    found = gradients(model)
-    lowest = torch.bincount(loss.index[0], minlength=9) == 1
-    assert 0 < int(torch.sum(lowest)) < 9
-    summed = torch.nn.functional.cross_entropy(model(x[lowest]), y[lowest], reduction="sum")
-    (summed * (2 - 2.0**-4) / 9).backward()  # 1/P(0) = 2 - 2^-L
-    assert close(found, gradients(model))
 
 
 @pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
@@ -358,33 +312,6 @@ def test_on_cuda() -> None:
         _, weights = entropic_weights(losses, index, 9, ETA, 3, multilevel=False)
         torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
         assert close(found, gradients(model))
-
-
-def trained(seed: int, steps: int = 30, resume_at: int | None = None) -> tuple[list[Any], list[float]]:
-    """The parameters after a short run on two classes, and its losses; interrupted once, if so asked."""
-    model, (x, _) = network((5,)), data((5,), n=40)
-    y = (x[:, 0] > 0).to(torch.int64)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    source, values = rng(seed), []
-    for step in range(steps):
-        if step == resume_at:
-            source = Rng.restore(source.state())
-        optimizer.zero_grad()
-        value = objective(RTMLMC(4, "stratified"), Ball(2, 0.1))(cross_entropy(model, y), x, rng=source)
-        value.backward()
-        optimizer.step()
-        values.append(float(value.detach()))
-    return [p.detach() for p in model.parameters()], values
-
-
-@pytest.mark.slow
-def test_training_lowers_the_loss_and_repeats_itself() -> None:
-    parameters, values = trained(0)
-    assert sum(values[-5:]) < 0.5 * sum(values[:5])
-    for again in (trained(0), trained(0, resume_at=11)):
-        assert all(torch.equal(a, b) for a, b in zip(parameters, again[0], strict=True))
-        assert again[1] == values
-    assert trained(1)[1] != values
 
 
 @pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(4)], ids=str)
