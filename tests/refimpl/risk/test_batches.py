@@ -192,12 +192,12 @@ def test_pairs_need_labels() -> None:
     for risk in ways:
         with pytest.raises(ValueError, match=r"is a pair \(z, y\).*expected labels=True, for loss\(x, y\)"):
             risk(zip(cut(Z, 10), cut(Y, 10), strict=True))
-        with pytest.raises(ValueError, match=r"is ndarray, and labels is True; expected a pair \(z, y\)"):
-            risk(cut(Z, 10), labels=True)
         with pytest.raises(ValueError, match="labels is True for one array z"):
             risk(Z, labels=True)
         with pytest.raises(TypeError, match="labels is ndarray; expected True or False"):
             risk(cut(Z, 10), labels=Y)
+    with pytest.raises(ValueError, match=r"is ndarray, and labels is True; expected a pair \(z, y\)"):
+        ways[0](cut(Z, 10), labels=True)
 
 
 def test_ball_with_sizes_for_each_point_is_rejected() -> None:
