@@ -76,8 +76,13 @@ def test_distributed_example_and_its_checkpoint(tmp_path: Path) -> None:
     longer.write_text(text.replace("EPOCHS = 10\n", "EPOCHS = 40\n"), encoding="utf-8")
     program, settings = str(longer), environment()
 
+    def run(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=LIMIT)
+
     def finished(*command: str) -> str:
-        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=LIMIT)
+        done = run(command)
+        if "terminate called without an active exception" in done.stderr:  # gloo at exit, one run in ten
+            done = run(command)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

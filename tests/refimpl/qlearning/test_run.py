@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import Rng, array_namespace, rng, use
+from phiball.backends import Rng, array_namespace, rng
 from phiball.backends.numba import qlearning as numba_qlearning
 from phiball.refimpl import (
     ENTROPIC,
@@ -24,7 +24,6 @@ from phiball.refimpl import (
     TelescopedNeighbours,
     q_learning,
     q_update,
-    value_iteration,
 )
 from phiball.refimpl.qlearning.run import q_run
 from tests.support.arrays import NUMPY, Arrays
@@ -93,28 +92,6 @@ def test_seed_determines_the_run(neighbours: Any, doubles: Arrays) -> None:
     assert first.visits.dtype == doubles.xp.int64
     other = q_learning(mdp, law, 0.5, QUADRATIC, steps=25, rng=rng(8), epsilon=0.5, neighbours=neighbours)
     assert not np.array_equal(doubles.numpy(other.Q), doubles.numpy(first.Q))
-
-
-@places
-def test_deterministic_process_reaches_the_fixed_point(maximum: Maximum) -> None:
-    """Deterministic transitions and alpha = 1: asynchronous value iteration, exact to its certificate."""
-    with use("numba"):
-        mdp, law = problem(2, NUMPY, deterministic=True)
-        run = q_learning(
-            mdp,
-            law,
-            0.3,
-            ENTROPIC,
-            steps=20_000,
-            rng=rng(0),
-            epsilon=1.0,
-            step_size=lambda n: 0 * n + 1,
-            maximum=maximum,
-            start=np.array([0.2, 0.2, 0.2, 0.2, 0.2, 0.0]),
-        )
-        solution = value_iteration(mdp, law, 0.3, ENTROPIC, tol=1e-10, maximum=maximum)
-    assert np.min(run.visits[:-1]) > 500
-    np.testing.assert_allclose(run.Q, solution.Q, atol=2e-10)
 
 
 def test_epsilon_start_and_first_table() -> None:

@@ -157,32 +157,3 @@ def test_value_does_not_depend_on_the_chunk() -> None:
         assert max(sizes) <= chunk
         values.append(float(out.value))
     assert values[0] == pytest.approx(values[1], abs=1e-14)
-
-
-def test_bad_arguments() -> None:
-    z = np.array([[0.0, 1.0], [2.0, 3.0]])
-    good: dict[str, Any] = {
-        "loss": first,
-        "z": z,
-        "ball": Ball(2, 1.0),
-        "divergence": ENTROPIC,
-        "radius": 0.1,
-        "samples": 4,
-        "rng": rng(0),
-    }
-    constrained_risk(**good)
-    for change, error, message in [
-        ({"loss": 3}, TypeError, "loss is 3"),
-        ({"loss": lambda x, i: x[:, 0] * inf}, ValueError, r"loss\(x, i\) contains"),
-        ({"z": z[:0, ...]}, ValueError, "z has shape"),
-        ({"ball": None}, TypeError, "ball is None"),
-        ({"divergence": 2}, TypeError, "divergence is 2"),
-        ({"radius": -0.1}, ValueError, "radius is -0.1; expected a finite number that is not negative"),
-        ({"radius": inf}, ValueError, "radius is inf"),
-        ({"radius": "1"}, TypeError, "radius is '1'; expected a number"),
-        ({"samples": 1}, ValueError, "samples is 1"),
-        ({"rng": 1}, TypeError, "rng is 1"),
-        ({"chunk": 0}, ValueError, "chunk is 0"),
-    ]:
-        with pytest.raises(error, match=message):
-            constrained_risk(**{**good, **change})

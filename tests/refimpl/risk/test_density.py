@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, nan, pi, sqrt
+from math import exp, inf, pi, sqrt
 from typing import Any
 
 import mpmath
@@ -253,48 +253,3 @@ def test_each_data_point_has_its_own_eta() -> None:
     x, index = out.points[:, 0], out.index
     assert np.min(x[index == 1]) > 10.9
     assert stats.kstest(x[index == 0], stats.uniform().cdf).pvalue > LEVEL
-
-
-def test_bad_arguments() -> None:
-    z = np.array([[0.0, 1.0], [2.0, 3.0]])
-    shared: dict[str, Any] = {
-        "loss": first,
-        "z": z,
-        "ball": Ball(2, 1.0),
-        "eta": 1.0,
-        "divergence": ENTROPIC,
-        "samples": 4,
-        "rng": rng(0),
-    }
-    calls: list[Any] = [
-        lambda **change: worst_case_density(**{**shared, "at": z, **change}),
-        lambda **change: worst_case_sample(**{**shared, "n": 3, **change}),
-    ]
-    for call in calls:
-        call()
-        for change, error, message in [
-            ({"loss": 3}, TypeError, "loss is 3"),
-            ({"loss": lambda x, i: x[:, 0] * nan}, ValueError, "losses contains nan"),
-            ({"z": z[:0, ...]}, ValueError, "z has shape"),
-            ({"eta": 0.0}, ValueError, "eta is 0.0"),
-            ({"divergence": None}, TypeError, "divergence is None"),
-            ({"samples": 0}, ValueError, "samples is 0"),
-            ({"rng": 1}, TypeError, "rng is 1"),
-            ({"chunk": 0}, ValueError, "chunk is 0"),
-        ]:
-            with pytest.raises(error, match=message):
-                call(**change)
-    for change, error, message in [
-        ({"ball": Gaussian(1.0)}, ValueError, "ball is Gaussian.*expected a Ball with a positive radius"),
-        ({"ball": Ball(2, 0.0)}, ValueError, "ball is Ball.*positive radius"),
-        ({"ball": Ball(2, 1.0, clip=(0.0, 3.0))}, ValueError, "ball is Ball.*without clip"),
-        ({"at": [[0.0, 1.0]]}, TypeError, r"at is \[\[0.0, 1.0\]\]"),
-        ({"at": z[:, 0]}, ValueError, r"at has shape \(2,\); expected \(K,\) \+ event"),
-        ({"at": z[:, :1]}, ValueError, r"at has shape \(2, 1\)"),
-    ]:
-        with pytest.raises(error, match=message):
-            calls[0](**change)
-    with pytest.raises(ValueError, match="n is 0"):
-        calls[1](n=0)
-    with pytest.raises(TypeError, match="ball is None"):
-        calls[1](ball=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import exp, gamma, inf, log, sinh, sqrt
-from typing import Any
 
 import numpy as np
 import pytest
@@ -165,38 +164,6 @@ def test_eta_index_and_chunk(doubles: Arrays) -> None:
         assert doubles.numpy(out.values) == pytest.approx(
             np.array([a, 11 + b, 22 + a]), abs=1e-11 + 100 * doubles.eps
         )
-
-
-def test_bad_arguments() -> None:
-    z = np.array([[0.0, 1.0]])
-    for arguments, error, message in [
-        ((3, z), TypeError, "ball is 3"),
-        ((Ball(2, 1.0), [1.0]), TypeError, r"z is \[1.0\]"),
-        ((Ball(2, 1.0), np.zeros(3)), ValueError, "z has points of 3 coordinates"),
-    ]:
-        with pytest.raises(error, match=message):
-            quadrature(*arguments)
-    for keywords, message in [
-        ({"panels": 0}, "panels is 0"),
-        ({"panels": 1.0}, "panels is 1.0"),
-        ({"event_ndim": -1}, "event_ndim is -1"),
-        ({"event_ndim": 3}, "event_ndim is 3; expected at most the axes of z, 2"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            quadrature(Ball(2, 1.0), z, **keywords)
-    good: dict[str, Any] = {"loss": first, "z": z, "ball": Ball(2, 1.0), "eta": 1.0, "divergence": ENTROPIC}
-    integrated_risk(**good, panels=1)
-    for change, kind, message in [
-        ({"loss": 1}, TypeError, "loss is 1"),
-        ({"z": np.zeros((1, 3))}, ValueError, "z has points of 3 coordinates"),
-        ({"ball": None}, TypeError, "ball is None"),
-        ({"eta": -1.0}, ValueError, "eta is -1.0"),
-        ({"divergence": None}, TypeError, "divergence is None"),
-        ({"panels": 0}, ValueError, "panels is 0"),
-        ({"chunk": 0}, ValueError, "chunk is 0"),
-    ]:
-        with pytest.raises(kind, match=message):
-            integrated_risk(**{**good, **change})
 
 
 def test_clip_and_scale_of_the_ball() -> None:

@@ -29,8 +29,8 @@ from phiball.refimpl import (
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import name_of
-from tests.support.laws import ESTIMATORS, LAWS, laws
-from tests.support.tilting_laws import THETA, Z, in_theta, in_x, linear_value, model
+from tests.support.laws import ESTIMATORS, LAWS
+from tests.support.tilting_laws import THETA, in_theta, in_x, linear_value, model
 
 ETA = 0.3
 
@@ -71,47 +71,6 @@ def test_linear_loss_is_exact_from_one_point(law: Any, doubles: Arrays) -> None:
         w = doubles.numpy(signed.weights)
         if isinstance(estimator, SG):
             assert np.allclose(w, 1 / len(w), rtol=200 * doubles.eps)
-
-
-RADIUS = 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("law", laws(RADIUS, 0.2), ids=str)
-def test_importance_weights_are_exact(law: Any) -> None:
-    """E exp(value/eta) = E_nu exp(f/eta), whatever the tilt is.
-
-    f = x_1^2/2 + x_1 x_2/2 + x_1/2 in the plane, with weights of small variance.
-    """
-    eta, n, z = 0.8, 8000, np.array([0.2, -0.1])
-
-    def f(x: Any, i: Any) -> Any:
-        return x[..., 0] ** 2 / 2 + x[..., 0] * x[..., 1] / 2 + x[..., 0] / 2
-
-    def slope(x: Any, i: Any) -> Any:
-        return np.stack([x[:, 0] + x[:, 1] / 2 + 0.5, x[:, 0] / 2], axis=1)
-
-    nodes, shares = np.polynomial.legendre.leggauss(200)
-    a, b = np.meshgrid(nodes, nodes, indexing="ij")
-    w = np.outer(shares, shares)
-    if isinstance(law, Gaussian):
-        grid, w = 6 * law.scale * np.stack([a, b], -1), w * np.exp(-18 * (a**2 + b**2))
-    elif law.norm == inf:
-        grid = RADIUS * np.stack([a, b], -1)
-    elif law.norm == 2:
-        r, angle = (a + 1) / 2, np.pi * b
-        grid, w = RADIUS * np.stack([r * np.cos(angle), r * np.sin(angle)], -1), w * r
-    else:
-        grid = RADIUS * np.stack([a + b, a - b], -1) / 2
-    exact = float((w * np.exp(f(z + grid, None) / eta)).sum() / w.sum())
-
-    for estimator, how in ((SG(0), Tilted()), (SG(2), Tilted(retilt=2)), (SG(0), Tilted(start="uniform"))):
-        objective = RegularizedLoss(law, eta, ENTROPIC, estimator, how)
-        x = np.tile(z, (n >> estimator.level, 1))
-        signed = objective.points(f, x, rng=rng(4), input_gradient=slope)
-        v = np.exp(signed.losses / eta + signed.log_weights).reshape(-1, 1 << estimator.level).mean(axis=1)
-        assert v.max() < 40 * v.mean()
-        assert abs(v.mean() - exact) < Z * v.std() / sqrt(len(v))
 
 
 def signed_law(f: Any, log_w: Any, level: int) -> Any:
