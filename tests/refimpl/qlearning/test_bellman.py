@@ -149,9 +149,8 @@ def iterate(law: Any = LAW, **how: Any) -> Any:
     return value_iteration(MDP, law, 1.0, ENTROPIC, **{"tol": 1.0, **how})
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
+def test_bad_arguments() -> None:
+    cases: list[tuple[Any, Any, str]] = [
         (lambda: process([1.0]), TypeError, r"transition is \[1.0\]"),
         (lambda: process(r=[1.0]), TypeError, r"reward is \[1.0\]"),
         (lambda: process(r=np.zeros(2)), ValueError, r"reward has shape \(2,\)"),
@@ -186,9 +185,22 @@ def iterate(law: Any = LAW, **how: Any) -> Any:
             RuntimeError,
             r"error of 0.06\d* in 5 iterations; expected",
         ),
-    ],
-    ids=range(30),
-)
-def test_bad_arguments(call: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        call()
+    ]
+    for call, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            call()
+
+
+def test_smallest_tolerance() -> None:
+    """Every step leads to the end, so that Q = r at once, with the rounding of r over 1 - discount."""
+    end = DecisionProcess(np.tile([0.0, 1.0], (2, 1, 1)), np.ones((2, 1)), 0.9, np.array([False, True]))
+    alone = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
+    found = value_iteration(end, alone, 1.0, ENTROPIC, tol=1e-6)
+    least = found.error
+    assert found.Q.tolist() == [[1.0], [0.0]]
+    assert value_iteration(end, alone, 1.0, ENTROPIC, tol=1.01 * least).error == least
+    with pytest.raises(ValueError, match=f"expected at least {least:.2g}, the rounding of float64"):
+        value_iteration(end, alone, 1.0, ENTROPIC, tol=0.99 * least)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"Q is a torch array and neighbourhood\.weight a numpy array"):
+        robust_value(torch.zeros((2, 1)), alone, 1.0, ENTROPIC)

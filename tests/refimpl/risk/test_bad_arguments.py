@@ -27,13 +27,14 @@ Z = np.array([[0.0, 0.5], [0.25, 1.0]])
 BALL = Ball(2, 0.5)
 SAMPLED: dict[str, Any] = {"loss": first, "z": Z, "ball": BALL, "samples": 4, "rng": rng(0), "chunk": 10}
 PRICED: dict[str, Any] = {"eta": 1.0, "divergence": ENTROPIC}
+ONE, TWO = {"samples": 1}, {"samples": 2}  # the fewest of each
 GOOD: dict[Any, dict[str, Any]] = {
-    robust_risk: SAMPLED | PRICED,
-    adversarial_risk: SAMPLED | {"ball": Ball(2, 0.5, clip=(0.0, 1.0)), "attack": lambda z: z},
-    constrained_risk: SAMPLED | {"divergence": ENTROPIC, "radius": 0.1},
-    worst_case_density: SAMPLED | PRICED | {"at": Z},
-    worst_case_sample: SAMPLED | PRICED | {"n": 3},
-    integrated_risk: {"loss": first, "z": Z, "ball": BALL, "panels": 1, "chunk": 10} | PRICED,
+    robust_risk: SAMPLED | PRICED | TWO,
+    adversarial_risk: SAMPLED | ONE | {"ball": Ball(2, 0.5, clip=(0.0, 1.0)), "attack": lambda z: z},
+    constrained_risk: SAMPLED | TWO | {"divergence": ENTROPIC, "radius": 0.1},
+    worst_case_density: SAMPLED | ONE | PRICED | {"at": Z},
+    worst_case_sample: SAMPLED | ONE | PRICED | {"n": 1},
+    integrated_risk: {"loss": first, "z": Z, "ball": BALL, "panels": 1, "chunk": 1} | PRICED,
     quadrature: {"ball": BALL, "z": Z, "panels": 1, "event_ndim": 1},
 }
 # Of every function that has the argument.
@@ -53,7 +54,7 @@ COMMON: list[tuple[str, Any, Any, str]] = [
 ]
 SPECIAL: list[tuple[Any, str, Any, Any, str]] = [
     (robust_risk, "loss", len, TypeError, "loss is <built-in function len>; .* of two arguments"),
-    (robust_risk, "loss", lambda x, i: x, ValueError, r"loss\(x, i\) has shape \(8, 2\); expected \(8,\)"),
+    (robust_risk, "loss", lambda x, i: x, ValueError, r"loss\(x, i\) has shape \(4, 2\); expected \(4,\)"),
     (robust_risk, "loss", lambda x, i: 1.0, TypeError, r"loss\(x, i\) is 1.0"),
     (robust_risk, "loss", lambda x, i: i, TypeError, r"loss\(x, i\) has dtype .*int64"),
     (robust_risk, "z", np.array(1.0), ValueError, r"z has shape \(\); expected \(N,\) \+ event"),

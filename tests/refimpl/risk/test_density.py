@@ -130,7 +130,9 @@ def test_mixture_over_data_points(doubles: Arrays) -> None:
     """Two balls that overlap, with losses of their own: x around the first point, -x around the second."""
 
     def loss(x: Array, i: Array) -> Array:
-        return array_namespace(x).where(i == 0, x[:, 0], -x[:, 0])
+        xp = array_namespace(x)
+        assert i.dtype == xp.int64
+        return xp.where(i == 0, x[:, 0], -x[:, 0])
 
     grid = np.linspace(-0.5, 2.5, 3001)
     eta = 0.2

@@ -93,3 +93,11 @@ def test_half_precision_in_numpy() -> None:
     assert np.all(Ball(np.inf, 0.25).contains(points, x[:, None]))
     value = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))(lambda z, i: z[:, 0], x, rng=rng(0))
     assert value.dtype == np.float32
+
+
+def test_points_beyond_the_range_of_half_precision() -> None:
+    x = np.full((2, 1), 6e4, dtype=np.float16)
+    with pytest.raises(
+        ValueError, match=r"points reach .*e\+0\d; expected points within the range of float16"
+    ):
+        RegularizedLoss(Ball(2, 1e6), 1.0, ENTROPIC, SG(3))(lambda z, i: z[:, 0], x, rng=rng(0))

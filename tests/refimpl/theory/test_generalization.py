@@ -195,9 +195,8 @@ def ramp(labels: Any = Y, logits: Any = LOGITS, varrho: float = 1.0) -> Any:
     return ramp_loss(logits, labels, varrho=varrho)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_bad_arguments() -> None:
+    cases: list[tuple[Any, Any, str]] = [
         (lambda: covering_bound(0, 0.1, LINEAR), ValueError, "n is 0; expected a whole number"),
         (lambda: covering_bound(9, 0.0, LINEAR), ValueError, "delta is 0.0; expected a number in (0, 1)"),
         (lambda: covering_bound(9, 1, LINEAR), ValueError, "delta is 1; expected a number in (0, 1)"),
@@ -237,9 +236,7 @@ def ramp(labels: Any = Y, logits: Any = LOGITS, varrho: float = 1.0) -> Any:
         (lambda: generalization_bound("a", BOUND), TypeError, "risk is 'a'; expected a number in [0, 1]"),
         (lambda: generalization_bound(0.5, 0.1), TypeError, "bound is 0.1; expected what covering_bound"),
         (lambda: sampled_risk(None), TypeError, "loss is None; expected a function loss(x, i)"),
-    ],
-    ids=range(35),
-)
-def test_bad_arguments(call: Callable[[], Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=re.escape(message)):
-        call()
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=re.escape(message)):
+            call()

@@ -261,9 +261,8 @@ def descend(how: Any = projected_sgd, gradient: Any = np.sign, theta0: Any = Non
 
 
 @pytest.mark.parametrize("how", [projected_sgd, mirror_descent])
-@pytest.mark.parametrize(
-    ("wrong", "error", "message"),
-    [
+def test_bad_arguments_of_descent(how: Any) -> None:
+    cases: list[tuple[Any, Any, str]] = [
         ({"step_size": 0.0}, ValueError, r"step_size is 0\.0; expected a positive number"),
         ({"step_size": "1"}, TypeError, "step_size is '1'; expected a number"),
         ({"step_size": lambda t: -t}, ValueError, r"step_size\(t\) is -1; expected a positive number"),
@@ -277,17 +276,14 @@ def descend(how: Any = projected_sgd, gradient: Any = np.sign, theta0: Any = Non
         ({"gradient": lambda t: t * nan}, ValueError, r"gradient\(theta\) contains NaN .* at t = 1;"),
         ({"theta0": [0.5, 0.5]}, TypeError, r"theta0 is \[0\.5, 0\.5\], of type list; expected an array"),
         ({"theta0": np.array([0.5, nan])}, ValueError, "theta0 contains NaN or infinity; expected finite"),
-    ],
-    ids=range(13),
-)
-def test_bad_arguments_of_descent(how: Any, wrong: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        descend(how, **wrong)
+    ]
+    for wrong, error, message in cases:
+        with pytest.raises(error, match=message):
+            descend(how, **wrong)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+def test_bad_arguments() -> None:
+    cases: list[tuple[Any, Any, str]] = [
         (lambda: descend(project=3), TypeError, "project is 3; expected a function of theta"),
         (lambda: descend(project=lambda t: t[:1]), ValueError, r"project\(theta\) has shape \(1,\)"),
         (lambda: descend(mirror_descent, theta0=np.array([0.5, 0.4])), ValueError, "the open simplex"),
@@ -318,12 +314,10 @@ def test_bad_arguments_of_descent(how: Any, wrong: Any, error: Any, message: str
         (lambda: gradient_mapping(ONE[:1], ONE, step_size=1.0), ValueError, r"gradient has shape \(1,\)"),
         (lambda: gradient_mapping(ONE, None, step_size=1.0), TypeError, "theta is None, of type NoneType"),
         (lambda: gradient_mapping(ONE, ONE, step_size=1.0, project=3), TypeError, "project is 3; expected"),
-    ],
-    ids=range(30),
-)
-def test_bad_arguments(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
