@@ -62,3 +62,14 @@ def test_a_gradient_attack_reaches_the_maximum() -> None:
 
     out = adversarial_risk(total, z, ball, samples=10, rng=rng(0), attack=attack)
     assert float(out.value) == pytest.approx(0.4 + 0.5 * 3**0.5, rel=1e-14)
+
+
+def test_images_stay_in_the_ball() -> None:
+    ball, lengths = Ball(2, 0.5), []
+
+    def loss(x: Any, i: Any) -> Any:
+        lengths.append(np.sqrt(np.sum(x * x, axis=(1, 2))).max())
+        return x[:, 0, 0]
+
+    adversarial_risk(loss, np.zeros((2, 2, 2)), ball, samples=500, rng=rng(0))
+    assert 0.45 < max(lengths) <= 0.5 * (1 + 1e-12)

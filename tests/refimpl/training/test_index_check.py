@@ -132,6 +132,8 @@ def test_check_of_zero_and_of_random_losses() -> None:
     torch.manual_seed(5)
     assert not check_index(lambda z, i: torch.rand(len(z)), x, torch.arange(8))
     assert torch.equal(torch.rand(3), plain)  # as if nothing was drawn
+    values = iter([1.0, float("nan"), 1.0])
+    assert not check_index(lambda z, i: z[:, 0] * next(values), x, torch.arange(8))
 
 
 def test_two_data_points_are_needed() -> None:
