@@ -7,7 +7,6 @@ import warnings
 from math import inf, nan
 from typing import Any
 
-import numpy as np
 import pytest
 
 from phiball.backends import rng
@@ -105,32 +104,6 @@ def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
         if isinstance(how, Uniform) or how.self_normalised:
             for d in (QUADRATIC, indicator(0.3)):
                 assert_gradient_of_the_points(objective(estimator, None, d, how), model, y, x, 2)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
-def test_gradient_from_functions_agrees_with_autograd(estimator: Any) -> None:
-    """`gradient` with functions written out against the derivative that torch finds, draw for draw."""
-    x = torch.randn((20, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    theta = torch.tensor([0.7, -0.4], dtype=torch.float64)
-
-    def loss(theta: Any, x: Any, i: Any) -> Any:
-        return torch.sin(theta[0] * x[:, 0] + theta[1]) + theta[1] * x[:, 1] ** 2
-
-    def slope(theta: Any, x: Any, i: Any) -> Any:
-        return torch.stack([theta[0] * torch.cos(theta[0] * x[:, 0] + theta[1]), 2 * theta[1] * x[:, 1]], 1)
-
-    def in_theta(theta: Any, x: Any, i: Any) -> Any:
-        x, t = x.numpy(), theta.numpy()
-        c = np.cos(t[0] * x[:, 0] + t[1])
-        return torch.from_numpy(np.stack([x[:, 0] * c, c + x[:, 1] ** 2], axis=1))
-
-    for law in LAWS:
-        what = objective(estimator, law, how=Tilted())
-        moving = theta.clone().requires_grad_()
-        what(lambda x, i, t=moving: loss(t, x, i), x, rng=rng(2)).backward()
-        for given in (slope, None):
-            found = what.gradient(theta, loss, in_theta, x, rng=rng(2), input_gradient=given)
-            assert close([found], [moving.grad])
 
 
 def test_linear_model_is_exact_when_tilted() -> None:
