@@ -31,7 +31,7 @@ def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None
         assert out.values.dtype == out.points.dtype == arrays.dtype
 
 
-def test_the_better_of_sampling_and_attack(doubles: Arrays) -> None:
+def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
     """An attack that is right for one data point and useless for the other."""
     z = doubles.asarray([[0.0, 0.0], [1.0, 1.0]])
     step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
@@ -54,7 +54,7 @@ def test_the_better_of_sampling_and_attack(doubles: Arrays) -> None:
     assert float(doubles.numpy(out.sampled)[1]) == values[1]
 
 
-def test_a_gradient_attack_reaches_the_maximum() -> None:
+def test_gradient_attack_reaches_the_maximum() -> None:
     z, ball = np.array([[0.3, 0.2, -0.1]]), Ball(2, 0.5)
 
     def attack(z: Any) -> Any:

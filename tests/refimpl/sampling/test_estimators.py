@@ -34,8 +34,8 @@ EXACT = 1e-12
 
 
 @dataclass(frozen=True)
-class Told:
-    """A law that draws what it is told, so that every draw can be enumerated."""
+class FixedDraws:
+    """A law with given draws, so that all draws can be enumerated."""
 
     values: tuple[float, ...]
 
@@ -84,7 +84,7 @@ def mean(law: str, level: int, d: Divergence, scale: float, telescoping: bool, e
     """The exact expectation of (value, gradient) of one level, over all draws."""
     total = np.zeros(3)
     for values, probability in draws(law, level):
-        objective = RegularizedLoss(Told(values), eta, d, Level(level, scale, telescoping))
+        objective = RegularizedLoss(FixedDraws(values), eta, d, Level(level, scale, telescoping))
         signed = objective.points(lambda x, i: loss(THETA, x, i), Z, rng=rng(0))
         V = objective.gradient(THETA, loss, gradient, Z, rng=rng(0))
         total += probability * np.array([float(signed.value), *V])

@@ -103,7 +103,7 @@ def test_capacities_by_hand() -> None:
     assert two == pytest.approx(2 * 2 / 0.5 * 6 * sqrt(4 + 9))
 
 
-def test_the_order_is_that_of_the_covering_number() -> None:
+def test_excess_order_follows_the_covering_number() -> None:
     """I6: log N = A^2/eps^2 at alpha = 1/n integrates to A log n, with eps^2 and not the printed eps."""
     A, n = network_capacity(d=4, s=[2.0, 3.0], a=[4.0, 9.0], Psi=1.0, rho=0.1, varrho=0.5), 10_000
     integral = integrate.quad(lambda e: A / e, 1 / n, 1, limit=200)[0]
