@@ -11,27 +11,16 @@ from phiball.refimpl import DecisionProcess, Maximum, Neighbourhood
 from tests.support.arrays import Arrays
 
 places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
-Z_SCORE = 4.75  # one in a million, one-sided
 
 
 def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
     return Neighbourhood(arrays.asarray(index, dtype=arrays.xp.int64), arrays.asarray(weight))
 
 
-def row(law: Neighbourhood, i: int, arrays: Arrays) -> Neighbourhood:
-    return table(arrays, arrays.numpy(law.index)[i : i + 1], arrays.numpy(law.weight)[i : i + 1])
-
-
-def problem(
-    seed: int, arrays: Arrays, discount: float = 0.6, deterministic: bool = False
-) -> tuple[DecisionProcess, Neighbourhood]:
+def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[DecisionProcess, Neighbourhood]:
     draw = np.random.default_rng(seed)
     S, A = 6, 2
     P = draw.dirichlet(np.ones(S), size=(S, A))
-    if deterministic:
-        after = draw.integers(0, S, size=(S, A))
-        after[:, 0] = (np.arange(S) + 1) % S  # leads to the end from anywhere
-        P = np.eye(S)[after]
     terminal = arrays.asarray(np.arange(S) == S - 1, dtype=arrays.xp.bool)
     mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(draw.normal(size=(S, A))), discount, terminal)
     law = table(arrays, (np.arange(S)[:, None] + np.arange(-1, 2)) % S, draw.dirichlet(np.ones(3), size=S))

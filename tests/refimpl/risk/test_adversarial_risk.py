@@ -1,8 +1,8 @@
-"""The unregularised risk: the largest loss that sampling and an attack find."""
+"""The unregularised risk: the largest loss found by sampling and by an attack."""
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ def total(x: Array, i: Array) -> Array:
     return array_namespace(x).sum(x, axis=-1)
 
 
-def test_the_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None:
+def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None:
     """With one seed both see one sample, and the robust risk tends to its maximum as eta vanishes."""
     z = arrays.asarray(np.arange(6.0).reshape(3, 2))
     for samples, chunk in ((5, 3), (5, 1000), (1500, 700)):
         out = adversarial_risk(total, z, Ball(2, 1.0), samples=samples, rng=rng(2), chunk=chunk)
         soft = robust_risk(total, z, Ball(2, 1.0), 1e-6, ENTROPIC, samples=samples, rng=rng(2))
-        # eta log n is what the entropic risk is below the maximum at most.
+        # The entropic risk is below the maximum by at most eta log n.
         assert arrays.numpy(out.values) == pytest.approx(arrays.numpy(soft.values), abs=1e-5)
         assert float(out.value) == pytest.approx(arrays.numpy(out.values).mean(), rel=4 * arrays.eps)
         assert arrays.numpy(total(out.points, None)).tolist() == arrays.numpy(out.values).tolist()
@@ -31,10 +31,10 @@ def test_the_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> 
         assert out.values.dtype == out.points.dtype == arrays.dtype
 
 
-def test_the_better_of_sampling_and_attack(arrays: Arrays) -> None:
+def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
     """An attack that is right for one data point and useless for the other."""
-    z = arrays.asarray([[0.0, 0.0], [1.0, 1.0]])
-    step = arrays.asarray([[0.5, 0.5], [-0.5, -0.5]])
+    z = doubles.asarray([[0.0, 0.0], [1.0, 1.0]])
+    step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
     sizes: list[int] = []
 
     def loss(x: Array, i: Array) -> Array:
@@ -45,54 +45,31 @@ def test_the_better_of_sampling_and_attack(arrays: Arrays) -> None:
         loss, z, Ball(inf, 0.5), samples=20, rng=rng(0), attack=lambda z: z + step, chunk=1
     )
     assert max(sizes) == 1
-    values, points = arrays.numpy(out.values), arrays.numpy(out.points)
-    assert arrays.numpy(out.attacked).tolist() == [1.0, 1.0]
+    values, points = doubles.numpy(out.values), doubles.numpy(out.points)
+    assert doubles.numpy(out.attacked).tolist() == [1.0, 1.0]
     assert values[0] == 1.0
     assert 2.0 < values[1] < 3.0
     assert points[0].tolist() == [0.5, 0.5]
-    assert points[1].sum() == pytest.approx(values[1], rel=4 * arrays.eps)
-    assert float(arrays.numpy(out.sampled)[1]) == values[1]
+    assert points[1].sum() == pytest.approx(values[1], rel=4 * doubles.eps)
+    assert float(doubles.numpy(out.sampled)[1]) == values[1]
 
 
-def test_a_gradient_attack_reaches_the_maximum(arrays: Arrays) -> None:
-    z, ball = arrays.asarray([[0.3, 0.2, -0.1]]), Ball(2, 0.5)
-    out = adversarial_risk(
-        total,
-        z,
-        ball,
-        samples=10,
-        rng=rng(0),
-        attack=lambda z: pgm(lambda x, i: array_namespace(x).ones_like(x), z, ball),
-    )
-    assert float(out.value) == pytest.approx(0.4 + 0.5 * 3**0.5, rel=20 * arrays.eps)
+def test_gradient_attack_reaches_the_maximum() -> None:
+    z, ball = np.array([[0.3, 0.2, -0.1]]), Ball(2, 0.5)
+
+    def attack(z: Any) -> Any:
+        return pgm(lambda x, i: np.ones_like(x), z, ball)
+
+    out = adversarial_risk(total, z, ball, samples=10, rng=rng(0), attack=attack)
+    assert float(out.value) == pytest.approx(0.4 + 0.5 * 3**0.5, rel=1e-14)
 
 
-def test_bad_arguments(doubles: Arrays) -> None:
-    z = doubles.asarray([[0.0, 0.5], [0.25, 1.0]])
-    good: dict[str, Any] = {
-        "loss": total,
-        "z": z,
-        "ball": Ball(2, 0.5, clip=(0.0, 1.0)),
-        "samples": 4,
-        "rng": rng(0),
-        "attack": lambda z: z,
-        "chunk": 10,
-    }
-    adversarial_risk(**good)
-    for change, error, message in [
-        ({"loss": None}, TypeError, "loss is None"),
-        ({"loss": lambda x, i: x[:, 0] * nan}, ValueError, r"loss\(x, i\) contains NaN"),
-        ({"z": z[:0, ...]}, ValueError, r"z has shape \(0, 2\)"),
-        ({"ball": 2}, TypeError, "ball is 2; expected a Ball"),
-        ({"samples": 0}, ValueError, "samples is 0"),
-        ({"rng": None}, TypeError, "rng is None"),
-        ({"chunk": -1}, ValueError, "chunk is -1"),
-        ({"attack": 1}, TypeError, "attack is 1; expected a function"),
-        ({"attack": lambda z: z[:1, ...]}, ValueError, r"attack\(z\) has shape \(1, 2\); expected that of z"),
-        ({"attack": lambda z: 1.0}, TypeError, r"attack\(z\) is 1.0"),
-        ({"attack": lambda z: z + 1}, ValueError, r"attack\(z\) moves a point by 1.414.*radius 0.5"),
-        ({"attack": lambda z: z * nan}, ValueError, r"attack\(z\) contains NaN"),
-        ({"attack": lambda z: z + 0.25}, ValueError, r"attack\(z\) leaves the box"),
-    ]:
-        with pytest.raises(error, match=message):
-            adversarial_risk(**{**good, **change})
+def test_images_stay_in_the_ball() -> None:
+    ball, lengths = Ball(2, 0.5), []
+
+    def loss(x: Any, i: Any) -> Any:
+        lengths.append(np.sqrt(np.sum(x * x, axis=(1, 2))).max())
+        return x[:, 0, 0]
+
+    adversarial_risk(loss, np.zeros((2, 2, 2)), ball, samples=500, rng=rng(0))
+    assert 0.45 < max(lengths) <= 0.5 * (1 + 1e-12)

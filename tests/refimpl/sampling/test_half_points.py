@@ -1,4 +1,4 @@
-"""Data in half precision: perturbed in single, seen by the model in half, and returned in half."""
+"""Data in half precision: perturbed in single, evaluated and returned in half."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_data_give_what_single_data_give(dtype: Any) -> None:
+def test_half_precision_matches_single_precision(dtype: Any) -> None:
     """A model in half precision sees points in half; the same model in single gives the reference."""
     torch.manual_seed(0)
     x = torch.rand(6, 5).to(dtype)
@@ -79,17 +79,25 @@ def test_half_data_give_what_single_data_give(dtype: Any) -> None:
     assert set(seen) == {dtype}
 
 
-def test_embeddings_in_half_get_their_gradient() -> None:
+def test_gradient_of_embeddings_in_half_precision() -> None:
     table = torch.ones(3, 4, dtype=torch.bfloat16, requires_grad=True)
     objective = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))
     objective(lambda z, i: z.sum(-1), 2 * table, rng=rng(0)).backward()
     assert torch.allclose(table.grad, torch.full_like(table, 2 / 3), atol=0.01)
 
 
-def test_half_of_numpy() -> None:
+def test_half_precision_in_numpy() -> None:
     x = np.linspace(0, 1, 12, dtype=np.float16).reshape(4, 3)
     points = Ball(np.inf, 0.25).sample(x, 7, rng(0))
     assert points.dtype == np.float16
     assert np.all(Ball(np.inf, 0.25).contains(points, x[:, None]))
     value = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))(lambda z, i: z[:, 0], x, rng=rng(0))
     assert value.dtype == np.float32
+
+
+def test_points_beyond_the_range_of_half_precision() -> None:
+    x = np.full((2, 1), 6e4, dtype=np.float16)
+    with pytest.raises(
+        ValueError, match=r"points reach .*e\+0\d; expected points within the range of float16"
+    ):
+        RegularizedLoss(Ball(2, 1e6), 1.0, ENTROPIC, SG(3))(lambda z, i: z[:, 0], x, rng=rng(0))

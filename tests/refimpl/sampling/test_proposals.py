@@ -1,31 +1,37 @@
-"""Tilted proposals in the objective: exact where the loss is linear, right in the mean where it is not.
+"""Tilted proposals: exact for linear losses, right in the mean for others, and their settings.
 
 Every statistical test here has a fixed seed and an error level of one in a million.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import exp, inf, log, sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import integrate
 
 from phiball.backends import rng
 from phiball.refimpl import (
     ENTROPIC,
+    HINGE,
+    QUADRATIC,
     RTMLMC,
     SG,
     Ball,
+    Divergence,
     Gaussian,
     RegularizedLoss,
     Tilted,
+    Uniform,
+    indicator,
+    robust_risk,
 )
+from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
-from tests.support.laws import ESTIMATORS, LAWS, laws
-from tests.support.tilting_laws import THETA, Z, in_theta, in_x, linear_value, model
+from tests.support.divergences import name_of
+from tests.support.laws import ESTIMATORS, LAWS
+from tests.support.tilting_laws import THETA, in_theta, in_x, linear_value, model
 
 ETA = 0.3
 
@@ -43,172 +49,33 @@ def linear(arrays: Arrays, event: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     return z, slopes, loss, lambda x, i: xp.take(a, i, axis=0)
 
 
-@pytest.mark.parametrize("event", [(), (3,), (2, 1, 2)])
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_a_linear_loss_is_exact_from_one_point(arrays: Arrays, law: Any, event: tuple[int, ...]) -> None:
-    z, slopes, loss, slope = linear(arrays, event)
-    x = arrays.asarray(z)
-    each = [float((a * b).sum()) + linear_value(law, a.ravel(), ETA) for a, b in zip(slopes, z, strict=True)]
-    slack = 200 * arrays.eps * np.abs(each).max()  # sums of a few terms, and weights over P(l)
-    for estimator in ESTIMATORS:
+def test_linear_loss_is_exact_from_one_point(law: Any, doubles: Arrays) -> None:
+    for event, estimator in zip([(), (3,), (2, 1, 2), (3,)], ESTIMATORS, strict=True):
+        z, slopes, loss, slope = linear(doubles, event)
+        x = doubles.asarray(z)
+        pairs = zip(slopes, z, strict=True)
+        each = [float((a * b).sum()) + linear_value(law, a.ravel(), ETA) for a, b in pairs]
+        slack = 200 * doubles.eps * np.abs(each).max()  # sums of a few terms, and weights over P(l)
         objective = RegularizedLoss(law, ETA, ENTROPIC, estimator, Tilted())
         value = objective(loss, x, rng=rng(2), input_gradient=slope)
         signed = objective.points(loss, x, rng=rng(2), input_gradient=slope)
-        assert value.dtype == signed.value.dtype == signed.log_weights.dtype == arrays.dtype
+        assert value.dtype == signed.value.dtype == signed.log_weights.dtype == doubles.dtype
         assert tuple(signed.points.shape[1:]) == event
-        count = np.bincount(arrays.numpy(signed.index), minlength=5)
+        count = np.bincount(doubles.numpy(signed.index), minlength=5)
         share = np.ones(5)
         if isinstance(estimator, RTMLMC):  # higher levels add nothing: the halves give what the whole gives
             share = (count == 1) / estimator.probabilities[0]
         assert abs(float(value) - share @ each / 5) <= slack
         assert abs(float(signed.value) - share @ each / 5) <= slack
         # All points of a data point weigh the same, whatever their losses are.
-        w = arrays.numpy(signed.weights).astype(float)
+        w = doubles.numpy(signed.weights)
         if isinstance(estimator, SG):
-            assert np.allclose(w, 1 / len(w), rtol=200 * arrays.eps)
-
-
-# A quadratic loss on the interval: f = 2 x^2 + x at z = 0.2, radius 0.8.
-AT, RADIUS = 0.2, 0.8
-
-
-def curved(x: Any) -> Any:
-    return 2 * x**2 + x
-
-
-def bent(x: Any, i: Any) -> Any:
-    return curved(x[:, 0])
-
-
-def bend(x: Any, i: Any) -> Any:
-    return 4 * x + 1
-
-
-def tilted(f: Callable[[float], float], at: float = AT) -> float:
-    """E_q f(b) for b of density proportional to exp(g b/eta), g the slope at `at`, by quadrature."""
-    s = (4 * at + 1) / ETA
-    whole = 2 * np.sinh(s * RADIUS) / s
-    return float(integrate.quad(lambda b: f(b) * exp(s * b) / whole, -RADIUS, RADIUS, epsabs=1e-12)[0])
-
-
-def adjusted(b: float) -> float:
-    """f + eta log(nu/q) at the point b, which is all that one point gives."""
-    s = (4 * AT + 1) / ETA
-    return float(curved(AT + b) + ETA * (log(np.sinh(s * RADIUS) / (s * RADIUS)) - s * b))
-
-
-def risk() -> float:
-    """eta log E_nu exp(f/eta)."""
-    whole = integrate.quad(lambda b: exp(curved(AT + b) / ETA) / (2 * RADIUS), -RADIUS, RADIUS, epsabs=1e-10)
-    return ETA * log(whole[0])
-
-
-def pair() -> float:
-    """The mean of what two points give."""
-
-    def of(a: float, b: float) -> float:
-        return ETA * np.logaddexp(adjusted(a) / ETA, adjusted(b) / ETA) - ETA * log(2)
-
-    return tilted(lambda a: tilted(lambda b: of(a, b)))
-
-
-def each_value(objective: RegularizedLoss, n: int, seed: int, **how: Any) -> Any:
-    """One value for each of n copies of the data point."""
-    signed = objective.points(bent, np.full((n, 1), AT), rng=rng(seed), input_gradient=bend, **how)
-    level = objective.estimator.level  # type: ignore[attr-defined]
-    order = np.argsort(signed.index, kind="stable")
-    rows = (signed.losses / ETA + signed.log_weights)[order].reshape(n, 1 << level)
-    return ETA * (np.logaddexp.reduce(rows, axis=1) - log(1 << level)), signed
-
-
-@pytest.mark.slow
-def test_one_point_and_two_have_their_means() -> None:
-    """E_q f - eta KL(q | nu) from one point; two give more, and the risk is above both."""
-    n = 20_000
-    exact = [tilted(adjusted), pair(), risk()]
-    assert exact[0] < exact[1] < exact[2]
-    found = []
-    for level in (0, 1, 3, 6):
-        v, signed = each_value(
-            RegularizedLoss(Ball(2, RADIUS), ETA, ENTROPIC, SG(level), Tilted()), n >> level, 3
-        )
-        assert abs(v.mean() - float(signed.value)) < 1e-12
-        if level < 2:
-            assert abs(v.mean() - exact[level]) < Z * v.std() / sqrt(len(v))
-        found.append(v.mean())
-    assert found == sorted(found)
-    assert abs(found[3] - exact[2]) < 0.2 * (exact[2] - exact[0])
-    # The bias is visible, so that the agreement of level 0 with its own mean says something.
-    assert exact[2] - exact[0] > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("retilt", [0, 1, 2])
-@pytest.mark.parametrize("law", laws(RADIUS, 0.2), ids=str)
-def test_the_weights_are_exact_whatever_the_tilt(law: Any, retilt: int) -> None:
-    """E exp(value/eta) = E_nu exp(f/eta): importance weights, also where the gradient is taken anew.
-
-    f = x_1^2/2 + x_1 x_2/2 + x_1/2 in the plane, with weights of small variance.
-    """
-    eta, n, z = 0.8, 8000, np.array([0.2, -0.1])
-
-    def f(x: Any, i: Any) -> Any:
-        return x[..., 0] ** 2 / 2 + x[..., 0] * x[..., 1] / 2 + x[..., 0] / 2
-
-    def slope(x: Any, i: Any) -> Any:
-        return np.stack([x[:, 0] + x[:, 1] / 2 + 0.5, x[:, 0] / 2], axis=1)
-
-    nodes, shares = np.polynomial.legendre.leggauss(200)
-    a, b = np.meshgrid(nodes, nodes, indexing="ij")
-    w = np.outer(shares, shares)
-    if isinstance(law, Gaussian):
-        grid, w = 6 * np.stack([a, b], -1), w * np.exp(-18 * (a**2 + b**2))
-        grid = law.scale * grid
-    elif law.norm == inf:
-        grid = RADIUS * np.stack([a, b], -1)
-    elif law.norm == 2:
-        r, angle = (a + 1) / 2, np.pi * b
-        grid, w = RADIUS * np.stack([r * np.cos(angle), r * np.sin(angle)], -1), w * r
-    else:
-        grid = RADIUS * np.stack([a + b, a - b], -1) / 2
-    exact = float((w * np.exp(f(z + grid, None) / eta)).sum() / w.sum())
-
-    for estimator in (SG(0), SG(2)):
-        objective = RegularizedLoss(law, eta, ENTROPIC, estimator, Tilted(retilt=retilt))
-        signed = objective.points(f, np.tile(z, (n >> estimator.level, 1)), rng=rng(4), input_gradient=slope)
-        v = np.exp(signed.losses / eta + signed.log_weights).reshape(-1, 1 << estimator.level).mean(axis=1)
-        assert v.max() < 40 * v.mean()
-        assert abs(v.mean() - exact) < Z * v.std() / sqrt(len(v))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("allocation", ["random", "stratified"])
-def test_multilevel_points_have_the_mean_of_their_level(allocation: str) -> None:
-    """Level 1 by quadrature; level 3 against the plain estimator, value and gradient."""
-    n = 20_000
-
-    def contributions(estimator: Any, seed: int) -> Any:
-        objective = RegularizedLoss(Ball(2, RADIUS), ETA, ENTROPIC, estimator, Tilted())
-        signed = objective.points(bent, np.full((n, 1), AT), rng=rng(seed), input_gradient=bend)
-        each = np.zeros((n, 2))
-        for k, v in enumerate((signed.losses + ETA * signed.log_weights, signed.points[:, 0])):
-            np.add.at(each[:, k], signed.index, n * signed.weights * v)
-        return each, float(signed.value)
-
-    values = []
-    for seed in range(16):
-        objective = RegularizedLoss(Ball(2, RADIUS), ETA, ENTROPIC, RTMLMC(1, allocation), Tilted())
-        x = np.full((n // 16, 1), AT)
-        values.append(float(objective(bent, x, rng=rng(seed), input_gradient=bend)))
-    # Student's law with 15 degrees of freedom, at one in a million.
-    assert abs(np.mean(values) - pair()) < 7.5 * np.std(values, ddof=1) / 4
-    (single, _), (multi, _) = contributions(SG(3), 5), contributions(RTMLMC(3, allocation), 6)
-    error = np.hypot(single.std(axis=0), multi.std(axis=0)) / sqrt(n)
-    assert np.all(np.abs(single.mean(axis=0) - multi.mean(axis=0)) < Z * error)
+            assert np.allclose(w, 1 / len(w), rtol=200 * doubles.eps)
 
 
 def signed_law(f: Any, log_w: Any, level: int) -> Any:
-    """The softmax of (f + eta log w)/eta a data point, less those of its halves where the level is signed."""
+    """The softmax of (f + eta log w)/eta of each data point, and its difference from those of the halves."""
 
     def softmax(v: Any) -> Any:
         e = np.exp(v - v.max(axis=-1, keepdims=True))
@@ -222,10 +89,9 @@ def signed_law(f: Any, log_w: Any, level: int) -> Any:
     return whole, whole - halves / 2
 
 
-@pytest.mark.parametrize("how", [Tilted(), Tilted(retilt=1)], ids=str)
 @pytest.mark.parametrize("law", LAWS, ids=str)
-def test_the_gradient_is_the_sum_over_the_signed_points(law: Any, how: Tilted) -> None:
-    n = 40
+def test_gradient_is_the_sum_over_the_signed_points(law: Any) -> None:
+    n, how = 40, Tilted(retilt=1)
     x = np.random.default_rng(3).normal(size=(n, 2))
     for estimator in (SG(2), RTMLMC(3), RTMLMC(3, "stratified")):
         objective = RegularizedLoss(law, ETA, ENTROPIC, estimator, how)
@@ -243,3 +109,236 @@ def test_the_gradient_is_the_sum_over_the_signed_points(law: Any, how: Tilted) -
             whole, difference = signed_law(signed.losses[mine], signed.log_weights[mine], level)
             want = whole if isinstance(estimator, SG) else difference / estimator.probabilities[level]
             assert np.allclose(signed.weights[mine] * n, want.ravel(), atol=1e-12)
+
+
+@pytest.mark.parametrize("law", LAWS[:3], ids=str)
+def test_kappa_sets_eta_from_the_gradient(law: Ball, doubles: Arrays) -> None:
+    """eta_z = rho |g|_* / (kappa d), and the eta of the objective where the gradient vanishes."""
+    kappa, xp = 0.4, doubles.xp
+    slopes = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-3, 0.0, 2e-3], [-500.0, 1.0, 1.0]])
+    objective = RegularizedLoss(law, ETA, ENTROPIC, SG(2), Tilted(kappa=kappa))
+    exact = []
+    for g in slopes:
+        size = {1: np.abs(g).max(), 2: sqrt(g @ g), inf: np.abs(g).sum()}[law.norm]
+        exact.append(linear_value(law, g, 0.5 * size / (kappa * 3)) if size else 0.0)
+    for rows in ([0], [1], [2], [3], [0, 1, 2, 3]):
+        a, want = doubles.asarray(slopes[rows]), np.mean([exact[k] for k in rows])
+        value = objective(
+            lambda x, i, a=a: xp.sum(x * xp.take(a, i, axis=0), axis=-1),
+            doubles.asarray(np.zeros((len(rows), 3))),
+            rng=rng(8),
+            input_gradient=lambda x, i, a=a: xp.take(a, i, axis=0),
+        )
+        assert abs(float(value) - want) <= 100 * doubles.eps * max(want, 1e-30)
+    # Without a slope the points are uniform, and eta is that of the objective: a curved loss shows it.
+    z = doubles.asarray(np.zeros((2, 3)))
+    signed = objective.points(
+        lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9), input_gradient=lambda x, i: 2 * x
+    )
+    f = doubles.numpy(signed.losses).reshape(2, 4)
+    want = ETA * np.log(np.exp(f / ETA).mean(axis=1)).mean()
+    assert abs(float(signed.value) - want) <= 50 * doubles.eps
+
+
+@pytest.mark.parametrize("d", [QUADRATIC, indicator(0.3), HINGE, ENTROPIC], ids=name_of)
+@pytest.mark.parametrize("estimator", [SG(2), RTMLMC(2)], ids=str)
+def test_self_normalised_weights(estimator: Any, d: Divergence) -> None:
+    """The points of a data point, and those of each half, have reference weights proportional to nu/q."""
+    n = 30
+    x = np.random.default_rng(4).normal(size=(n, 2))
+    objective = RegularizedLoss(Ball(2, 0.7), ETA, d, estimator, Tilted(self_normalised=True))
+    signed = objective.points(
+        lambda x, i: model(THETA, x, i), x, rng=rng(10), input_gradient=lambda x, i: in_x(THETA, x, i)
+    )
+    total = 0.0
+    seen = set()
+    for k in range(n):
+        mine = signed.index == k
+        f, log_w = signed.losses[mine], signed.log_weights[mine]
+        m = len(f)
+        seen.add(m)
+
+        def solve(part: slice, f: Any = f, log_w: Any = log_w) -> tuple[float, Any]:
+            p = np.exp(log_w[part])
+            p = p / p.sum()
+            answer = oracles.solve_exactly(f[part], ETA, d.family or "", d.parameter, p=p)
+            return float(answer.value), np.array([float(w) for w in answer.weights])
+
+        value, weights = solve(slice(m))
+        if isinstance(estimator, RTMLMC):
+            if m > 1:
+                parts = [solve(slice(m // 2)), solve(slice(m // 2, m))]
+                value -= (parts[0][0] + parts[1][0]) / 2
+                weights = weights - np.concatenate([w for _, w in parts]) / 2
+            scale = 1 / estimator.probabilities[m.bit_length() - 1]
+            value, weights = scale * value, scale * weights
+        assert np.allclose(n * signed.weights[mine], weights, atol=1e-11)
+        total += value / n
+    assert abs(float(signed.value) - total) < 1e-12
+    assert len(seen) == (1 if isinstance(estimator, SG) else 3)
+    assert np.ptp(signed.log_weights) > 0.5  # the law is not uniform
+
+
+class Slope:
+    """The gradient of the model in x, which keeps where it was asked for."""
+
+    def __init__(self) -> None:
+        self.at: list[Any] = []
+        self.of: list[Any] = []
+
+    def __call__(self, x: Any, i: Any) -> Any:
+        self.at.append(x.copy())
+        self.of.append(i.copy())
+        return in_x(THETA, x, i)
+
+
+def loss(x: Any, i: Any) -> Any:
+    return model(THETA, x, i)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_gradient_is_taken_again_at_tilted_points(law: Any) -> None:
+    """Once at the data points, then at a point drawn from the previous tilt; the last one is drawn from."""
+    retilt = 2
+    x = np.random.default_rng(5).normal(size=(7, 2))
+    slope = Slope()
+    objective = RegularizedLoss(law, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt))
+    signed = objective.points(loss, x, rng=rng(11), input_gradient=slope)
+    assert len(slope.at) == 1 + retilt
+    assert np.array_equal(slope.at[0], x)
+    assert all(np.array_equal(i, np.arange(7)) for i in slope.of)
+    source = rng(11)  # SG draws nothing for its levels
+    s = in_x(THETA, x, None) / ETA
+    for k in range(retilt):
+        points, _ = law.sample_tilted(x, s, 1, source)
+        assert np.array_equal(slope.at[k + 1], points[:, 0])
+        s = in_x(THETA, points[:, 0], None) / ETA
+    points, log_w = law.sample_tilted(x, s, 2, source)
+    assert np.array_equal(signed.points, points.reshape(14, 2))
+    assert np.array_equal(signed.log_weights, log_w.ravel())
+
+
+class Only:
+    """A law that can be drawn from and not tilted."""
+
+    def sample(self, z: Any, n: int, rng: Any, *, event_ndim: int = 1) -> Any:
+        return np.repeat(z[:, None], n, axis=1)
+
+
+def objective(how: Any, law: Any = None, divergence: Divergence = ENTROPIC) -> RegularizedLoss:
+    return RegularizedLoss(law or Ball(2, 1.0), ETA, divergence, SG(1), how)
+
+
+X = np.zeros((3, 2))
+
+
+def call(slope: Any) -> Any:
+    return objective(Tilted())(loss, X, rng=rng(0), input_gradient=slope)
+
+
+def risk_with(how: Any, slope: Any = None) -> Any:
+    return robust_risk(
+        loss, X, Ball(2, 1.0), ETA, ENTROPIC, samples=4, rng=rng(0), proposal=how, input_gradient=slope
+    )
+
+
+def test_bad_arguments() -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        (lambda: Tilted(kappa=0.0), ValueError, "kappa is 0.0"),
+        (lambda: Tilted(kappa="1"), TypeError, "kappa is '1'"),
+        (lambda: Tilted(retilt=-1), ValueError, "retilt is -1"),
+        (lambda: Tilted(start="random"), ValueError, "start is 'random'"),
+        (lambda: objective(Tilted), TypeError, r"expected Uniform\(\) or Tilted\(\)"),
+        (lambda: objective(None), TypeError, r"expected Uniform\(\) or Tilted\(\)"),
+        (lambda: objective(Tilted(), Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf"),
+        (lambda: objective(Tilted(kappa=1.0), Gaussian(1.0)), ValueError, "kappa is 1.0; expected None"),
+        (lambda: objective(Tilted(kappa=1.0), Ball(2, 0.0)), ValueError, "kappa is 1.0; expected None"),
+        (lambda: objective(Tilted(), Only()), TypeError, "expected a Ball or a Gaussian"),
+        (lambda: objective(Tilted(), divergence=QUADRATIC), ValueError, r"Tilted\(self_normalised=True\)"),
+        (lambda: call(None), TypeError, "input_gradient is None and x a numpy array"),
+        (lambda: call(3.0), TypeError, "input_gradient is 3.0; expected a function"),
+        (lambda: call(lambda x, i: x[:, 0]), ValueError, "expected that of x"),
+        (lambda: call(lambda x, i: x.tolist()), TypeError, "expected an array"),
+        (lambda: call(lambda x, i: x.astype(int)), TypeError, "has dtype int64"),
+        (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
+        (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64; expected a larger eta"),
+        (lambda: risk_with(Tilted(), 3.0), TypeError, "input_gradient is 3.0"),
+        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or None"),
+        (
+            lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
+            TypeError,
+            r"expected input_gradient=\.\.\.",
+        ),
+    ]
+    for make, error, says in cases:
+        with pytest.raises(error, match=says):
+            make()
+
+
+class Bowl:
+    """The loss |x|^2, whose gradient vanishes at 0, and where its gradient was asked for."""
+
+    def __init__(self) -> None:
+        self.at: list[Any] = []
+
+    def loss(self, x: Any, i: Any) -> Any:
+        return (x * x).sum(-1)
+
+    def slope(self, x: Any, i: Any) -> Any:
+        self.at.append(x)
+        return 2 * x
+
+
+def drawn(law: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
+    """The draws around n copies of the point 0, and the starts: they come first from the generator."""
+    bowl, z = Bowl(), np.zeros((n, 2))
+    given = RegularizedLoss(law, ETA, ENTROPIC, SG(level), how)
+    signed = given.points(bowl.loss, z, rng=rng(1), input_gradient=bowl.slope)
+    assert sum(map(len, bowl.at)) == n * (1 + how.retilt)
+    return signed, bowl.at[0]
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_random_start_has_exact_weights(law: Any) -> None:
+    """log w = log E e^{s.b} - s.b with s of the start, by an oracle: for each start, not on average."""
+    assert not drawn(law, Tilted(), 3, 1)[1].any()  # without it, at the data points
+    signed, starts = drawn(law, Tilted(start="uniform"), 5, 1)
+    assert np.array_equal(starts, law.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
+    s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points for each start, and the tilt is around 0
+    moments = [float(linear_value(law, a, 1.0)) for a in s]
+    assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)
+
+
+def test_random_start_with_kappa_has_a_random_eta() -> None:
+    law, kappa = Ball(inf, 0.5), 2.0
+    signed, starts = drawn(law, Tilted(kappa=kappa, start="uniform"), 6, 0)
+    eta = 0.5 * np.abs(2 * starts).sum(-1) / (kappa * 2)  # rho |g|_1 / (kappa d) of each start
+    assert np.ptp(eta) > 0.05
+    each = signed.losses + eta * signed.log_weights  # from one point
+    assert float(signed.value) == pytest.approx(each.mean())
+    moments = [float(linear_value(law, a, 1.0)) for a in 2 * starts / eta[:, None]]
+    aimed = (2 * starts / eta[:, None] * signed.points).sum(-1)
+    assert np.allclose(signed.log_weights, moments - aimed, atol=1e-9)
+
+
+@pytest.mark.parametrize("how", [Uniform(), Tilted(), Tilted(start="uniform")], ids=str)
+def test_images_with_a_mask_for_each_data_point(how: Any) -> None:
+    """Pixels move where the mask of their own image says so, and the whole image stays in its ball."""
+    x = np.random.default_rng(0).normal(size=(12, 2, 2))
+    mask = np.arange(48).reshape(12, 2, 2) % 3 > 0
+    starts: list[Any] = []
+
+    def slope(x: Any, i: Any) -> Any:
+        starts.append(x)
+        return 0.1 * x
+
+    ball = Ball(2, 0.5).masked(mask)
+    what = RegularizedLoss(ball, ETA, ENTROPIC, RTMLMC(3), how)
+    signed = what.points(lambda x, i: (x * x).sum((1, 2)), x, rng=rng(0), input_gradient=slope)
+    moved = signed.points - x[signed.index]
+    assert np.array_equal(moved != 0, mask[signed.index])
+    assert 0.45 < np.sqrt((moved**2).sum((1, 2))).max() <= 0.5 * (1 + 1e-12)
+    if isinstance(how, Tilted):
+        off = starts[0] - x
+        assert np.array_equal(off != 0, mask & (how.start is not None))
+        assert np.all(np.sqrt((off**2).sum((1, 2))) <= 0.5 * (1 + 1e-12))

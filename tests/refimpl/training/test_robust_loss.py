@@ -1,4 +1,4 @@
-"""RobustLoss: what it chooses, says and saves; and sources of random numbers of every kind."""
+"""RobustLoss: its objective, its explanation, its checkpoints and its seeds."""
 
 from __future__ import annotations
 
@@ -12,26 +12,22 @@ import pytest
 
 from phiball.backends import as_rng, input_gradient, rng
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, RobustLoss, Tilted
+from tests.support import training_models
+from tests.support.training_models import cross_entropy
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
 
 def data() -> tuple[Any, Any]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(12, 5, generator=generator), torch.arange(12) % 3
-
-
-def cross_entropy(model: Any, y: Any) -> Any:
-    return lambda z, i: torch.nn.functional.cross_entropy(model(z), y[i], reduction="none")
+    return training_models.data((5,), 12, torch.float32, seed=1)
 
 
 def network() -> Any:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    return training_models.network((5,), torch.float32)
 
 
-def test_it_is_one_tilted_point() -> None:
-    """In l1 and l2 of twice the ball of the attack, in linf of that ball."""
+def test_objective_is_one_tilted_point() -> None:
+    """In l1 and l2 from twice the ball of the attack, in linf from that ball."""
     x, y = data()
     for norm, p in (("l2", 2.0), ("linf", inf), ("l1", 1.0), (2, 2.0), (inf, inf)):
         found = [network(), network()]
@@ -47,7 +43,7 @@ def test_it_is_one_tilted_point() -> None:
             assert torch.equal(a.grad, b.grad)
 
 
-def test_masks_sizes_and_boxes() -> None:
+def test_masks_scales_and_boxes() -> None:
     x, y = data()
     mask = torch.ones(12, 5)
     mask[::2, 3:] = 0
@@ -71,30 +67,29 @@ def test_masks_sizes_and_boxes() -> None:
     assert RobustLoss(0.3)(lambda z, i: z @ w, np.zeros((2, 2)), input_gradient=slope) > 0
 
 
-def test_it_says_what_it_chose_and_measured() -> None:
+def test_explanation() -> None:
     x, y = data()
     robust = RobustLoss(0.3, "linf", scale=[1, 1, 1, 1, 0], clip=(-9, 9))
     assert "Nothing measured yet" in robust.explain()
     model = network()
     robust(cross_entropy(model, y), x)
-    text = robust.explain()
     g = input_gradient(cross_entropy(model, y), x, torch.arange(12))
     size = float(g[:, :4].abs().sum(-1).mean())
-    assert "linf attacks of radius 0.3" in text
-    assert "linf ball of radius 0.3. It is tilted along the gradient of the loss, strongly" in text
+    for words in (
+        "linf attacks of radius 0.3",
+        "linf ball of radius 0.3. It is tilted along the gradient of the loss, strongly",
+        f"gradients of size {size:.3g}",
+        "12 points of 5 coordinates, of which 4 move",  # one of size 0 does not
+        f"which make eta {0.3 * size / (10 * 4):.3g}.",
+        "(-9.0, 9.0)",
+    ):
+        assert words in robust.explain()
     assert "is 2 times as wide as the attack" in RobustLoss(0.3).explain()
-    assert f"gradients of size {size:.3g}" in text
-    assert "12 points of 5 coordinates" in text
-    assert "those of size 0 stay" in text
-    assert "(-9.0, 9.0)" in text
-    # One of five coordinates does not move, and eta is set by the others.
-    assert "of which 4 move" in text
-    assert f"which make eta {0.3 * size / (10 * 4):.3g}." in text
     assert "plainly" in RobustLoss(0).explain()
     assert repr(robust) == "RobustLoss(radius=0.3, norm='linf'), called 1 times"
 
 
-def test_a_checkpoint_goes_on_with_the_same_numbers() -> None:
+def test_checkpoint_continues_with_the_same_numbers() -> None:
     x, y = data()
     loss = cross_entropy(network(), y)
     robust = RobustLoss(0.3, seed=5)
@@ -127,7 +122,7 @@ def test_a_checkpoint_goes_on_with_the_same_numbers() -> None:
             robust.load_state_dict(bad)  # type: ignore[arg-type]
 
 
-def test_sources_of_random_numbers() -> None:
+def test_seeds_and_bad_arguments() -> None:
     own = rng(3)
     assert as_rng(own) is own
     assert repr(as_rng(np.int64(3))) == "rng(3)"

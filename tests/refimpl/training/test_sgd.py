@@ -1,28 +1,26 @@
-"""Projected descent and mirror descent: iterates, averages, picks, and the corrected lemmas."""
+"""Projected descent, mirror descent, projections and the gradient mapping."""
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import inf, log, nan
 from typing import Any
 
+import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
-from scipy.stats import t as student
 
 from phiball.backends import Array, array_namespace, rng
-from phiball.refimpl import convex_plan, gradient_mapping, mirror_descent, onto_box, projected_sgd
-from phiball.refimpl.sampling.estimators import SG
+from phiball.refimpl import (
+    Ball,
+    gradient_mapping,
+    mirror_descent,
+    onto_ball,
+    onto_box,
+    onto_simplex,
+    projected_sgd,
+)
 from tests.support.arrays import Arrays
-
-
-def upper(values: Any) -> float:
-    """What the mean of independent values lies below, at an error of one in a million."""
-    n = len(values)
-    return float(np.mean(values) + student.isf(1e-6, n - 1) * np.std(values, ddof=1) / sqrt(n))
-
-
-# --- what is computed, on every backend ---------------------------------------------------------------
 
 
 def by_hand(theta: Any, scale: Any, target: Any, step: Any, steps: int) -> Any:
@@ -33,7 +31,7 @@ def by_hand(theta: Any, scale: Any, target: Any, step: Any, steps: int) -> Any:
     return np.stack(seen)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("shape", [(), (2, 3)])
 def test_iterates_are_those_of_the_algorithm(shape: tuple[int, ...], arrays: Arrays) -> None:
     draw = np.random.default_rng(0)
     theta0, scale = draw.normal(size=shape), draw.uniform(0.5, 1.5, size=shape)
@@ -55,28 +53,25 @@ def test_iterates_are_those_of_the_algorithm(shape: tuple[int, ...], arrays: Arr
     np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(theta0)))
 
 
-def test_one_step_is_the_start_and_no_gradient(arrays: Arrays) -> None:
-    def never(theta: Array) -> Array:
-        raise AssertionError
-
-    theta0 = arrays.asarray([2.0, -2.0])
-    run = projected_sgd(never, theta0, step_size=1.0, steps=1, project=onto_box(-1.0, 5.0))
-    assert arrays.numpy(run.theta).tolist() == [2.0, -1.0]
-    assert arrays.numpy(run.last).tolist() == [2.0, -1.0]
-    assert projected_sgd(never, theta0, step_size=1.0, steps=1).last is not theta0
-
-
-def test_the_number_of_gradients_and_the_times(doubles: Arrays) -> None:
+def test_gradients_and_times_of_the_steps() -> None:
+    """T - 1 gradients; with one step the answer is the projected start."""
     times: list[int] = []
     seen: list[Any] = []
 
-    def gradient(theta: Array) -> Array:
-        seen.append(doubles.numpy(theta).copy())
-        return theta
+    def gradient(theta: Any) -> Any:
+        seen.append(theta.copy())
+        return theta.astype(np.float64)  # the iterates keep the precision of the start
 
-    projected_sgd(gradient, doubles.asarray([1.0]), step_size=lambda t: times.append(t) or 0.5, steps=5)
+    theta0 = np.ones(1, dtype=np.float32)
+    run = projected_sgd(gradient, theta0, step_size=lambda t: times.append(t) or 0.5, steps=5)
+    assert run.theta.dtype == run.last.dtype == np.float32
     assert times == [1, 2, 3, 4]
     np.testing.assert_array_equal(np.ravel(seen), [1, 0.5, 0.25, 0.125])
+    run = projected_sgd(
+        lambda theta: 1 / 0, np.array([2.0, -2.0]), step_size=1.0, steps=1, project=onto_box(-1.0, 5.0)
+    )
+    assert run.theta.tolist() == run.last.tolist() == [2.0, -1.0]
+    assert projected_sgd(gradient, theta0, step_size=1.0, steps=1).last is not theta0
 
 
 def test_long_averages_keep_their_digits(arrays: Arrays) -> None:
@@ -86,8 +81,8 @@ def test_long_averages_keep_their_digits(arrays: Arrays) -> None:
     assert abs(float(run.theta[0]) - (1 + 500 * 2.0**-14)) <= arrays.eps
 
 
-def test_a_gradient_may_write_to_what_it_gets(doubles: Arrays) -> None:
-    """It has a copy of its own, so that torch's automatic differentiation may mark it, too."""
+def test_gradient_may_write_to_its_argument(doubles: Arrays) -> None:
+    """It gets a copy, which torch may also mark as requiring a gradient."""
 
     def writes(theta: Array) -> Array:
         v = theta + 0.0
@@ -118,36 +113,19 @@ def test_automatic_differentiation() -> None:
     assert theta0.grad is None
 
 
-def test_the_gradient_is_taken_in_the_precision_of_theta(arrays: Arrays) -> None:
-    other = arrays.asarray([1.0], dtype=arrays.xp.float64)
-    run = projected_sgd(lambda theta: other, arrays.asarray([1.0]), step_size=0.5, steps=3)
-    assert run.theta.dtype == run.last.dtype == arrays.dtype
-    assert float(run.last[0]) == 0.0
-
-
-# --- a random iterate -----------------------------------------------------------------------------------
-
-
-def test_every_iterate_is_picked_equally_often(doubles: Arrays) -> None:
+def test_every_iterate_is_picked_equally_often() -> None:
     """theta_t = t: 240 picks of 6, by a chi-square test at one in a million."""
-    minus, source = doubles.asarray([-1.0]), rng(5)
-    how: dict[str, Any] = {"step_size": 1.0, "steps": 6, "average": False, "rng": source}
-    runs = [projected_sgd(lambda theta: minus, doubles.asarray([1.0]), **how) for _ in range(240)]
+    how: dict[str, Any] = {"step_size": 1.0, "steps": 6, "average": False, "rng": rng(5)}
+    runs = [projected_sgd(lambda theta: -np.ones(1), np.ones(1), **how) for _ in range(240)]
     counts = np.bincount([int(run.theta[0]) for run in runs], minlength=7)
     assert counts[0] == 0
     assert len(counts) == 7
     assert chisquare(counts[1:]).pvalue > 1e-6
     assert all(float(run.last[0]) == 6 for run in runs)
-
-
-def test_mirror_descent_picks_too(doubles: Arrays) -> None:
-    zero = doubles.asarray([0.0, log(2)])
-    how: dict[str, Any] = {"step_size": 1.0, "steps": 3, "average": False, "rng": rng(0)}
-    runs = [mirror_descent(lambda theta: zero, doubles.asarray([0.5, 0.5]), **how) for _ in range(40)]
+    cost = np.array([0.0, log(2)])
+    how = {"step_size": 1.0, "steps": 3, "average": False, "rng": rng(0)}
+    runs = [mirror_descent(lambda theta: cost, np.array([0.5, 0.5]), **how) for _ in range(40)]
     assert {round(1 / float(run.theta[1])) for run in runs} == {2, 3, 5}
-
-
-# --- mirror descent -----------------------------------------------------------------------------------
 
 
 def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
@@ -162,7 +140,7 @@ def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
     np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(w, axis=0), atol=100 * arrays.eps)
 
 
-def test_an_entry_comes_back_from_underflow(arrays: Arrays) -> None:
+def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
     """Cost (0, 1) drives the second entry far below the smallest number; then the first one costs."""
     down, up = arrays.asarray([0.0, 1e4]), arrays.asarray([1e3, 0.0])
     calls: list[int] = []
@@ -176,94 +154,189 @@ def test_an_entry_comes_back_from_underflow(arrays: Arrays) -> None:
     assert bool(array_namespace(run.theta).all(run.theta > 0))
 
 
-def test_the_mirror_bound_holds_with_a_large_dimension() -> None:
-    """M sqrt(2 log(d)/T) with costs of +-1, one of them cheaper; Euclidean steps promise sqrt(d/T) only."""
-    d, T, draw = 200, 400, np.random.default_rng(0)
-    mean = np.zeros(d)
-    mean[0] = -0.5
-    run = mirror_descent(
-        lambda theta: np.where(draw.uniform(size=theta.shape) < (1 + mean) / 2, 1.0, -1.0),
-        np.full((40, d), 1 / d),
-        step_size=sqrt(2 * log(d) / T),
-        steps=T,
-    )
-    gaps = run.theta @ mean + 0.5
-    assert upper(gaps) <= sqrt(2 * log(d) / T)
-    assert float(np.mean(gaps)) > 0.3 * sqrt(2 * log(d) / T)  # the bound is not idle
+# The largest v.y over y in the set: p is the projection of x iff p lies in the set and
+# (x - p).y <= (x - p).p for all of its y.
+SUPPORT: dict[str, Any] = {
+    "box": lambda v: np.sum(np.maximum(-0.5 * v, 0.8 * v), axis=-1),
+    "l1": lambda v: 0.7 * np.max(np.abs(v), axis=-1),
+    "l2": lambda v: 0.7 * np.linalg.norm(v, axis=-1),
+    "linf": lambda v: 0.7 * np.sum(np.abs(v), axis=-1),
+    "simplex": lambda v: np.max(v, axis=-1),
+}
+OUTSIDE: dict[str, Any] = {
+    "box": lambda p: np.max(np.maximum(-0.5 - p, p - 0.8), axis=-1),
+    "l1": lambda p: np.sum(np.abs(p), axis=-1) - 0.7,
+    "l2": lambda p: np.linalg.norm(p, axis=-1) - 0.7,
+    "linf": lambda p: np.max(np.abs(p), axis=-1) - 0.7,
+    "simplex": lambda p: np.maximum(np.abs(np.sum(p, axis=-1) - 1), np.max(-p, axis=-1)),
+}
+PROJECTIONS: dict[str, Any] = {
+    "box": onto_box(-0.5, 0.8),
+    "l1": onto_ball(Ball(1, 0.7)),
+    "l2": onto_ball(Ball(2, 0.7)),
+    "linf": onto_ball(Ball(inf, 0.7)),
+    "simplex": onto_simplex,
+}
 
 
-# --- the corrected lemma, and the paper's -------------------------------------------------------------
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_projection_is_the_nearest_point(name: str, arrays: Arrays) -> None:
+    for scale in (0.1, 1.0, 100.0):
+        x = scale * np.random.default_rng(0).normal(size=(5, 4, 6))
+        given = arrays.asarray(x)
+        found = PROJECTIONS[name](given)
+        assert found.dtype == arrays.dtype
+        p = arrays.numpy(found).astype(np.float64)
+        v = arrays.numpy(given).astype(np.float64) - p
+        # p comes from a threshold at the size of x, with a rounding or two per coordinate.
+        unit = 2 * arrays.eps * max(1, np.max(np.abs(x)))
+        assert np.all(OUTSIDE[name](p) <= 6 * unit)
+        assert np.all(SUPPORT[name](v) - np.sum(v * p, axis=-1) <= unit * (1 + np.sum(np.abs(v), axis=-1)))
+        np.testing.assert_allclose(arrays.numpy(PROJECTIONS[name](found)), p, atol=6 * unit)
+        np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(x)))
+        if name[0] == "l":  # points inside a ball stay
+            inside = arrays.asarray(0.1 * np.random.default_rng(0).uniform(-1, 1, size=(4, 6)))
+            np.testing.assert_array_equal(arrays.numpy(PROJECTIONS[name](inside)), arrays.numpy(inside))
 
 
-def slope(theta: Any) -> Any:
-    """Of F = 0.01 |theta|."""
-    return 0.01 * np.sign(theta)
+def test_bounds_of_a_box(doubles: Arrays) -> None:
+    x = doubles.asarray([[-3.0, 0.0, 3.0], [-0.1, 0.2, 0.3]])
+    low, high = doubles.asarray([-1.0, 0.1, -inf]), doubles.asarray([[0.0], [1.0]])
+    same = {
+        (-inf, inf): doubles.numpy(x),
+        (0, 1): np.clip(doubles.numpy(x), 0, 1),
+        (-inf, 0.25): np.minimum(doubles.numpy(x), 0.25),
+    }
+    for (a, b), true in same.items():
+        np.testing.assert_array_equal(doubles.numpy(onto_box(a, b)(x)), true)
+    found = doubles.numpy(onto_box(low, 2.0)(x))
+    np.testing.assert_array_equal(found, np.clip(doubles.numpy(x), doubles.numpy(low), 2.0))
+    found = doubles.numpy(onto_box(-1.0, high)(x))
+    np.testing.assert_array_equal(found, np.clip(doubles.numpy(x), -1.0, doubles.numpy(high)))
+    single = doubles.asarray([[-3.0, 0.0, 3.0]], dtype=doubles.xp.float32)
+    assert onto_box(low, inf)(single).dtype == single.dtype
 
 
-@pytest.mark.parametrize(("T", "gap"), [(1, 0.01), (100, 0.009505)])
-def test_the_printed_lemma_fails(T: int, gap: float) -> None:
-    """D_* = F(theta_1) - F* = 0.01, M = 0.01: the gap is above D_* M/sqrt T (F1); with D = 1 it is not."""
-    M = 0.01
-    for D, holds in ((0.01, False), (1.0, True)):
-        run = projected_sgd(slope, np.ones(1), step_size=D / (M * sqrt(T)), steps=T)
-        found = 0.01 * abs(float(run.theta[0]))
-        assert (found <= D * M / sqrt(T)) == holds
-        if not holds:
-            assert found == pytest.approx(gap)
+def test_ball_with_a_centre_and_of_matrices(doubles: Arrays) -> None:
+    x, centre = doubles.asarray(np.full((2, 2, 2), 3.0)), doubles.asarray(np.ones((2, 2)))
+    # whole matrices: |x - 1| = 4 in the Frobenius norm; rows: |x - 1| = 2 sqrt 2
+    for event_ndim, exact in ((2, 1.5), (1, 1 + 0.5**0.5)):
+        found = doubles.numpy(onto_ball(Ball(2, 1.0), centre, event_ndim=event_ndim)(x))
+        np.testing.assert_allclose(found, np.full((2, 2, 2), exact), atol=4 * doubles.eps)
 
 
-def test_the_printed_second_moment_fails() -> None:
-    """The proof's M = 2 L_f^2 asks for one step at delta = 0.002, and the gap is 0.01 (F2)."""
-    delta = 0.002
-    M = 2 * 0.01**2
-    T = max(1, int(np.ceil(4 * M**2 * (0.01 + delta / 2) ** 2 / delta**2)))
-    assert T == 1
-    run = projected_sgd(slope, np.ones(1), step_size=0.01 / (M * sqrt(T)), steps=T)
-    assert 0.01 * abs(float(run.theta[0])) > delta
-    plan = convex_plan(delta, lipschitz=0.01, diameter=1.0, idf=0.0, estimator=SG)
-    assert plan.steps in (25, 26)  # (D M/delta)^2 = 25, give or take the rounding
-    run = projected_sgd(slope, np.ones(1), step_size=plan.step_size, steps=plan.steps)
-    assert 0.01 * abs(float(run.theta[0])) <= delta
+def test_gradient_mapping_in_a_box(doubles: Arrays) -> None:
+    """At a face, what points outwards vanishes; near it, the step ends there; without a set it is g."""
+    theta = np.array([0.0, 0.0, 1.0, 1.0, 0.5, 0.875])
+    g = np.array([1.0, -1.0, 1.0, -1.0, 0.25, -0.5])
+    given, at = doubles.asarray(g), doubles.asarray(theta)
+    for size in (0.1, 0.5, 4.0):
+        inner = min(0.25, 0.5 / size)
+        true = np.array([0, max(-1, -1 / size), min(1, 1 / size), 0, inner, max(-0.5, -0.125 / size)])
+        found = gradient_mapping(given, at, step_size=size, project=onto_box(0.0, 1.0))
+        np.testing.assert_allclose(doubles.numpy(found), true, atol=4 * doubles.eps / size)
+        found = gradient_mapping(given, at, step_size=size)
+        np.testing.assert_allclose(doubles.numpy(found), g, atol=8 * doubles.eps / size)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_corrected_lemma(seed: int) -> None:
-    """F = E|theta.a - y| on a box, one row (a, y) at a time: the mean gap is at most D M/sqrt T."""
-    draw = np.random.default_rng(seed)
-    d, rows, runs, T = 3, 6, 200, int(draw.integers(2, 60))
-    a = draw.normal(size=(rows, d))
-    target = draw.uniform(-0.5, 0.5, size=d)  # F* = 0 there
-    start = draw.uniform(-1, 1, size=d)
-    M, D = sqrt(np.mean(np.sum(a * a, axis=-1))), float(np.linalg.norm(start - target))
-
-    def gradient(theta: Any) -> Any:
-        row = a[draw.integers(rows, size=runs)]
-        return np.sign(np.sum((theta - target) * row, axis=-1, keepdims=True)) * row
-
-    run = projected_sgd(
-        gradient, np.tile(start, (runs, 1)), step_size=D / (M * sqrt(T)), steps=T, project=onto_box(-1.0, 1.0)
-    )
-    gaps = np.mean(np.abs((run.theta - target) @ a.T), axis=-1)
-    assert upper(gaps) <= D * M / sqrt(T)
+def test_projection_onto_the_simplex_by_a_conic_solver() -> None:
+    """And the gradient mapping of |theta - x|^2/2 vanishes there, where the gradient does not."""
+    x, y = np.array([2.0, 1.5, -1.0]), cp.Variable(3)
+    cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [y >= 0, cp.sum(y) == 1]).solve(solver="CLARABEL")
+    theta = onto_simplex(x)
+    np.testing.assert_allclose(theta, y.value, atol=1e-5)
+    assert np.linalg.norm(theta - x) > 1
+    for step_size in (0.1, 1.0, 3.0):
+        mapping = gradient_mapping(theta - x, theta, step_size=step_size, project=onto_simplex)
+        np.testing.assert_allclose(mapping, 0, atol=1e-14 / step_size)
+    assert onto_simplex(np.array([[-3.0], [7.0]])).tolist() == [[1.0], [1.0]]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_smooth_lemma(seed: int) -> None:
-    """E|mapping|^2 <= 8 S D/T + 6 sigma^2 with a step of 1/(2S), on boxed waves with noise (F7)."""
-    draw = np.random.default_rng(seed)
-    S, sigma, T = draw.uniform(0.2, 5), draw.uniform(0, 2), int(draw.integers(1, 40))
-    box, runs, seen = onto_box(-2.0, 1.0), 400, []
+ONE, BALL = np.ones(2), Ball(2, 1.0)
 
-    def slope(theta: Any) -> Any:
-        return S * np.sin(theta)  # F = S (1 - cos theta), nonconvex, and S-smooth
 
-    def gradient(theta: Any) -> Any:
-        seen.append(theta)
-        return slope(theta) + sigma * draw.normal(size=theta.shape)
+def descend(how: Any = projected_sgd, gradient: Any = np.sign, theta0: Any = None, **more: Any) -> Any:
+    start = np.full(2, 0.5) if theta0 is None else theta0
+    return how(gradient, start, **{"step_size": 1.0, "steps": 3, **more})
 
-    start = np.full((runs, 1), -1.9)
-    run = projected_sgd(gradient, start, step_size=1 / (2 * S), steps=T, project=box)
-    theta = np.stack([*seen, run.last])
-    mapping = gradient_mapping(slope(theta), theta, step_size=1 / (2 * S), project=box)
-    D = S * (1 - np.cos(1.9))
-    assert upper(np.mean(mapping**2, axis=(0, 2))) <= 8 * S * D / T + 6 * sigma**2
+
+@pytest.mark.parametrize("how", [projected_sgd, mirror_descent])
+def test_bad_arguments_of_descent(how: Any) -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        ({"step_size": 0.0}, ValueError, r"step_size is 0\.0; expected a positive number"),
+        ({"step_size": "1"}, TypeError, "step_size is '1'; expected a number"),
+        ({"step_size": lambda t: -t}, ValueError, r"step_size\(t\) is -1; expected a positive number"),
+        ({"steps": 0}, ValueError, "steps is 0; expected a whole number of at least 1"),
+        ({"average": 1}, TypeError, "average is 1; expected True or False"),
+        ({"average": False}, TypeError, "rng is None; expected what phiball.backends.rng"),
+        ({"gradient": None}, TypeError, "gradient is None; expected a function of theta"),
+        ({"gradient": lambda t: None}, TypeError, r"gradient\(theta\) is None, of type NoneType; expected"),
+        ({"gradient": lambda t: t[:1]}, ValueError, r"gradient\(theta\) has shape \(1,\); expected that of"),
+        ({"gradient": lambda t: t.astype(int)}, TypeError, r"gradient\(theta\) has dtype int64; expected"),
+        ({"gradient": lambda t: t * nan}, ValueError, r"gradient\(theta\) contains NaN .* at t = 1;"),
+        ({"theta0": [0.5, 0.5]}, TypeError, r"theta0 is \[0\.5, 0\.5\], of type list; expected an array"),
+        ({"theta0": np.array([0.5, nan])}, ValueError, "theta0 contains NaN or infinity; expected finite"),
+    ]
+    for wrong, error, message in cases:
+        with pytest.raises(error, match=message):
+            descend(how, **wrong)
+
+
+def test_bad_arguments() -> None:
+    cases: list[tuple[Any, Any, str]] = [
+        (lambda: descend(project=3), TypeError, "project is 3; expected a function of theta"),
+        (lambda: descend(project=lambda t: t[:1]), ValueError, r"project\(theta\) has shape \(1,\)"),
+        (lambda: descend(mirror_descent, theta0=np.array([0.5, 0.4])), ValueError, "the open simplex"),
+        (lambda: descend(mirror_descent, theta0=np.array([1.0, 0.0])), ValueError, "the open simplex"),
+        (lambda: descend(mirror_descent, theta0=np.array([0.5, 0.500002])), ValueError, "the open simplex"),
+        (lambda: descend(mirror_descent, theta0=np.ones((3, 0))), ValueError, "at least one entry per row"),
+        (lambda: descend(mirror_descent, theta0=np.array(1.0)), ValueError, "at least one entry per row"),
+        (lambda: onto_box(1.0, 0.0), ValueError, r"low is 1\.0 and high 0\.0; expected low <= high"),
+        (lambda: onto_box(np.array([0.0, 2.0]), 1.0), ValueError, "expected low <= high"),
+        (lambda: onto_box(nan, 1.0), ValueError, "low is nan; expected numbers, not NaN"),
+        (lambda: onto_box(0.0, np.array([nan])), ValueError, "high is .*; expected numbers, not NaN"),
+        (lambda: onto_box("0", 1.0), TypeError, "low is '0'; expected a number or an array"),
+        (lambda: onto_box(True, 2.0), TypeError, "low is True; expected a number or an array"),
+        (lambda: onto_box(np.array([0]), 1.0), TypeError, "low has dtype int64; expected float32 or float64"),
+        (lambda: onto_box(np.zeros((3, 2)), 1.0)(ONE), ValueError, r"low has shape \(3, 2\); expected one"),
+        (lambda: onto_box(0.0, 1.0)(3), TypeError, "theta is 3, of type int; expected an array"),
+        (lambda: onto_ball(1.0), TypeError, r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"),
+        (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, no clip and no scale"),
+        (lambda: onto_ball(Ball(2, 1.0, clip=(0.0, 1.0))), ValueError, "norm 1, 2 or inf, no clip and no"),
+        (lambda: onto_ball(BALL, 0), TypeError, "centre is 0, of type int; expected an array"),
+        (lambda: onto_ball(BALL, event_ndim=2)(ONE), ValueError, "event_ndim is 2; expected a whole number"),
+        (lambda: onto_ball(BALL)(None), TypeError, "theta is None, of type NoneType; expected an array"),
+        (lambda: onto_simplex(np.ones((2, 0))), ValueError, r"theta has shape \(2, 0\); expected at least"),
+        (lambda: onto_simplex(np.array(1.0)), ValueError, r"theta has shape \(\); expected at least"),
+        (lambda: onto_simplex(np.array([1.0, inf])), ValueError, "theta contains NaN or infinity"),
+        (lambda: onto_simplex(np.array([1, 2])), TypeError, "theta has dtype int64"),
+        (lambda: gradient_mapping(ONE, ONE, step_size=0.0), ValueError, r"step_size is 0\.0; expected a"),
+        (lambda: gradient_mapping(ONE[:1], ONE, step_size=1.0), ValueError, r"gradient has shape \(1,\)"),
+        (lambda: gradient_mapping(ONE, None, step_size=1.0), TypeError, "theta is None, of type NoneType"),
+        (lambda: gradient_mapping(ONE, ONE, step_size=1.0, project=3), TypeError, "project is 3; expected"),
+    ]
+    for call, error, message in cases:
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_divergence_is_reported() -> None:
+    with pytest.raises(ValueError, match=r"step_size is 1e\+300, and the iterates diverge; expected a sm"):
+        projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1e300, steps=2)
+    with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*a smaller step_size if the iterates"):
+        projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1.0, steps=9)
+
+
+def test_start_in_single_precision_is_rescaled() -> None:
+    theta0 = np.full(3, 0.33334, dtype=np.float32)
+    run = mirror_descent(lambda theta: theta, theta0, step_size=1.0, steps=1)
+    assert abs(float(np.sum(run.theta)) - 1) < 1e-6
+
+
+def test_arrays_of_two_libraries_are_rejected() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    with pytest.raises(TypeError, match=r"gradient\(theta\) is a torch array and theta a numpy array; exp"):
+        projected_sgd(lambda theta: torch.ones(1), np.ones(1), step_size=1.0, steps=2)
+    with pytest.raises(TypeError, match="low is a numpy array and theta a torch array; expected arrays"):
+        onto_box(np.zeros(2), 1.0)(torch.zeros(2))

@@ -1,0 +1,460 @@
+"""RegularizedLoss in torch: values, gradients, chunks, and what stays untouched."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from phiball.backends import rng
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    indicator,
+    robust_risk,
+    worst_case,
+)
+from tests.support.laws import ESTIMATORS, EVENTS, LAWS
+from tests.support.training_models import (
+    Recorder,
+    close,
+    cross_entropy,
+    data,
+    entropic_weights,
+    gradients,
+    network,
+)
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ETA = 0.3
+TILTED = [Tilted(), Tilted(kappa=0.5), Tilted(retilt=2), Tilted(self_normalised=True)]
+
+
+def objective(
+    estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC, how: Any = None
+) -> RegularizedLoss:
+    estimator, how = estimator or RTMLMC(4), how or Uniform()
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how, check_index=False)
+
+
+def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:
+    """The value and gradient of the call are the sums over the signed points."""
+    loss = cross_entropy(model, y)
+    value = what(loss, x, rng=rng(seed))
+    assert all(p.grad is None for p in model.parameters())  # input gradients leave nothing behind
+    value.backward()
+    found = gradients(model)
+    signed = what.points(loss, x, rng=rng(seed))
+    assert gradients(model) == []  # `points` adds to no gradient
+    assert not signed.weights.requires_grad
+    torch.sum(signed.weights * loss(signed.points.detach(), signed.index)).backward()
+    assert close(found, gradients(model))
+    assert close([value.detach()], [signed.value])
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
+    """One pass over points of the shape of the data, and the gradient of the sum of signed weights."""
+    dtype = torch.float32 if event == (5,) else torch.float64
+    model, (x, y) = network(event, dtype), data(event, dtype=dtype)
+    loss = Recorder(cross_entropy(model, y))
+    value = objective(estimator)(loss, x, rng=rng(1))
+    value.backward()
+    found = gradients(model)
+
+    assert value.shape == ()
+    assert value.dtype == dtype
+    assert len(loss.points) == 1  # one forward pass, whatever the levels
+    points, index = loss.points[0], loss.index[0]
+    assert points.shape == (len(index), *event)
+    assert points.dtype == dtype
+    assert index.dtype == torch.int64
+    moved = (points - x[index]).reshape(len(index), -1)
+    assert bool(torch.all(torch.linalg.vector_norm(moved, dim=1) <= 0.5 * (1 + 1e-5)))
+
+    expected, weights = entropic_weights(
+        loss.losses[0], index, len(x), ETA, estimator.level, multilevel=isinstance(estimator, RTMLMC)
+    )
+    torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
+    assert close(found, gradients(model))
+    assert close([value.detach()], [expected])
+    for law in LAWS:
+        assert_gradient_of_the_points(objective(SG(2), law, how=Tilted()), model, y, x, 3)
+
+
+@pytest.mark.parametrize("how", [Uniform(), *TILTED], ids=str)
+def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
+    model, (x, y) = network((5,)), data((5,))
+    for estimator in ESTIMATORS:
+        for law in LAWS[: 3 if getattr(how, "kappa", None) else 4]:
+            assert_gradient_of_the_points(objective(estimator, law, how=how), model, y, x, 1)
+        if isinstance(how, Uniform) or how.self_normalised:
+            for d in (QUADRATIC, indicator(0.3)):
+                assert_gradient_of_the_points(objective(estimator, None, d, how), model, y, x, 2)
+
+
+def test_linear_model_is_exact_when_tilted() -> None:
+    """The slopes are those of autograd: value = mean of f + eta log E exp(g.b/eta), in closed form."""
+    a = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.0]], dtype=torch.float64)
+    x = torch.ones((2, 3), dtype=torch.float64)
+    what = objective(SG(0), Ball(inf, 0.5), how=Tilted())
+    value = what(lambda x, i: torch.sum(a[i] * x, -1), x, rng=rng(0))
+    t = 0.5 * torch.abs(a[a != 0]) / ETA
+    exact = (torch.sum(a) + ETA * torch.sum(torch.log(torch.sinh(t) / t))) / 2
+    assert abs(float(value) - float(exact)) < 1e-13
+
+
+@pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_modes_gradients_and_generators_are_untouched(training: bool, how: Any) -> None:
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3)).double()
+    model.train(training)
+    model[3].eval()  # a mixture of modes is the user's business
+    modes = [module.training for module in model.modules()]
+    before = [torch.full_like(p, k) for k, p in enumerate(model.parameters())]
+    for p, g in zip(model.parameters(), before, strict=True):
+        p.grad = g.clone()
+    state = copy.deepcopy(model.state_dict())
+    x, y = data((5,))
+    kept = x.clone()
+    what = objective(how=how)
+    torch.manual_seed(3)
+    what.points(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
+    what(lambda x, i: torch.sum(x**2, -1), x, rng=rng(0))
+    assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(3)))
+    what(cross_entropy(model, y), x, rng=rng(0))
+    assert [module.training for module in model.modules()] == modes
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, state[name])}
+    assert changed == ({"1.running_mean", "1.running_var", "1.num_batches_tracked"} if training else set())
+    assert torch.equal(x, kept)
+    assert not x.requires_grad
+    assert torch.is_grad_enabled()
+
+
+def test_batch_norm_and_dropout_see_one_pass() -> None:
+    """Weights are solved from the very losses that are differentiated."""
+    nn = torch.nn
+    norm, drop = nn.BatchNorm1d(5), nn.Dropout(0.5)
+    model = nn.Sequential(norm, nn.Linear(5, 16), drop, nn.Linear(16, 3)).double()
+    twin = copy.deepcopy(norm)
+    x, y = data((5,))
+    loss = Recorder(cross_entropy(model, y))
+    torch.manual_seed(4)
+    objective(SG(3))(loss, x, rng=rng(0)).backward()
+    found = gradients(model)
+    twin(loss.points[0])
+    assert int(norm.num_batches_tracked) == 1
+    assert torch.equal(norm.running_mean, twin.running_mean)
+    assert torch.equal(norm.running_var, twin.running_var)
+    _, weights = entropic_weights(loss.losses[0], loss.index[0], 9, ETA, 3, multilevel=False)
+    torch.manual_seed(4)  # the same masks
+    torch.sum(weights * cross_entropy(model, y)(loss.points[0], loss.index[0])).backward()
+    assert close(found, gradients(model))
+
+
+def test_frozen_backbone_gets_no_gradient() -> None:
+    model, (x, y) = network((5,)), data((5,))
+    objective()(cross_entropy(model, y), x, rng=rng(0)).backward()
+    whole = gradients(model)
+    model[0].requires_grad_(False)
+    objective()(cross_entropy(model, y), x, rng=rng(0)).backward()
+    assert model[0].weight.grad is None
+    assert close(gradients(model), whole[2:])
+    objective().backward(cross_entropy(model, y), x, rng=rng(0), chunk=20)
+    assert model[0].weight.grad is None
+    assert close(gradients(model), whole[2:])
+
+
+def test_gradients_accumulate_over_batches() -> None:
+    model, (x, y) = network((5,)), data((5,), n=12)
+    batches = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    alone = []
+    for k, b in enumerate(batches):
+        objective()(cross_entropy(model, y[b]), x[b], rng=rng(k)).backward()
+        alone.append(gradients(model))
+    mean = [torch.mean(torch.stack(parts), 0) for parts in zip(*alone, strict=True)]
+    for k, b in enumerate(batches):
+        (objective()(cross_entropy(model, y[b]), x[b], rng=rng(k)) / 3).backward()
+    assert close(gradients(model), mean)
+    for k, b in enumerate(batches):
+        objective().backward(cross_entropy(model, y[b]), x[b], rng=rng(k), chunk=7, scale=1 / 3)
+    assert close(gradients(model), mean)
+
+
+@pytest.mark.parametrize("how", [Uniform(), Tilted(), Tilted(kappa=0.5, retilt=1)], ids=str)
+def test_trained_embeddings_get_their_gradient(how: Any) -> None:
+    """x carries a graph of its own: the gradient moves its points, and not by way of the tilt."""
+    table = torch.nn.Embedding(9, 5, dtype=torch.float64)
+    model, (_, y) = network((5,)), data((5,))
+    what = objective(SG(2), how=how)
+    x = table(torch.arange(9))
+    signed = what.points(cross_entropy(model, y), x.detach(), rng=rng(0))
+    what(cross_entropy(model, y), x, rng=rng(0)).backward()
+    points = signed.points.clone().requires_grad_()
+    torch.sum(signed.weights * cross_entropy(model, y)(points, signed.index)).backward()
+    moved = torch.zeros((9, 5), dtype=torch.float64).index_add(0, signed.index, points.grad)
+    assert close([table.weight.grad], [moved])
+    with pytest.raises(ValueError, match="x requires a gradient"):
+        what.backward(cross_entropy(model, y), table(torch.arange(9)), rng=rng(0), chunk=8)
+
+
+@pytest.mark.parametrize("how", [Uniform(), Tilted()], ids=str)
+@pytest.mark.parametrize("name", ["cross entropy", "squared"])
+def test_autocast(name: str, how: Any) -> None:
+    """Half-precision losses are solved in single precision; gradients are those of single to rounding."""
+    model, (x, y) = network((5,), torch.float32), data((5,), n=32, dtype=torch.float32)
+    loss = {"cross entropy": cross_entropy(model, y), "squared": lambda x, i: model(x)[:, 0] ** 2}[name]
+    what = objective(SG(3), how=how)
+    value = what(loss, x, rng=rng(0))
+    value.backward()
+    expected = gradients(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = Recorder(loss)
+        found = what(half, x, rng=rng(0))
+        signed = what.points(loss, x, rng=rng(0))
+        chunked = what.backward(loss, x, rng=rng(0), chunk=64)
+    in_chunks = gradients(model)
+    found.backward()
+    whole = gradients(model)
+    assert half.losses[0].dtype == {"cross entropy": torch.float32, "squared": torch.bfloat16}[name]
+    assert signed.log_weights.dtype == signed.points.dtype == torch.float32
+    # bfloat16 rounds by 2^-9, in three layers, forward and back; a tilt moves with the slopes.
+    rounding = 2**-9 * (8 if isinstance(how, Uniform) else 16)
+    reference = expected if isinstance(how, Uniform) else whole
+    for value_of, grads in ((found.detach(), whole), (chunked, in_chunks)):
+        assert value_of.dtype == torch.float32
+        assert all(g.dtype == torch.float32 for g in grads)
+        assert abs(float(value_of) - float(value.detach())) <= rounding * abs(float(value.detach()))
+        size = max(float(torch.max(torch.abs(g))) for g in reference)
+        worst = max(float(torch.max(torch.abs(a - b))) for a, b in zip(grads, reference, strict=True))
+        assert worst <= 16 * 2**-9 * size
+
+
+@pytest.mark.slow
+def test_compiled_model() -> None:
+    """The number of perturbed points changes from call to call, which a compiled model must take."""
+    model, (x, y) = network((5,)), data((5,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's compiler deprecates parts of itself on import
+        compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+        try:
+            compiled(x)
+        except Exception as error:  # it has errors of many kinds where it does not support a platform
+            pytest.skip(f"torch.compile: does not work here ({type(error).__name__})")
+        counts = set()
+        for seed in range(3):
+            loss = Recorder(cross_entropy(compiled, y))
+            objective()(loss, x, rng=rng(seed)).backward()
+            found = gradients(model)
+            counts.add(len(loss.points[0]))
+            objective()(cross_entropy(model, y), x, rng=rng(seed)).backward()
+            assert close(found, gradients(model))
+    assert len(counts) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch: no CUDA device")
+def test_on_cuda() -> None:
+    for chunk in (None, 20):
+        model, (x, y) = network((5,)).cuda(), data((5,))
+        x, y = x.cuda(), y.cuda()
+        loss = Recorder(cross_entropy(model, y))
+        if chunk is None:
+            value = objective(SG(3))(loss, x, rng=rng(0))
+            value.backward()
+        else:
+            value = objective(SG(3)).backward(loss, x, rng=rng(0), chunk=chunk)
+        found = gradients(model)
+        assert value.device == x.device
+        points, index, losses = (torch.cat(parts) for parts in (loss.points, loss.index, loss.losses))
+        _, weights = entropic_weights(losses, index, 9, ETA, 3, multilevel=False)
+        torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
+        assert close(found, gradients(model))
+
+
+@pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(4)], ids=str)
+def test_second_derivatives_are_those_under_fixed_weights(estimator: Any) -> None:
+    """The whole second derivative has a further term, except with one point per data point."""
+    theta, (x, _) = torch.tensor(0.7, dtype=torch.float64, requires_grad=True), data((5,))
+    what = objective(estimator)
+
+    def loss(a: Any, i: Any) -> Any:
+        return theta**2 * torch.sum(a.double() ** 2, -1)
+
+    def second(value: Any) -> Any:
+        (slope,) = torch.autograd.grad(value, theta, create_graph=True)
+        return torch.autograd.grad(slope, theta)[0]
+
+    found = second(what(loss, x, rng=rng(3)))
+    signed = what.points(loss, x, rng=rng(3))
+    squares = torch.sum(signed.points.double() ** 2, -1)
+    assert close([found], [torch.sum(signed.weights * 2 * squares)])
+    if isinstance(estimator, SG):
+        rows = loss(signed.points, signed.index).reshape(len(x), -1)
+        whole = second(worst_case(rows, ETA, ENTROPIC).value.mean())
+        assert close([found], [whole]) == (estimator.level == 0)
+
+
+@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
+def test_value_without_gradients(block: Any) -> None:
+    """The value is that of training, and nothing is recorded."""
+    model, (x, y) = network((5,)), data((5,))
+    loss = cross_entropy(model, y)
+
+    def risk() -> Any:
+        return robust_risk(
+            loss, x, Ball(1, 0.5), ETA, ENTROPIC, samples=8, rng=rng(4), proposal=Tilted()
+        ).value
+
+    calls = [lambda: objective()(loss, x, rng=rng(4)), lambda: objective(how=Tilted())(loss, x, rng=rng(4))]
+    for call in (*calls, risk):
+        expected = call().detach()
+        with block():
+            found = call()
+        assert not found.requires_grad
+        assert torch.equal(found.clone(), expected)
+
+
+@pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
+@pytest.mark.parametrize("estimator", [SG(4), RTMLMC(5), RTMLMC(5, "stratified")], ids=str)
+def test_chunks_give_the_gradient_of_the_plain_call(estimator: Any, how: Any) -> None:
+    model, (x, y) = network((5,)), data((5,), n=13)
+    what, plain = objective(estimator, how=how), Recorder(cross_entropy(model, y))
+    value = what(plain, x, rng=rng(5))
+    value.backward()
+    expected = gradients(model)
+    for chunk in (1, 2, 3, 8, 15, 16, 17, 40, 100, 10**6):
+        loss = Recorder(cross_entropy(model, y))
+        found = what.backward(loss, x, rng=rng(5), chunk=chunk)
+        assert not found.requires_grad
+        assert close(gradients(model), expected)
+        assert close([found], [value.detach()])
+        assert max(len(points) for points in loss.points) <= chunk
+        if chunk >= len(plain.points[-1]):
+            assert len(loss.points) == len(plain.points)
+        if chunk >= 32:  # a chunk holds a data point, and each point is evaluated once
+            assert torch.equal(torch.cat(loss.points), torch.cat(plain.points))
+            assert torch.equal(torch.cat(loss.index), torch.cat(plain.index))
+        if isinstance(
+            how, Tilted
+        ):  # the points for the input gradients come first, all data points each time
+            first = torch.cat(loss.index)[: 13 * (1 + how.retilt)]
+            assert torch.equal(first, torch.arange(13).repeat(1 + how.retilt))
+
+
+class Saved:
+    """Counts the numbers that autograd keeps for its backward passes, and the most it kept at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def watch(self) -> Any:
+        counter = self
+
+        class Kept:
+            def __init__(self, tensor: Any) -> None:
+                self.tensor = tensor
+                counter.now += tensor.numel()
+                counter.most = max(counter.most, counter.now)
+
+            def __del__(self) -> None:
+                counter.now -= self.tensor.numel()
+
+        return torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor)
+
+
+@pytest.mark.parametrize("chunk", [64, 8])
+def test_chunks_bound_what_autograd_keeps(chunk: int) -> None:
+    """Activations in proportion to the points of a chunk, and the parameters; 8 is half of a data point."""
+    model, (x, y) = network((2, 6, 6)), data((2, 6, 6), n=64)
+    plain, parts = Saved(), Saved()
+    with plain.watch():
+        objective(SG(4))(cross_entropy(model, y), x, rng=rng(0)).backward()
+    with parts.watch():
+        objective(SG(4)).backward(cross_entropy(model, y), x, rng=rng(0), chunk=chunk)
+    assert plain.now == parts.now == 0
+    assert plain.most > 64 * 16 * 72  # the points at least
+    parameters = sum(p.numel() for p in model.parameters())
+    assert parts.most <= plain.most * chunk / (64 * 16) + parameters
+
+
+@pytest.mark.parametrize("scale", [1024.0, torch.tensor(1024.0)], ids=["number", "tensor"])
+def test_scale_multiplies_the_gradient(scale: Any) -> None:
+    """By a power of two, so exactly, however the chunks are cut."""
+    model, (x, y) = network((5,), torch.float32), data((5,), dtype=torch.float32)
+    loss = cross_entropy(model, y)
+    value = objective()(loss, x, rng=rng(0))
+    value.backward()
+    expected = gradients(model)
+    for chunk in (4, 16, 1000):
+        assert close([objective().backward(loss, x, rng=rng(0), chunk=chunk, scale=scale)], [value.detach()])
+        assert close([g / 1024 for g in gradients(model)], expected)
+
+
+MODEL, (X, Y) = network((5,)), data((5,))
+LOSS = cross_entropy(MODEL, Y)
+CHECKED = RegularizedLoss(Ball(2, 0.5), ETA, ENTROPIC, RTMLMC(4))
+WAYS = {
+    "call": lambda loss, x: CHECKED(loss, x, rng=rng(0)),
+    "chunks": lambda loss, x: CHECKED.backward(loss, x, rng=rng(0), chunk=20),
+    "small chunks": lambda loss, x: CHECKED.backward(loss, x, rng=rng(0), chunk=1),
+    "points": lambda loss, x: CHECKED.points(loss, x, rng=rng(0)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_bad_losses_and_batches(way: Any) -> None:
+    for loss, x, kind, words in [
+        (lambda x, i: torch.mean(LOSS(x, i)), X, ValueError, r"shape \(\); expected .*reduction='none'"),
+        (lambda x, i: MODEL(x), X, ValueError, r"shape \(\d+, 3\); expected \(\d+,\), one loss for each x"),
+        (lambda x, i: nan * LOSS(x, i), X, ValueError, "contains nan; expected finite numbers"),
+        (lambda x, i: inf + LOSS(x, i), X, ValueError, "contains inf; expected finite numbers"),
+        (lambda x, i: Y[i], X, TypeError, "dtype torch.int64; expected float32 or float64"),
+        (lambda x, i: None, X, TypeError, r"loss\(x, i\) is None, of type NoneType"),
+        (LOSS, torch.ones((9, 5), dtype=torch.int64), TypeError, "x has dtype torch.int64; expected float32"),
+        (LOSS, X.to(torch.complex64), TypeError, "x has dtype torch.complex64; expected float32"),
+        (LOSS, X[:0], ValueError, r"x has shape \(0, 5\); expected \(N,\) \+ event, with at least one"),
+        (LOSS, torch.tensor(1.0), ValueError, r"x has shape \(\); expected \(N,\) \+ event"),
+    ]:
+        with pytest.raises(kind, match=words):
+            way(loss, x)
+        assert all(p.grad is None for p in MODEL.parameters())  # no gradient was added
+
+
+def test_bad_chunks_and_losses_without_a_gradient() -> None:
+    words = "do not depend on anything that requires a gradient; expected a model with parameters"
+    for way in (WAYS["chunks"], WAYS["small chunks"]):
+        with pytest.raises(ValueError, match=words):
+            way(lambda x, i: LOSS(x, i).detach(), X)
+        with torch.no_grad(), pytest.raises(ValueError, match=words):
+            way(LOSS, X)
+    with pytest.raises(ValueError, match="chunk is 0; expected a whole number of at least 1"):
+        CHECKED.backward(LOSS, X, rng=rng(0), chunk=0)
+    theta = torch.ones(9, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(ValueError, match="does not depend on x"):
+        objective(how=Tilted())(lambda x, i: theta[i], X, rng=rng(0))
+
+
+@pytest.mark.parametrize("estimator", [SG(0), SG(2), RTMLMC(3)])
+def test_eta_beyond_the_precision_of_the_losses(estimator: Any) -> None:
+    """Whatever the levels that are drawn."""
+    x = data((4,))[0].float()
+    for eta in (1e-60, 1e60):
+        objective = RegularizedLoss(Ball(2, 1.0), eta, ENTROPIC, estimator)
+        with pytest.raises(ValueError, match=r"eta is 1e.60; expected .* the range of .*float32"):
+            objective(lambda z, i: z.reshape(len(z), -1).sum(-1), x, rng=rng(0))
