@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests run side by side on the cores there are.
 WORKERS ?= $(shell nproc 2>/dev/null || echo 1)
-# Which benchmark: inner, scaling, endurance, attacks, sampling, linear, estimators, training or settings.
+# Which benchmark: inner, training, linear, sampling, estimators, attacks or scaling.
 BENCH ?= inner
 # The packages whose branches the tests must run, and the tests of the kernels.
 COVERED := backends refimpl verification

@@ -18,8 +18,8 @@ from phiball.refimpl.validation import valid_number
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 # The radius of the ball over that of the attack, and how strongly points are tilted, by norm. In l1 and l2 a
 # point goes about the attack's radius along the gradient, half of the ball's, and noise does the rest. In
-# linf a wider ball is too much for images, whose gradients are uneven. `phiball run recipe` and `phiball
-# bench settings --defaults` compare these with others.
+# linf a wider ball is too much for images, whose gradients are uneven. `phiball run recipe` compares these
+# with others.
 CHOICES = {1.0: (2.0, 1.0), 2.0: (2.0, 1.0), inf: (1.0, 10.0)}
 _FALLBACK = 1e6  # eta of a data point whose gradient is 0, and which has no direction to be tilted to
 _VERSION = 2
