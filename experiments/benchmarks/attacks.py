@@ -78,7 +78,7 @@ def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Arr
         return run(victim.x, victim.y)
 
 
-def _outside(ball: Ball, x: Array, perturbed: Array) -> float:
+def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
     """Return by how much the farthest image is outside of its ball or the box, in radii."""
     offsets = (perturbed - x).flatten(1).double()
     reach = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
@@ -101,7 +101,7 @@ def error_rows(
             for name, attack in attacks_on(victim).items():
                 perturbed = attack(ball, seed)
                 error = 100 * victim.errors(perturbed) / test_images
-                outside = _outside(ball, victim.x, perturbed)
+                outside = _outside_ball_or_box(ball, victim.x, perturbed)
                 rows.append(
                     {
                         **where,
@@ -119,7 +119,7 @@ def attack_times(*, seconds: float, clock: Clock, rounds: int = 3) -> dict[tuple
     """Return (norm, attack) to its time, in forward and backward passes."""
     victim = train_victim(0, epochs=1)
     unit = partial(victim.gradient, victim.x, import_module("torch").arange(len(victim.x)))
-    spent = {}
+    spent: dict[tuple[str, str], float] = {}
     for norm, values in RADII.items():
         works = {
             name: partial(attack, Ball(norm, values[1], BOX), 0)
@@ -131,7 +131,7 @@ def attack_times(*, seconds: float, clock: Clock, rounds: int = 3) -> dict[tuple
     return spent
 
 
-def summary(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Row]:
+def attack_rows(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Row]:
     """Return the mean error of every attack at every radius, and its time."""
     found = []
     for norm, name in dict.fromkeys((row["norm"], row["attack"]) for row in rows):
@@ -178,4 +178,4 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
         spent = attack_times(seconds=0.02 if quick else 0.1, clock=clock)
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images are in their balls and in the box [0, 1]"
-    return Report([Table(title, summary(rows, spent), note)], torchattacks_findings(rows))
+    return Report([Table(title, attack_rows(rows, spent), note)], torchattacks_findings(rows))

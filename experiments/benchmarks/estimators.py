@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import hypot, inf, sqrt
-from typing import Any
 
 import numpy as np
 
@@ -193,7 +192,7 @@ def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: 
     for number, (norm, radius, ratio) in enumerate(places):
         text = f"{NORMS[norm]} {radius:g}, eta {ratio:g} radius"
         update(number / len(places), f"{text}: short runs")
-        problem: Any = classifier, Ball(norm, radius), ratio * radius
+        problem = classifier, Ball(norm, radius), ratio * radius
         means = {
             (label, level): estimate(*problem, proposal, level, scale.replications, source)
             for label, proposal in PROPOSALS.items()

@@ -177,7 +177,7 @@ def model_rows(
     return rows
 
 
-def findings(rows: list[Row]) -> list[str]:
+def linear_findings(rows: list[Row]) -> list[str]:
     """Return a line per bar, and one that says whether each of our models is best under its own objective."""
     by_name = {row["model"]: row for row in rows}
     lines = []
@@ -212,4 +212,4 @@ def measure(*, clock: Clock, quick: bool = False, evidence: bool = False, update
         rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)
     title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time and values"
     note = "gradient: of the objective at the end of the fit; the least possible value under KL is 0"
-    return Report([Table(title, rows, note)], findings(rows))
+    return Report([Table(title, rows, note)], linear_findings(rows))

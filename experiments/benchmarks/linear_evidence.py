@@ -115,7 +115,7 @@ def _models(rows: list[Row], data: str) -> dict[str, list[Row]]:
     return {name: [r for r in rows if (r["data"], r["model"]) == (data, name)] for name in names}
 
 
-def summary(rows: list[Row]) -> list[Row]:
+def evidence_rows(rows: list[Row]) -> list[Row]:
     """Return clean errors, and those at the middle size under noise and at the worst points."""
     found = []
     for data in dict.fromkeys(row["data"] for row in rows):
@@ -142,7 +142,7 @@ def gains(rows: list[Row]) -> list[str]:
     return lines
 
 
-def draw(rows: list[Row], path: Path) -> None:
+def draw_evidence(rows: list[Row], path: Path) -> None:
     """Write the figure: mean error against size, at the worst points and under noise (dashed)."""
     figure_of = require("matplotlib.figure", user="the figure of bench linear", extra="bench").Figure
     groups = list(dict.fromkeys(row["data"] for row in rows))
@@ -174,4 +174,8 @@ def evidence_report(*, quick: bool = False, update: Update = silent) -> Report:
         update(number / len(tasks), f"{name}, split {split + 1}")
         rows += split_rows(name, 2 if quick else 3, split)
     title = "Test errors in percent, means over splits ± two standard errors"
-    return Report([Table(title, summary(rows))], gains(rows), {"linear_evidence.png": partial(draw, rows)})
+    return Report(
+        [Table(title, evidence_rows(rows))],
+        gains(rows),
+        {"linear_evidence.png": partial(draw_evidence, rows)},
+    )

@@ -40,12 +40,13 @@ HELPS = 0.9  # a larger ratio is not worth its cost
 
 def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
     source, kind = np.random.default_rng(0), np.dtype(dtype)
-    draw: Callable[..., Any] = {
+    kinds: dict[float, Callable[..., Any]] = {
         inf: source.random,
         1.0: source.standard_exponential,
         2.0: source.standard_normal,
         3.0: partial(source.standard_gamma, 1 / 3),
-    }[norm]
+    }
+    draw = kinds[norm]
     if norm == inf:
         return lambda: draw(shape, dtype=kind)
     return lambda: (draw(size=shape, dtype=kind), source.random(shape[:-1], dtype=kind))
@@ -64,7 +65,7 @@ def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[
     return draw if norm == inf else lambda: (draw(), torch.rand(shape[:-1], **how))
 
 
-def _outside(ball: Ball, centres: Any, points: Any) -> float:
+def _distance_outside(ball: Ball, centres: Any, points: Any) -> float:
     """Return by how much the farthest point is outside of its ball, in radii."""
     if isinstance(points, tuple):  # tilted points come with log-densities
         points = points[0]
@@ -109,7 +110,7 @@ def cost_rows(
             s = np.random.default_rng(1).normal(size=raw.shape)
             s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
             run = partial(ball.sample_tilted, centres, s, POINTS, source)
-        player = Contestant(points, run, partial(_outside, ball, centres), 1e-5)
+        player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
         unit = draws((len(raw), POINTS, d), ball.norm, dtype)
         timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
         verdict = "within" if timing.ratio <= BARS[points] else "ABOVE"
@@ -164,7 +165,7 @@ def noise_rows(
     return sorted(rows, key=lambda row: list(FUNCTIONS).index(row["function"]))
 
 
-def findings(cost: list[Row], noise: list[Row]) -> list[str]:
+def sampling_findings(cost: list[Row], noise: list[Row]) -> list[str]:
     """Return which costs are above their bars, and the balls at which each scheme gains nothing."""
     above = [f"{r['points']} d={r['d']} {r['library']} {r['dtype']}" for r in cost if r["verdict"] == "ABOVE"]
     lines = [f"cost above its bar: {', '.join(above) or 'none'}"]
@@ -200,5 +201,5 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
                 "Noise of a mean, over that of n independent points", noise, f"standard error about {error}"
             ),
         ],
-        findings(cost, noise),
+        sampling_findings(cost, noise),
     )

@@ -174,7 +174,7 @@ def choice_row(problem: ExactProblem, points: str, rows: list[Row], estimator: s
         if row["estimator"] == "SG"
     }
     mine = [row for row in rows if row["estimator"] == estimator]
-    found: Row = {"problem": problem.name, "points": points, "estimator": estimator}
+    found: Row = {"problem": problem.name.partition(",")[0], "points": points, "estimator": estimator}
     for label, spread in (("", problem.spread), (", data fixed", 0.0)):
         for share in TOLERANCES:
             tol = share * float(np.linalg.norm(problem.slope))
@@ -196,7 +196,7 @@ def quality_tables(
     with use("numpy"):
         cases = [(p, s) for p in (logistic_problem(), linear_problem()) for s in schemes]
         for number, (problem, points) in enumerate(cases):
-            rows = []
+            rows: list[Row] = []
             for name in ESTIMATORS:
                 update((number + len(rows) / 33) / len(cases), f"{problem.name}, {points} points: {name}")
                 for level in levels:
