@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from ctypes import CDLL
 from dataclasses import dataclass
 from importlib import import_module
@@ -128,35 +128,39 @@ def compare(
 
 
 def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
-    """Return the time of a call: mean or lower quartile of the calls that fit into `seconds`, at least 3."""
+    """Return the time of a call: mean or lower quartile of the calls that fit into `seconds`."""
     start = clock()
     work()  # fills the processor's caches
     first = clock() - start
+    if first > seconds and not mean:  # a long call depends little on the caches
+        return first
     calls = 1 if first >= SHORT else max(1, min(100, round(SHORT / max(first, 1e-9))))
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < MOST_BLOCKS and (len(times) < 3 or time.perf_counter() < end):
+    while len(times) < MOST_BLOCKS and (len(times) < (1 if mean else 3) or time.perf_counter() < end):
         start = clock()
         for _ in range(calls):
             work()
         times.append((clock() - start) / calls)
-        if first > seconds:  # a long call depends little on caches, and is not repeated
-            break
     return fmean(times) if mean else sorted(times)[len(times) // 4]
 
 
 @contextmanager
 def thread_limit(n: int | None) -> Iterator[None]:
-    """Let phiball and torch use n threads inside the block; None leaves phiball its default."""
+    """Let phiball, torch and BLAS use n threads inside the block; None leaves phiball its default.
+
+    Idle threads of BLAS wait busily, which would count as processor time.
+    """
     before = os.environ.pop("PHIBALL_THREADS", None)
     if n is not None:
         os.environ["PHIBALL_THREADS"] = str(n)
-    torch = optional_module("torch")
+    torch, pools = map(optional_module, ("torch", "threadpoolctl"))
     torch_before = torch.get_num_threads() if torch else 1
     if torch and n is not None:
         torch.set_num_threads(n)
     try:
-        yield
+        with pools.threadpool_limits(n) if pools and n else nullcontext():
+            yield
     finally:
         if torch:
             torch.set_num_threads(torch_before)

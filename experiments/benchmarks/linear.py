@@ -21,7 +21,6 @@ from scipy.special import expit, logsumexp
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
@@ -204,7 +203,7 @@ def linear_findings(rows: list[Row]) -> list[str]:
 
 def measure(*, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent) -> Report:
     """Time and value the models; `evidence`: compare their errors on four data sets instead."""
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
         if evidence:
             return evidence_report(quick=quick, update=update)

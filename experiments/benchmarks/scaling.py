@@ -179,7 +179,7 @@ def measure(
                 continue
             with use("numba"):
                 player = Contestant(path.name, path.make(size), varies=path.varies)
-                seconds, rounds = (0.02, 2) if quick else (0.1, 5)
+                seconds, rounds = (0.02, 2) if quick else (0.1, 3)
                 unit = np.ones(UNIT).max
                 values.append(
                     compare(unit, [player], seconds=seconds, rounds=rounds, clock=clock)[path.name].ratio

@@ -21,7 +21,7 @@ from phiball.experiments.benchmarks.harness import Report, Row, Timing
 from phiball.experiments.cli.app import app
 from tests.support.paths import ROOT
 
-for package in ("torch", "sklearn", "scipy", "threadpoolctl", "matplotlib"):
+for package in ("torch", "sklearn", "scipy", "matplotlib"):
     pytest.importorskip(package, reason=f"{package}: not installed")
 
 from phiball.experiments.benchmarks import (  # noqa: E402
