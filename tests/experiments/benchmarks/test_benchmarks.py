@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from phiball.backends import rng, use
 from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
-from phiball.experiments.benchmarks.harness import Report, Row, Timing
+from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
 from phiball.experiments.cli.app import app
 from tests.support.paths import ROOT
 
@@ -231,7 +231,8 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
 
 
 def test_linear_models_are_timed_and_valued() -> None:
-    report = linear.measure(clock=time.process_time, quick=True)
+    with thread_limit(1):
+        report = linear.measure(clock=time.process_time, quick=True)
     rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
     assert not any("INACCURATE" in line for line in report.findings)
     rows[1]["ball, entropic"] += 1.0  # a planted wrong solution of ours
