@@ -2,29 +2,25 @@
 
 A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed;
 every attack perturbs the same test images inside the same ball and the box [0, 1]. Differences are taken
-within a seed, as the networks differ by more than the attacks. Time is a multiple of one forward and
-backward pass over the same images.
+within a seed, as the networks differ by more than the attacks. The unit of time is one forward and backward
+pass over the same images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from math import inf
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from phiball.backends import Array, rng, use
-from phiball.backends.progress import Progress, Update, silent
-from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
 from phiball.experiments.benchmarks.third_party import HINT, optional_module
-from phiball.experiments.benchmarks.timing import ratio
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.training.networks import torch_seed
 from phiball.experiments.training.pretrained import Classifier, fit
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
@@ -32,41 +28,12 @@ from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
 NORMS = {2.0: "l2", inf: "linf"}
 BOX = (0.0, 1.0)
-STEPS = 15
+STEPS, TEST_IMAGES = 15, 300
 OURS, THEIRS = "PGM, last iterate", "torchattacks"
-Attack = Callable[[Ball, int], Array]  # the ball and a seed, to perturbed images
+Attack: TypeAlias = Callable[[Ball, int], Array]  # the ball and a seed, to perturbed images
 
 
-@dataclass(frozen=True)
-class Row:
-    """One attack on the network of one seed: the share of test images that it makes errors."""
-
-    norm: str
-    radius: float
-    attack: str
-    seed: int
-    error: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The error that PGM finds minus that of torchattacks: mean over seeds, and its standard error."""
-
-    where: str
-    difference: float
-    stderr: float
-
-    @property
-    def behind(self) -> bool:
-        """Whether PGM finds fewer, by more than two standard errors."""
-        return self.difference < -2 * self.stderr
-
-    def __str__(self) -> str:
-        """In percent."""
-        return f"{self.where}: {100 * self.difference:+.2f} +- {100 * self.stderr:.2f} %"
-
-
-def train(seed: int, *, epochs: int = 20, test_images: int = 300) -> Classifier:
+def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES) -> Classifier:
     """Return a small network, trained on all digits except the last `test_images`."""
     torch = import_module("torch")
     digits = load("digits")
@@ -82,8 +49,8 @@ def train(seed: int, *, epochs: int = 20, test_images: int = 300) -> Classifier:
     return Classifier("digits", model.eval(), x[-test_images:], y[-test_images:])
 
 
-def attacks(victim: Classifier) -> dict[str, Attack]:
-    """Return all attacks on the images of `victim`: PGM as torchattacks does it, then with its options."""
+def attacks_on(victim: Classifier) -> dict[str, Attack]:
+    """Return all attacks on the images of `victim`; the last iterate of PGM is what torchattacks returns."""
     gradient, loss, x = victim.gradient, victim.loss, victim.x
     named: dict[str, Attack] = {
         "white noise": lambda ball, seed: white_noise(x, ball, rng(seed)),
@@ -111,114 +78,104 @@ def _theirs(torchattacks: Any, victim: Classifier, ball: Ball, seed: int) -> Arr
         return run(victim.x, victim.y)
 
 
-def rows(
-    seeds: int, *, epochs: int = 20, test_images: int = 300, radii: int = 4, update: Update = silent
-) -> Iterator[Row]:
-    """Yield the error that every attack finds, at the first `radii` radii of each norm, for each seed."""
+def _outside_ball_or_box(ball: Ball, x: Array, perturbed: Array) -> float:
+    """Return by how much the farthest image is outside of its ball or the box, in radii."""
+    offsets = (perturbed - x).flatten(1).double()
+    reach = float(offsets.norm(p=ball.norm, dim=1).max()) / ball.radius - 1
+    return max(reach, float(-perturbed.min()), float(perturbed.max()) - 1)
+
+
+def error_rows(
+    seeds: int, *, epochs: int = 20, test_images: int = TEST_IMAGES, radii: int = 4, update: Update = silent
+) -> list[Row]:
+    """Return the errors in percent that every attack finds at each radius, for each seed."""
     balls = [Ball(norm, radius, BOX) for norm, values in RADII.items() for radius in values[:radii]]
+    rows = []
     for seed in range(seeds):
         update(seed / seeds, f"training network {seed + 1} of {seeds}")
-        victim = train(seed, epochs=epochs, test_images=test_images)
-        yield Row("none", 0.0, "none", seed, victim.errors(victim.x) / test_images)
+        victim = train_victim(seed, epochs=epochs, test_images=test_images)
+        clean = 100 * victim.errors(victim.x) / test_images
         for number, ball in enumerate(balls, start=1):
-            where = f"{NORMS[ball.norm]} {ball.radius}"
+            where = {"norm": NORMS[ball.norm], "radius": ball.radius}
             update((seed + number / (1 + len(balls))) / seeds, f"attacking network {seed + 1}, {where}")
-            for name, attack in attacks(victim).items():
-                error = victim.errors(attack(ball, seed)) / test_images
-                yield Row(NORMS[ball.norm], ball.radius, name, seed, error)
+            for name, attack in attacks_on(victim).items():
+                perturbed = attack(ball, seed)
+                error = 100 * victim.errors(perturbed) / test_images
+                outside = _outside_ball_or_box(ball, victim.x, perturbed)
+                rows.append(
+                    {
+                        **where,
+                        "attack": name,
+                        "seed": seed,
+                        "clean": clean,
+                        "error": error,
+                        "outside": outside,
+                    }
+                )
+    return rows
 
 
-def compare(measured: list[Row]) -> list[Comparison]:
-    """Return PGM minus torchattacks at each radius, and over all; nothing if that is not installed."""
-    errors = {(row.norm, row.radius, row.attack, row.seed): row.error for row in measured}
-    places = list(dict.fromkeys((row.norm, row.radius) for row in measured if row.attack == THEIRS))
-    seeds = sorted({row.seed for row in measured})
-    if not places or len(seeds) < 2:
-        return []
-    differences = {
-        f"{norm} {radius}": [
-            errors[norm, radius, OURS, seed] - errors[norm, radius, THEIRS, seed] for seed in seeds
-        ]
-        for norm, radius in places
-    }
-    differences["all radii"] = [fmean(values) for values in zip(*differences.values(), strict=True)]
-    return [
-        Comparison(where, fmean(values), stdev(values) / len(values) ** 0.5)
-        for where, values in differences.items()
-    ]
-
-
-def verdict(compared: list[Comparison]) -> str:
-    """Say whether PGM finds at least as many errors as torchattacks over all radii, and where it does not."""
-    *single, overall = compared
-    words = "fewer errors than" if overall.behind else "at least as many errors as"
-    than = "by more than" if overall.behind else "within"
-    behind = ", ".join(str(c) for c in single if c.behind) or "none"
-    return (
-        f"PGM finds {words} torchattacks, {than} two standard errors ({overall}); single radii of "
-        f"{len(single)} at which it is behind by more than that: {behind}"
-    )
-
-
-def times(seconds: float, update: Update = silent) -> dict[tuple[str, str], float]:
-    """Return (norm, attack) to its time as a multiple of one forward and backward pass."""
-    victim = train(0, epochs=1)
+def attack_times(*, seconds: float, clock: Clock, rounds: int = 3) -> dict[tuple[str, str], float]:
+    """Return (norm, attack) to its time, in forward and backward passes."""
+    victim = train_victim(0, epochs=1)
     unit = partial(victim.gradient, victim.x, import_module("torch").arange(len(victim.x)))
-    spent = {}
-    for number, (norm, values) in enumerate(RADII.items()):
-        for name, attack in attacks(victim).items():
-            update(number / len(RADII), f"measuring the time of {name}, {NORMS[norm]}")
-            work = partial(attack, Ball(norm, values[1], BOX), 0)
-            spent[NORMS[norm], name] = ratio(work, unit, seconds)
+    spent: dict[tuple[str, str], float] = {}
+    for norm, values in RADII.items():
+        works = {
+            name: partial(attack, Ball(norm, values[1], BOX), 0)
+            for name, attack in attacks_on(victim).items()
+        }
+        players = [Contestant(*one) for one in works.items()]
+        times = compare(unit, players, seconds=seconds, rounds=rounds, clock=clock)
+        spent |= {(NORMS[norm], name): timing.ratio for name, timing in times.items()}
     return spent
 
 
-def table(measured: list[Row], norm: str, spent: dict[tuple[str, str], float]) -> ReportTable:
-    """Return the mean error of every attack at every radius of a norm, and its time."""
-    mine = [row for row in measured if row.norm == norm]
-    radii = list(dict.fromkeys(row.radius for row in mine))
-    seeds = len({row.seed for row in mine})
-    clean = fmean(row.error for row in measured if row.attack == "none")
-    cells = [
-        (
-            name,
-            *(
-                f"{100 * fmean(r.error for r in mine if (r.radius, r.attack) == (radius, name)):.2f}"
-                for radius in radii
-            ),
-            f"{spent[norm, name]:.1f}",
-        )
-        for name in dict.fromkeys(row.attack for row in mine)
-    ]
-    return ReportTable(
-        f"Error in %, {norm} ball and box [0, 1], {STEPS} steps, mean of {seeds} networks "
-        f"(clean {100 * clean:.1f})",
-        ("attack", *(f"radius {radius}" for radius in radii), "time / (forward + backward)"),
-        cells,
-    )
+def attack_rows(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Row]:
+    """Return the mean error of every attack at every radius, and its time."""
+    found = []
+    for norm, name in dict.fromkeys((row["norm"], row["attack"]) for row in rows):
+        mine = [row for row in rows if (row["norm"], row["attack"]) == (norm, name)]
+        radii = list(dict.fromkeys(row["radius"] for row in mine))
+        errors = {
+            f"radius {k}": fmean(row["error"] for row in mine if row["radius"] == radius)
+            for k, radius in enumerate(radii, start=1)
+        }
+        inside = "yes" if max(row["outside"] for row in mine) <= 1e-5 else "NO"
+        where = {"ball": f"{norm} {', '.join(f'{r:g}' for r in radii)}", "attack": name, "inside": inside}
+        clean = fmean(row["clean"] for row in mine)
+        found.append({**where, "clean": clean, **errors, "x forward + backward": spent[norm, name]})
+    return found
 
 
-def main(threads: int = 1, quick: bool = False, out: Path | None = None) -> None:
-    """Print the tables and the verdict, and write them as JSON to the folder `out`, if one is named."""
-    require("torch", user="bench attacks", extra="bench").set_num_threads(threads)
-    console = open_console(out)
-    seeds, radii = (2, 2) if quick else (6, 4)
-    measured: list[Row] = []
-    with use("torch"), Progress("bench attacks", console) as progress:
-        measured.extend(rows(seeds, radii=radii, update=progress.part(0.0, 0.9).update))
-        spent = times(0.1 if quick else 0.4, progress.part(0.9, 1.0).update)
-    pages = [table(measured, norm, spent) for norm in NORMS.values()]
-    for page in pages:
-        console.print(page.table())
-    compared = compare(measured)
-    lines = [f"{OURS}, minus torchattacks, {c}" for c in compared]
-    lines.append(verdict(compared) if compared else HINT.format(THEIRS))
-    print_lines(console, lines)
-    record = {
-        "rows": [asdict(row) for row in measured],
-        "compared": [asdict(c) for c in compared],
-        "times": [{"norm": norm, "attack": name, "ratio": t} for (norm, name), t in spent.items()],
+def torchattacks_findings(rows: list[Row]) -> list[str]:
+    """Return the errors that PGM finds minus those of torchattacks, at each radius and over all."""
+    errors = {(r["norm"], r["radius"], r["attack"], r["seed"]): r["error"] for r in rows}
+    places = dict.fromkeys((r["norm"], r["radius"]) for r in rows if r["attack"] == THEIRS)
+    seeds = sorted({r["seed"] for r in rows})
+    if not places or len(seeds) < 2:
+        return [HINT.format(THEIRS)] if not places else []
+    differences = {
+        f"{norm} {radius}": [errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for s in seeds]
+        for norm, radius in places
     }
-    write_results(
-        console, out, "attacks", record, title="Errors that attacks find", facts=lines, tables=pages
-    )
+    differences["all radii"] = [fmean(values) for values in zip(*differences.values(), strict=True)]
+    lines = []
+    for where, values in differences.items():
+        mean, error = fmean(values), stdev(values) / len(values) ** 0.5
+        word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
+        lines.append(f"{OURS} minus torchattacks, {where}: {mean:+.2f} ± {error:.2f} % ({word})")
+    return lines
+
+
+def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
+    """Count the errors that the attacks find, and time them."""
+    require("torch", user="bench attacks", extra="bench")
+    seeds, radii = (2, 2) if quick else (6, 4)
+    with use("torch"):
+        rows = error_rows(seeds, radii=radii, update=lambda share, text: update(0.9 * share, text))
+        update(0.9, "the time of the attacks")
+        spent = attack_times(seconds=0.02 if quick else 0.1, clock=clock)
+    title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
+    note = "inside: all images are in their balls and in the box [0, 1]"
+    return Report([Table(title, attack_rows(rows, spent), note)], torchattacks_findings(rows))

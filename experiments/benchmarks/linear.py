@@ -1,39 +1,31 @@
-"""`phiball bench linear`: robust linear models beside scikit-learn, skwdro and dro, and how they grow.
+"""`phiball bench linear`: robust linear models beside scikit-learn, skwdro and dro.
 
-Times are those of a fit on one thread, as multiples of that of scikit-learn's `LogisticRegression` beside it,
-on the breast cancer data, standardised, with C = 1. Each solution is valued under three objectives: the
-entropic risk on a Euclidean ball with its ridge, which is ours; the worst mean loss where examples move by at
-most RADIUS in the root mean square, which skwdro smooths and samples; and that within a KL divergence over
-the examples, which is dro's. The last two are without a ridge; these data can be separated, so that dro's has
-no minimum, and the least of it is 0: there ours is timed to its end, and to the value at which dro ends.
-Other systems are timed once, by the time of the processor.
+The unit of time is a fit of scikit-learn's `LogisticRegression` (C = 1), on the breast cancer data,
+standardised. Each solution is valued under three objectives, computed apart from the fits: the entropic risk
+on a Euclidean ball with its ridge, which is ours; the worst mean loss if examples move by at most RADIUS in
+the root mean square, which skwdro smooths and samples; and that within a KL divergence over the examples,
+which is dro's. The last two are without a ridge; these data can be separated, so that the infimum of dro's is
+0, without a minimum: there ours is timed to its end, and to the value at which dro ends.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from time import process_time
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-from scipy.special import expit
+from scipy.special import expit, logsumexp
 from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
-from threadpoolctl import threadpool_limits
 
-from phiball.backends.progress import Progress
-from phiball.experiments.benchmarks.inner.problems import thread_limit
-from phiball.experiments.benchmarks.memory import peak_memory
-from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
-from phiball.experiments.benchmarks.own_process import in_own_process
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
+from phiball.experiments.benchmarks.linear_evidence import evidence_report
 from phiball.experiments.benchmarks.third_party import HINT, optional_module
-from phiball.experiments.benchmarks.timing import ratio_of_totals
-from phiball.experiments.framework.tables import ReportTable
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -47,23 +39,12 @@ from phiball.refimpl import (
     linear_model_risk,
 )
 
-RADIUS, ETA = 0.5, 0.1
-ROWS, FEATURES = (12_500, 25_000, 50_000, 100_000), 50
+RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence over examples that dro's model allows
+GRADIENT_TOL = 1e-5  # of a fit, where it is certified to end
 BAR_SKLEARN, BAR_PEERS = 20.0, 20.0
+ENTROPIC_BALL, REWEIGHTED = "ours, entropic", "ours, KL over the examples"
 FREE, AS_LOW = "ours, the same without a ridge", "ours, without a ridge, as low as dro"
-KL = 0.1  # the divergence over examples that dro's model allows
-
-
-@dataclass(frozen=True)
-class Model:
-    """One fit: its time over scikit-learn's, and its value under each objective."""
-
-    name: str
-    ratio: float
-    ours: float
-    moved: float
-    reweighted: float
-    iterations: str
+Fit: TypeAlias = Callable[[], tuple[Any, float]]  # coefficients and intercept
 
 
 def cancer() -> tuple[Any, Any]:
@@ -72,35 +53,40 @@ def cancer() -> tuple[Any, Any]:
     return StandardScaler().fit_transform(X), 2.0 * y - 1
 
 
-def problem(divergence: Divergence = ENTROPIC, n: int = 569, **options: Any) -> LinearProblem:
-    """Return the problem that is timed."""
-    return LinearProblem("logistic", Ball(2, RADIUS), ETA, divergence, ridge=1 / n, **options)
+def ball_problem(divergence: Divergence, n: int) -> LinearProblem:
+    """Return our problem on a Euclidean ball, with the ridge of scikit-learn at C = 1."""
+    return LinearProblem("logistic", Ball(2, RADIUS), ETA, divergence, ridge=1 / n)
 
 
-def _skwdro(module: Any, X: Any, y: Any) -> Callable[[], tuple[Any, float]]:
-    """Wasserstein DRO with the logistic loss, as it comes, at the same radius."""
+def our_problems(n: int) -> dict[str, LinearProblem]:
+    """Return the problems that our models solve."""
+    reweighting = Reweighting(ENTROPIC, radius=KL)
+    return {
+        ENTROPIC_BALL: ball_problem(ENTROPIC, n),
+        "ours, quadratic": ball_problem(QUADRATIC, n),
+        "ours, CVaR 0.3": ball_problem(indicator(0.3), n),
+        "ours, Cressie-Read 3": ball_problem(cressie_read(3), n),
+        "ours, Hellinger": ball_problem(cressie_read(0.5), n),
+        REWEIGHTED: LinearProblem("logistic", ridge=1 / n, reweighting=reweighting),
+        FREE: LinearProblem("logistic", reweighting=reweighting),
+    }
 
-    def fit() -> tuple[Any, float]:
-        model = module.LogisticRegression(rho=RADIUS, l2_reg=1 / len(y)).fit(X, y)
-        return np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
 
-    return fit
+def _skwdro(module: Any, X: Any, y: Any) -> tuple[Any, float]:
+    """Wasserstein DRO with the logistic loss and default settings, at the same radius."""
+    model = module.LogisticRegression(rho=RADIUS, l2_reg=1 / len(y)).fit(X, y)
+    return np.ravel(model.coef_), float(np.ravel(model.intercept_)[0])
 
 
-def _dro(module: Any, X: Any, y: Any) -> Callable[[], tuple[Any, float]]:
+def _dro(module: Any, X: Any, y: Any) -> tuple[Any, float]:
     """KL-DRO with the logistic loss: the divergence over the examples is at most KL."""
-
-    def fit() -> tuple[Any, float]:
-        model = module.KLDRO(input_dim=X.shape[1], model_type="logistic", eps=KL)
-        found = model.fit(X, y)
-        return np.ravel(found["theta"]), float(np.ravel(found.get("b", 0.0))[0])
-
-    return fit
+    found = module.KLDRO(input_dim=X.shape[1], model_type="logistic", eps=KL).fit(X, y)
+    return np.ravel(found["theta"]), float(np.ravel(found.get("b", 0.0))[0])
 
 
-PEERS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "skwdro LogisticRegression": ("skwdro.linear_models", _skwdro),
-    "dro KLDRO": ("dro.linear_model.kl_dro", _dro),
+PEERS: dict[str, tuple[str, Callable[..., Any], str]] = {  # module, fit, and the nearest of ours
+    "skwdro LogisticRegression": ("skwdro.linear_models", _skwdro, ENTROPIC_BALL),
+    "dro KLDRO": ("dro.linear_model.kl_dro", _dro, REWEIGHTED),
 }
 
 
@@ -129,180 +115,100 @@ def moved_risk(coef: Any, intercept: float, X: Any, y: Any, radius: float) -> fl
     return float(minimize_scalar(dual, bounds=(centre - 12, centre + 4), method="bounded").fun)
 
 
-def models(seconds: float, peers: bool = True) -> list[Model]:
-    """Return scikit-learn's, ours and, if asked, what is installed of the others, timed and valued."""
+def reweighted_risk(coef: Any, intercept: float, X: Any, y: Any) -> float:
+    """Return the worst mean logistic loss within a KL divergence KL of the examples, by its dual."""
+    losses = np.logaddexp(0.0, -y * (X @ coef + intercept))
+
+    def dual(log_price: float) -> float:
+        price = np.exp(log_price)
+        return float(price * (KL + logsumexp(losses / price) - np.log(len(y))))
+
+    centre = np.log(np.ptp(losses) + 1e-12)
+    return float(minimize_scalar(dual, bounds=(centre - 12, centre + 6), method="bounded").fun)
+
+
+def model_rows(
+    *, seconds: float, rounds: int, clock: Clock, peers: bool, update: Update = silent
+) -> list[Row]:
+    """Return scikit-learn's model, ours and, if asked, the installed others, timed and valued."""
     X, y = cancer()
-    n = len(y)
-    reweighting = Reweighting(ENTROPIC, radius=KL)
-    reweighted = LinearProblem("logistic", ridge=1 / n, reweighting=reweighting)
-    free = LinearProblem("logistic", reweighting=reweighting)
+    problems = our_problems(len(y))
 
-    def plain() -> Any:
-        return LogisticRegression(C=1.0, tol=1e-6, max_iter=1000).fit(X, y)
+    def plain() -> tuple[Any, float]:
+        model = LogisticRegression(C=1.0, tol=1e-6, max_iter=1000).fit(X, y)
+        return model.coef_[0], float(model.intercept_[0])
 
-    def row(name: str, ratio: float, coef: Any, intercept: float, iterations: str) -> Model:
-        ours, theirs = (linear_model_risk(p, coef, intercept, X, y).value for p in (problem(), free))
-        return Model(name, ratio, ours, moved_risk(coef, intercept, X, y, RADIUS), theirs, iterations)
+    def fit(problem: LinearProblem, **options: Any) -> tuple[Any, float]:
+        found = fit_linear_model(problem, X, y, **options)
+        return found.coef, float(found.intercept)
 
-    unit = plain()
-    rows = [row("scikit-learn", 1.0, unit.coef_[0], float(unit.intercept_[0]), str(unit.n_iter_[0]))]
-    ours = {
-        "ours, entropic": problem(),
-        "ours, quadratic": problem(QUADRATIC),
-        "ours, CVaR 0.3": problem(indicator(0.3)),
-        "ours, Cressie-Read 3": problem(cressie_read(3)),
-        "ours, Hellinger": problem(cressie_read(0.5)),
-        "ours, KL over the examples": reweighted,
-        FREE: free,
-    }
-
-    def timed(name: str, task: LinearProblem, **options: Any) -> Model:
-        found = fit_linear_model(task, X, y, **options)
-        times = ratio_of_totals(lambda: fit_linear_model(task, X, y, **options), plain, seconds, rounds=3)
-        steps = f"{found.iterations}, {found.gradient:.0e}, {found.gap:.0e}"
-        return row(name, times.middle, found.coef, float(found.intercept), steps)
-
-    rows += [timed(name, task) for name, task in ours.items()]
-    for name, (module, make) in PEERS.items() if peers else ():
+    fits: dict[str, Fit] = {"scikit-learn": plain}
+    fits |= {name: partial(fit, problem) for name, problem in problems.items()}
+    for name, (module, make, _) in PEERS.items() if peers else ():
         library = optional_module(module)
-        if library is None:
-            continue
-        start = process_time()
-        for _ in range(20):
-            plain()
-        middle = process_time()
-        coef, intercept = make(library, X, y)()  # once: it takes seconds
-        spent = 20 * (process_time() - middle) / (middle - start)
-        rows.append(row(name, spent, np.asarray(coef, dtype=np.float64), intercept, ""))
-        if name.startswith("dro"):
-            most = next(k for k in range(1, 501) if _value(free, X, y, k) <= rows[-1].reweighted)
-            rows.append(timed(AS_LOW, free, max_iterations=most))
+        if library is not None:
+            fits[name] = partial(make, library, X, y)
+    if "dro KLDRO" in fits:
+        target = reweighted_risk(*fits["dro KLDRO"](), X, y)
+        most = next(
+            k
+            for k in range(1, 501)
+            if reweighted_risk(*fit(problems[FREE], max_iterations=k), X, y) <= target
+        )
+        fits[AS_LOW] = partial(fit, problems[FREE], max_iterations=most)
+    times = compare(
+        plain,
+        [Contestant(*one) for one in fits.items()],
+        seconds=seconds,
+        rounds=rounds,
+        clock=clock,
+        update=update,
+    )
+    rows = []
+    for name, run in fits.items():
+        coef, intercept = run()
+        coef = np.asarray(coef, dtype=np.float64)
+        ours = float(linear_model_risk(problems[ENTROPIC_BALL], coef, intercept, X, y).value)
+        certified = fit_linear_model(problems[name], X, y).gradient if name in problems else None
+        values = {"ball, entropic": ours, "moved": moved_risk(coef, intercept, X, y, RADIUS)}
+        values["KL"] = reweighted_risk(coef, intercept, X, y)
+        rows.append({"model": name, **times[name].columns("scikit-learn"), **values, "gradient": certified})
     return rows
 
 
-def _value(task: LinearProblem, X: Any, y: Any, most: int) -> float:
-    return fit_linear_model(task, X, y, max_iterations=most).value
-
-
-@dataclass(frozen=True)
-class Growth:
-    """A fit to n examples: time over that of the smallest n, and memory."""
-
-    n: int
-    ratio: float
-    megabytes: float
-
-
-def large(n: int) -> tuple[Any, Any]:
-    """Return n examples with FEATURES features, and signs with noise."""
-    source = np.random.default_rng(0)
-    X = source.normal(size=(n, FEATURES))
-    return X, np.where(X @ source.normal(size=FEATURES) + source.logistic(size=n) > 0, 1.0, -1.0)
-
-
-def memory_of(n: int) -> float:
-    """Return the MB that a fit to n examples takes on top of the data."""
-    X, y = large(n)
-    small = large(100)
-    fit_linear_model(problem(n=100), *small)
-    return peak_memory(lambda: fit_linear_model(problem(n=n), X, y))
-
-
-def growth(sizes: tuple[int, ...]) -> list[Growth]:
-    """Return how the time and the memory of a fit grow with the examples."""
-    rows, unit = [], 0.0
-    for n in sizes:
-        X, y = large(n)
-        task = problem(n=n)
-        fit_linear_model(task, X[:100], y[:100])
-        times = []
-        for _ in range(3):
-            start = process_time()  # of one thread: a busy machine would show its other work
-            fit_linear_model(task, X, y)
-            times.append(process_time() - start)
-        spent = sorted(times)[1]
-        unit = unit or spent
-        rows.append(Growth(n, spent / unit, in_own_process(memory_of, n)))
-    return rows
-
-
-def tables(timed: list[Model], grown: list[Growth]) -> list[ReportTable]:
-    """Return the two tables."""
-    first = ReportTable(
-        f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time over scikit-learn's, and values",
-        ("model", "time", "entropic, ball", "moved", f"KL {KL}", "iterations, gradient, gap"),
-        [
-            (m.name, f"{m.ratio:.1f}", f"{m.ours:.5f}", f"{m.moved:.5f}", f"{m.reweighted:.5f}", m.iterations)
-            for m in timed
-        ],
-        left=1,
-    )
-    second = ReportTable(
-        f"Entropic risk, d = {FEATURES}: time over that of the first row, and memory besides the data",
-        ("examples", "time", "MB"),
-        [(f"{g.n:,}", f"{g.ratio:.1f}", f"{g.megabytes:.0f}") for g in grown],
-        left=0,
-    )
-    return [first, second]
-
-
-def verdicts(timed: list[Model], grown: list[Growth]) -> list[str]:
-    """Return a line per bar: whether it is met."""
-    by_name = {m.name: m for m in timed}
-    lines = [
-        f"{m.name}: {m.ratio:.1f} times scikit-learn, bar {BAR_SKLEARN:g}: {_met(m.ratio <= BAR_SKLEARN)}"
-        for m in timed
-        if m.name.startswith("ours") and m.name != AS_LOW
-    ]
-    for name, (module, _) in PEERS.items():
+def linear_findings(rows: list[Row]) -> list[str]:
+    """Return a line per bar, and one that says whether each of our models is best under its own objective."""
+    by_name = {row["model"]: row for row in rows}
+    lines = []
+    for name, row in by_name.items():
+        if name.startswith("ours") and name != AS_LOW:
+            ratio = row["x scikit-learn"]
+            word = "within" if ratio <= BAR_SKLEARN else "ABOVE"
+            lines.append(f"{name}: {ratio:.1f} times scikit-learn, {word} {BAR_SKLEARN:g}")
+            if row["gradient"] > GRADIENT_TOL:
+                lines.append(f"{name}: INACCURATE, gradient {row['gradient']:.0e}")
+    for name, column in ((ENTROPIC_BALL, "ball, entropic"), (FREE, "KL")):
+        best = min(by_name.values(), key=lambda row: row[column])
+        if best["model"] != name and best[column] < by_name[name][column] - 1e-6:
+            lines.append(f"{name}: INACCURATE, {best['model']} has a lower value under {column}")
+    for name, (module, _, nearest) in PEERS.items():
         if name in by_name:
-            nearest = by_name["ours, KL over the examples" if name.startswith("dro") else "ours, entropic"]
-            faster = by_name[name].ratio / nearest.ratio
-            lines.append(
-                f"{name}: ours ({nearest.name.removeprefix('ours, ')}) is {faster:.0f} times faster, "
-                f"bar {BAR_PEERS:g}: {_met(faster >= BAR_PEERS)}"
-            )
-            frees = [by_name[key] for key in (AS_LOW, FREE) if key in by_name and name.startswith("dro")]
-            lines += [
-                f"{name} has no ridge: ours without one is {by_name[name].ratio / free.ratio:.0f} times "
-                f"faster, to {free.reweighted:.5f} where it ends at {by_name[name].reweighted:.5f}"
-                for free in frees
-            ]
-        elif optional_module(module) is not None:
-            lines.append(f"{name}: not timed with --quick")
-        else:
+            faster = by_name[name]["x scikit-learn"] / by_name[nearest]["x scikit-learn"]
+            word = "within" if faster >= BAR_PEERS else "BELOW"
+            lines.append(f"{name}: {nearest} is {faster:.0f} times faster, {word} {BAR_PEERS:g}")
+        elif optional_module(module) is None:
             lines.append(HINT.format(module.partition(".")[0]))
-    if len(grown) > 1:
-        slope = np.polyfit(np.log([g.n for g in grown]), np.log([g.ratio for g in grown]), 1)[0]
-        lines.append(f"time grows as n^{slope:.2f}")
     return lines
 
 
-def _met(good: bool) -> str:
-    return "met" if good else "not met"
-
-
-def main(quick: bool = False, out: Path | None = None) -> None:
-    """Print the tables and the bars, and write them to the folder `out`, if one is named."""
-    console = open_console(out, 120)
-    with (
-        Progress("bench linear", console) as progress,
-        thread_limit(1),
-        threadpool_limits(1),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")  # of other systems
-        progress.update(0.0, "breast cancer")
-        timed = models(0.5 if quick else 3.0, peers=not quick)
-        progress.update(0.5, "growth")
-        grown = growth(ROWS[:2] if quick else ROWS)
-    pages, lines = tables(timed, grown), verdicts(timed, grown)
-    for page in pages:
-        console.print(page.table())
-    print_lines(console, lines)
-    record = {
-        "models": [asdict(m) for m in timed],
-        "growth": [asdict(g) for g in grown],
-        **run_details(quick=quick),
-    }
-    write_results(console, out, "linear", record, title="Linear models", facts=lines, tables=pages)
+def measure(*, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent) -> Report:
+    """Time and value the models; `evidence`: compare their errors on four data sets instead."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of other libraries
+        if evidence:
+            return evidence_report(quick=quick, update=update)
+        seconds, rounds = (0.05, 3) if quick else (0.5, 5)
+        rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)
+    title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time and values"
+    note = "gradient: of the objective at the end of the fit; the least possible value under KL is 0"
+    return Report([Table(title, rows, note)], linear_findings(rows))

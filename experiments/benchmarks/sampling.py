@@ -1,60 +1,132 @@
-"""`phiball bench sampling`: what points of a ball cost, and the noise of a mean over n of them.
+"""`phiball bench sampling`: the cost of points of a ball, and the noise of a mean over n of them.
 
-The cost is in times that random numbers take (see `sampling_cost`). The noise depends on the way points are
-drawn. Plain points are independent; antithetic ones come in pairs z + b, z - b; Sobol points are scrambled.
-The functions are built from ten random linear ones of unit variance: the loss of a linear classifier
-(smooth), a step of one of them away from the centre (rough), and the square of one (even, so that a pair says
-no more than one of its points). Noise is the standard deviation of the mean over repetitions, as a multiple
-of that of n independent points.
+The unit of cost is drawing the random numbers that the points are made of, by the same library in the same
+precision: one per coordinate (uniform for norm inf, normal for norm 2, exponential for norm 1, gamma for
+others), and, except for norm inf, one uniform number per point. The noise depends on the way points are
+drawn: independent, in antithetic pairs z + b, z - b, or as scrambled Sobol points. It is measured on
+functions of ten random linear forms of unit variance: the loss of a linear classifier (smooth), a step
+(rough), and a square (even, so that the second point of a pair adds nothing).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from math import inf, sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import rng, use
-from phiball.backends.progress import Progress, Update, silent
-from phiball.experiments.benchmarks import sampling_cost
-from phiball.experiments.benchmarks.output import open_console, print_lines, write_results
-from phiball.experiments.benchmarks.schemes import SCHEMES
-from phiball.experiments.framework.tables import ReportTable
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import SCHEMES, Clock, Contestant, Report, Row, Table, compare
+from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.refimpl import Ball
 
 NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}
-DIMENSIONS = (2, 10, 784)
-COUNTS = (2, 8, 32, 128)
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear functions, on the last axis
+BARS = {"l1": 2.0, "l2": 1.3, "l3": 2.0, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
+COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # per centre; coordinates of all points
+NOISE_DIMENSIONS, COUNTS = (2, 10, 784), (2, 8, 32, 128)
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # of the ten linear forms, on the last axis
     "loss": lambda s: np.log(np.sum(np.exp(s), axis=-1)) - s[..., 0],
     "step": lambda s: np.asarray(s[..., 0] > 0.5, dtype=float),
     "square": lambda s: s[..., 0] ** 2,
 }
-DIRECTIONS = 10
-CALLS = 16  # the sets of one call share a part of their scramble
+FORMS = 10
+CALLS = 16  # the Sobol sets of one call share a part of their scramble
 HELPS = 0.9  # a larger ratio is not worth its cost
 
 
-@dataclass(frozen=True)
-class Row:
-    """The noise of one mean as a multiple of the plain one's."""
+def _numpy_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
+    source, kind = np.random.default_rng(0), np.dtype(dtype)
+    kinds: dict[float, Callable[..., Any]] = {
+        inf: source.random,
+        1.0: source.standard_exponential,
+        2.0: source.standard_normal,
+        3.0: partial(source.standard_gamma, 1 / 3),
+    }
+    draw = kinds[norm]
+    if norm == inf:
+        return lambda: draw(shape, dtype=kind)
+    return lambda: (draw(size=shape, dtype=kind), source.random(shape[:-1], dtype=kind))
 
-    function: str
-    norm: str
-    d: int
-    scheme: str
-    n: int
-    ratio: float
+
+def _torch_numbers(shape: tuple[int, ...], norm: float, dtype: str) -> Callable[[], Any]:
+    torch = import_module("torch")
+    how = {"dtype": getattr(torch, dtype), "generator": torch.Generator().manual_seed(0)}
+    gamma = torch.distributions.Gamma(torch.tensor(1 / 3, dtype=how["dtype"]), 1.0)  # the global generator
+    draw: Callable[[], Any] = {
+        inf: lambda: torch.rand(shape, **how),
+        1.0: lambda: torch.empty(shape, dtype=how["dtype"]).exponential_(generator=how["generator"]),
+        2.0: lambda: torch.randn(shape, **how),
+        3.0: lambda: gamma.sample(shape),
+    }[norm]
+    return draw if norm == inf else lambda: (draw(), torch.rand(shape[:-1], **how))
 
 
-def measure(norm: float, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
-    """Return (function, scheme) to the ratio of noise, for one ball and one n."""
+def _distance_outside(ball: Ball, centres: Any, points: Any) -> float:
+    """Return by how much the farthest point is outside of its ball, in radii."""
+    if isinstance(points, tuple):  # tilted points come with log-densities
+        points = points[0]
+    offsets = np.asarray(points, dtype=np.float64) - np.asarray(centres, dtype=np.float64)[:, None, :]
+    return float(np.max(np.linalg.norm(offsets, ord=ball.norm, axis=-1))) / ball.radius - 1
+
+
+def _norm_of(points: str) -> float:
+    label = points.rpartition(" ")[2]
+    return inf if label == "linf" else float(label[1:])
+
+
+def cost_rows(
+    *,
+    seconds: float,
+    clock: Clock,
+    dimensions: tuple[int, ...] = COST_DIMENSIONS,
+    numbers: int = NUMBERS,
+    update: Update = silent,
+) -> list[Row]:
+    """Return the cost of all kinds of points, in each dimension, library and precision."""
+    makers: dict[str, tuple[Any, Any]] = {"numpy": (lambda x, dtype: x.astype(dtype), _numpy_numbers)}
+    torch = optional_module("torch")
+    if torch:
+        makers["torch"] = (lambda x, dtype: torch.asarray(x, dtype=getattr(torch, dtype)), _torch_numbers)
+    cases = [
+        (d, lib, t, kind)
+        for d in dimensions
+        for lib in makers
+        for t in ("float32", "float64")
+        for kind in BARS
+    ]
+    rows = []
+    for number, (d, library, dtype, points) in enumerate(cases):
+        update(number / len(cases), f"cost of {points}, d = {d}, {library} {dtype}")
+        make, draws = makers[library]
+        raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
+        ball, centres, source = Ball(_norm_of(points), 0.5), make(raw, dtype), rng(0)
+        run = partial(ball.sample, centres, POINTS, source)
+        if points.startswith("tilted"):
+            # A tilt that matters: s.b has a spread of about one under the uniform distribution.
+            s = np.random.default_rng(1).normal(size=raw.shape)
+            s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
+            run = partial(ball.sample_tilted, centres, s, POINTS, source)
+        player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
+        unit = draws((len(raw), POINTS, d), ball.norm, dtype)
+        timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
+        verdict = "within" if timing.ratio <= BARS[points] else "ABOVE"
+        where = {"points": points, "library": library, "dtype": dtype, "verdict": verdict}
+        rows.append(
+            {**where, "d": d, "at most": BARS[points], **timing.columns("numbers"), "inside": timing.accurate}
+        )
+    return rows
+
+
+def noise_ratios(
+    norm: float, d: int, n: int, repetitions: int, seed: int = 0
+) -> dict[tuple[str, str], float]:
+    """Return the noise of a mean over n points, over that of n independent points, by (function, scheme)."""
     ball, source = Ball(norm, 1.0), rng(seed)
-    g = np.random.default_rng(seed).normal(size=(DIRECTIONS, d))
+    g = np.random.default_rng(seed).normal(size=(FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
     means: dict[tuple[str, str], list[Any]] = {(f, s): [] for f in FUNCTIONS for s in SCHEMES}
     plain: dict[str, list[Any]] = {f: [] for f in FUNCTIONS}
@@ -73,81 +145,61 @@ def measure(norm: float, d: int, n: int, repetitions: int, seed: int = 0) -> dic
     }
 
 
-def repetitions(d: int, quick: bool) -> int:
-    """Return how often a mean is drawn: less often where a point has many coordinates."""
-    return 256 if quick else 1024 if d <= 10 else 128
-
-
-def rows(
+def noise_rows(
     *,
-    quick: bool = False,
-    dimensions: tuple[int, ...] = DIMENSIONS,
+    quick: bool,
+    dimensions: tuple[int, ...] = NOISE_DIMENSIONS,
     counts: tuple[int, ...] = COUNTS,
     update: Update = silent,
-) -> Iterator[Row]:
-    """Yield the measurement of every scheme on every function, ball and n."""
-    cases = [(norm, d, n) for norm in NORMS for d in dimensions for n in counts]
-    total, done = sum(_numbers(d, n, quick) for _, d, n in cases), 0
-    for norm, d, n in cases:
-        update(done / total, f"{NORMS[norm]}, d = {d}, n = {n}")
-        for (function, scheme), ratio in measure(norm, d, n, repetitions(d, quick)).items():
-            yield Row(function, NORMS[norm], d, scheme, n, ratio)
-        done += _numbers(d, n, quick)
+) -> list[Row]:
+    """Return a row per function, ball and scheme, with a column per n."""
+    places = [(norm, d) for norm in NORMS for d in dimensions]
+    rows: list[Row] = []
+    for number, (norm, d) in enumerate(places):
+        update(number / len(places), f"noise, {NORMS[norm]}, d = {d}")
+        repetitions = 256 if quick else 1024 if d <= 10 else 128
+        found = {n: noise_ratios(norm, d, n, repetitions) for n in counts}
+        for function, scheme in found[counts[0]]:
+            where = {"function": function, "ball": NORMS[norm], "scheme": scheme, "d": d}
+            rows.append({**where, **{f"n = {n}": found[n][function, scheme] for n in counts}})
+    return sorted(rows, key=lambda row: list(FUNCTIONS).index(row["function"]))
 
 
-def _numbers(d: int, n: int, quick: bool) -> int:
-    """Return how many random numbers a measurement takes, which is what takes the time."""
-    return repetitions(d, quick) * n * d
-
-
-def no_help(measured: list[Row]) -> list[str]:
-    """Return a line per function and scheme: at which balls it gains nothing at the largest n."""
-    last = max(row.n for row in measured)
-    lines = []
+def sampling_findings(cost: list[Row], noise: list[Row]) -> list[str]:
+    """Return which costs are above their bars, and the balls at which each scheme gains nothing."""
+    above = [f"{r['points']} d={r['d']} {r['library']} {r['dtype']}" for r in cost if r["verdict"] == "ABOVE"]
+    lines = [f"cost above its bar: {', '.join(above) or 'none'}"]
+    last = list(noise[0])[-1]
     for function in FUNCTIONS:
         for scheme in list(SCHEMES)[1:]:
-            rows = [r for r in measured if (r.function, r.scheme, r.n) == (function, scheme, last)]
-            useless = [f"{r.norm} d={r.d} ({r.ratio:.2f})" for r in rows if r.ratio > HELPS]
-            where = f"do not help at {', '.join(useless)}" if useless else "help at every ball"
-            lines.append(f"{function}, n = {last}: {scheme} points {where}")
+            mine = [r for r in noise if (r["function"], r["scheme"]) == (function, scheme)]
+            useless = [f"{r['ball']} d={r['d']} ({r[last]:.2f})" for r in mine if r[last] > HELPS]
+            lines.append(f"{function}, {last}: {scheme} points do not help at {', '.join(useless) or 'none'}")
     return lines
 
 
-def tables(measured: list[Row], quick: bool) -> list[ReportTable]:
-    """Return the table of each function."""
-    error = f"standard error about {100 / sqrt(2 * repetitions(2, quick)):.0f} %"
-    if not quick:
-        error += f", {100 / sqrt(2 * repetitions(784, quick)):.0f} % in 784 dimensions"
-    pages = []
-    for function in FUNCTIONS:
-        ratios: dict[tuple[str, ...], list[str]] = {}
-        for row in measured:
-            if row.function == function:
-                ratios.setdefault((row.norm, str(row.d), row.scheme), []).append(f"{row.ratio:.2f}")
-        cells = [(*key, *values) for key, values in ratios.items()]
-        headings = ("ball", "d", "points", *(f"n = {n}" for n in COUNTS))
-        title = f"Noise of the mean of the {function}, over that of n plain points ({error})"
-        pages.append(ReportTable(title, headings, cells, left=3))
-    return pages
-
-
-def main(quick: bool = False, out: Path | None = None) -> None:
-    """Print the tables, and write them as JSON to the folder `out`, if one is named."""
-    console = open_console(out, 100)
-    dimensions = DIMENSIONS[:2] if quick else DIMENSIONS
-    measured: list[Row] = []
-    with Progress("bench sampling", console) as progress:
-        with use("numpy"):
-            drawing = progress.part(0.0, 0.8)
-            measured.extend(rows(quick=quick, dimensions=dimensions, update=drawing.update))
-        timing, cost = progress.part(0.8, 1.0), []
-        for timed in sampling_cost.rows(seconds=0.05 if quick else 0.5):
-            cost.append(timed)
-            timing.update(len(cost) / sampling_cost.count(), f"time of {timed.points}, d = {timed.d}")
-    pages = [sampling_cost.table(cost), *tables(measured, quick)]
-    lines = [*sampling_cost.verdicts(cost), *no_help(measured)]
-    for page in pages:
-        console.print(page.table())
-    print_lines(console, lines)
-    record = {"rows": [asdict(row) for row in measured], "cost": [asdict(row) for row in cost]}
-    write_results(console, out, "sampling", record, title="Points of balls", facts=lines, tables=pages)
+def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
+    """Return the tables of cost and of noise."""
+    with use("numpy"):
+        noise = noise_rows(
+            quick=quick,
+            dimensions=NOISE_DIMENSIONS[:2] if quick else NOISE_DIMENSIONS,
+            update=lambda share, text: update(0.8 * share, text),
+        )
+    cost = cost_rows(
+        seconds=0.01 if quick else 0.1,
+        clock=clock,
+        update=lambda share, text: update(0.8 + 0.2 * share, text),
+    )
+    error = "5 % with --quick, else 2 % (784 dimensions: 6 %)"
+    return Report(
+        [
+            Table(
+                f"{POINTS} points around each centre: time over that of drawing their random numbers", cost
+            ),
+            Table(
+                "Noise of a mean, over that of n independent points", noise, f"standard error about {error}"
+            ),
+        ],
+        sampling_findings(cost, noise),
+    )

@@ -1,121 +1,199 @@
-"""`phiball bench scaling`: how time and memory grow, with fitted exponents beside theory and other systems.
+"""`phiball bench scaling`: how time and memory grow, one fitted exponent per path, beside theory.
 
-Time is in passes of np.max over 2^16 numbers, measured beside it; memory is the high-water mark of a process
-of its own. Exponents are least squares of logarithms on the largest sizes.
+The unit of time is np.max over 2^16 numbers; memory is the high-water mark of a new process. Exponents are
+least squares of logarithms.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from math import log2
+from typing import Any
 
 import numpy as np
 
-from phiball.backends import use
-from phiball.backends.progress import Progress, Update, silent
-from phiball.experiments.benchmarks.growth.curves import Axis, Curve, axes, curves
-from phiball.experiments.benchmarks.growth.fits import (
-    Measured,
-    draw,
-    fit_power,
-    table,
-    theoretical_exponent,
-    write_figure,
+from phiball.backends import rng, use
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import (
+    NEW_PROCESSES,
+    Clock,
+    Contestant,
+    Report,
+    Table,
+    Work,
+    compare,
+    in_new_process,
+    peak_memory,
 )
-from phiball.experiments.benchmarks.inner.problems import thread_limit
-from phiball.experiments.benchmarks.memory import peak_memory
-from phiball.experiments.benchmarks.output import open_console, print_lines, run_details, write_results
-from phiball.experiments.benchmarks.own_process import AVAILABLE, in_own_process
-from phiball.experiments.benchmarks.timing import clock_for, lower_quartile, mean_time, ratio
-from phiball.experiments.framework.requirements import require
+from phiball.experiments.benchmarks.inner_problems import ETA, losses_of
+from phiball.experiments.benchmarks.third_party import optional_module
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    LinearProblem,
+    RegularizedLoss,
+    cressie_read,
+    fit_linear_model,
+    indicator,
+    worst_case,
+)
 
 UNIT = 1 << 16  # numbers
-QUICK_AXES = ("m", "level", "dimension", "threads")
-QUICK_CURVES = (
-    "entropic", "quadratic", "torch.softmax", "torch.topk", "entmax.sparsemax", "NumPy sort", "SG(L)",
-    "RTMLMC(L)", "l2 ball", "NumPy normals",
-)  # fmt: skip
+BATCH, COPIES, FEATURES = 64, 16, 50
 SMALLEST = 0.25  # MB that can be told from nothing
 
 
-def chosen(axis: str | None, quick: bool) -> list[Curve]:
-    """Return the curves to be measured."""
-    every = [curve for curve in curves() if axis in (None, curve.axis)]
-    if quick:
-        every = [c for c in every if c.name in QUICK_CURVES and (axis or c.axis in QUICK_AXES)]
-    return every
+@dataclass(frozen=True)
+class GrowthPath:
+    """Work of growing size: `make(size)` prepares it; `theory` is the number of operations, or of numbers."""
+
+    name: str
+    quantity: str  # time or memory
+    grows_with: str
+    sizes: tuple[int, ...]
+    make: Callable[[int], Work]
+    theory: Callable[[int], float] = float
+    varies: bool = False
 
 
-def sizes_of(quantity: str, axis: Axis, quick: bool) -> tuple[int, ...]:
-    """Return the sizes at which a quantity is measured: with `quick` every second, and not the largest."""
-    sizes: tuple[int, ...] = getattr(axis, quantity)
-    return sizes[-2::-2][::-1] if quick and len(sizes) > 3 else sizes
+def _solve(divergence: Divergence, size: int) -> Work:
+    f = losses_of((BATCH, size))
+    return lambda: worst_case(f, ETA, divergence)
 
 
-def time_of(curve: Curve, size: int, seconds: float) -> float:
-    """Return the time of one call, in passes."""
-    work = curve.make(size)
-    unit = np.ones(UNIT).max
-    clock = clock_for(size if curve.axis == "threads" else 1)
-    if not curve.varies:
-        return ratio(work, unit, seconds, clock)
-    work(), unit()
-    before = lower_quartile(unit, seconds / 4, clock)
-    return 2 * mean_time(work, 4 * seconds, clock) / (before + lower_quartile(unit, seconds / 4, clock))
+def _draw(norm: float, size: int) -> Work:
+    ball, z, source = Ball(norm, 1.0), np.zeros((BATCH, size)), rng(0)
+    return lambda: ball.sample(z, COPIES, source)
 
 
-def memory_of(axis: str, name: str, size: int) -> float:
-    """Return the peak memory of one call, in MB; to be run in a process of its own."""
-    curve = next(c for c in curves() if (c.axis, c.name) == (axis, name))
-    with use("numba"), thread_limit(1):
-        curve.make(min(size, 64))()  # loads what the first call loads
-        return max(SMALLEST, peak_memory(curve.make(size)))
+def _fit(size: int) -> Work:
+    source = np.random.default_rng(0)
+    X = source.normal(size=(size, FEATURES))
+    y = np.where(X @ source.normal(size=FEATURES) + source.logistic(size=size) > 0, 1.0, -1.0)
+    problem = LinearProblem("logistic", Ball(2, 0.5), 0.1, ENTROPIC, ridge=1 / size)
+    return lambda: fit_linear_model(problem, X, y)
+
+
+def _step(estimator: Callable[[int], SG | RTMLMC], size: int) -> Work:
+    torch = import_module("torch")
+    nn, source = torch.nn, torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    x, y = torch.rand((BATCH, 64), generator=source), torch.randint(10, (BATCH,), generator=source)
+    objective = RegularizedLoss(Ball(2, 0.5), 0.5, ENTROPIC, estimator(round(log2(size))), check_index=False)
+    draws = rng(0)
+
+    def loss(z: Any, i: Any) -> Any:
+        return nn.functional.cross_entropy(model(z), y[i], reduction="none")
+
+    def work() -> None:
+        model.zero_grad()
+        objective(loss, x, rng=draws).backward()
+
+    return work
+
+
+def _evaluations(estimator: Callable[[int], SG | RTMLMC], size: int) -> float:
+    return float(estimator(round(log2(size))).evaluations)
+
+
+def paths() -> list[GrowthPath]:
+    """Return the main paths; those of training only if torch is installed."""
+    divergences = {
+        "entropic": ENTROPIC,
+        "quadratic": QUADRATIC,
+        "CVaR": indicator(0.25),
+        "Cressie-Read 1.5": cressie_read(1.5),
+        "Cressie-Read 3": cressie_read(3),
+    }
+    lengths, points = tuple(4**k for k in range(4, 9)), "points 2^L of an estimate"
+    found = [
+        GrowthPath(f"worst_case, {name}", "time", "points of a row", lengths, partial(_solve, divergence))
+        for name, divergence in divergences.items()
+    ]
+    found += [
+        GrowthPath(
+            "Ball.sample, l2", "time", "dimension", tuple(4**k for k in range(3, 8)), partial(_draw, 2.0)
+        ),
+        GrowthPath("fit_linear_model", "time", "examples", (12_500, 25_000, 50_000, 100_000), _fit),
+        GrowthPath(
+            "worst_case, quadratic", "memory", "points of a row", lengths[2:], partial(_solve, QUADRATIC)
+        ),
+        GrowthPath("Ball.sample, l2", "memory", "dimension", (1024, 4096, 16_384), partial(_draw, 2.0)),
+        GrowthPath("fit_linear_model", "memory", "examples", (25_000, 50_000, 100_000), _fit),
+    ]
+    if optional_module("torch"):
+        levels, multilevel = tuple(1 << k for k in range(2, 9)), partial(_evaluations, RTMLMC)
+        found += [
+            GrowthPath("training, SG", "time", points, levels, partial(_step, SG)),
+            GrowthPath(
+                "training, RT-MLMC", "time", points, levels, partial(_step, RTMLMC), multilevel, varies=True
+            ),
+            GrowthPath("training, SG", "memory", points, levels[4:], partial(_step, SG)),
+        ]
+    return found
+
+
+def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the exponent of a power law by least squares of logarithms, and its standard error.
+
+    The error is None for two sizes, which every power law fits.
+    """
+    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(values))
+    centred = x - x.mean()
+    spread = float(centred @ centred)
+    exponent = float(centred @ y) / spread
+    if len(sizes) < 3:
+        return exponent, None
+    residuals = y - y.mean() - exponent * centred
+    return exponent, float(np.sqrt(residuals @ residuals / (len(sizes) - 2) / spread))
+
+
+def path_memory(name: str, size: int) -> float:
+    """Return the peak memory of one call, in MB; to be called in a new process."""
+    path = next(p for p in paths() if (p.name, p.quantity) == (name, "memory"))
+    with use("numba"):
+        path.make(path.sizes[0] // 4)()  # loads what the first call loads
+        return max(SMALLEST, peak_memory(path.make(size)))
 
 
 def measure(
-    chosen_curves: list[Curve], *, quick: bool, seconds: float, update: Update = silent
-) -> list[Measured]:
-    """Measure the time of all curves, then the memory."""
-    known = axes()
-    jobs = [(c, "time", c.time) for c in chosen_curves if c.time is not None]
-    if AVAILABLE:
-        jobs += [(c, "memory", c.memory) for c in chosen_curves if c.memory is not None]
-    measured = []
-    for number, (curve, quantity, theory) in enumerate(jobs):
-        sizes, values = sizes_of(quantity, known[curve.axis], quick), []
+    *, clock: Clock, quick: bool = False, only: Sequence[GrowthPath] | None = None, update: Update = silent
+) -> Report:
+    """Return one exponent per path; `quick`: from two sizes; `only`: other paths than `paths()`."""
+    rows = []
+    chosen = [p for p in only or paths() if p.quantity == "time" or NEW_PROCESSES]
+    for number, path in enumerate(chosen):
+        sizes, values = path.sizes[:2] if quick else path.sizes, []
         for place, size in enumerate(sizes):
-            words = f"{quantity} of {curve.name}, {known[curve.axis].name}: {size}"
-            update((number + place / len(sizes)) / len(jobs), words)
-            if quantity == "time":
-                values.append(time_of(curve, size, seconds))
-            else:
-                values.append(in_own_process(memory_of, curve.axis, curve.name, size))
-        fit = fit_power(sizes, values)
-        exponent = theoretical_exponent(sizes, theory)
-        measured.append(
-            Measured(quantity, curve.axis, curve.name, curve.ours, sizes, tuple(values), fit, exponent)
+            words = f"{path.quantity} of {path.name}, {path.grows_with}: {size}"
+            update((number + place / len(sizes)) / len(chosen), words)
+            if path.quantity == "memory":
+                values.append(in_new_process(path_memory, path.name, size))
+                continue
+            with use("numba"):
+                player = Contestant(path.name, path.make(size), varies=path.varies)
+                seconds, rounds = (0.02, 2) if quick else (0.1, 3)
+                unit = np.ones(UNIT).max
+                values.append(
+                    compare(unit, [player], seconds=seconds, rounds=rounds, clock=clock)[path.name].ratio
+                )
+        exponent, error = fit_exponent(sizes, values)
+        theory = fit_exponent(sizes, [path.theory(size) for size in sizes])[0]
+        where = {"path": path.name, "quantity": path.quantity, "grows with": path.grows_with}
+        where["sizes"] = f"{sizes[0]} to {sizes[-1]}"
+        rows.append(
+            {**where, "exponent": exponent, "±": error, "theory": theory, "at the largest": values[-1]}
         )
-    return measured
-
-
-def main(axis: str | None = None, quick: bool = False, out: Path | None = None) -> None:
-    """Print the table of exponents; write it, and the plot, to the folder `out`, if one is named."""
-    known = axes()
-    if axis is not None and axis not in known:
-        raise ValueError(f"axis is {axis!r}; expected one of {', '.join(known)}")
-    console = open_console(out)
-    require("scipy.stats", user="bench scaling", extra="bench")
-    if out is not None:
-        require("matplotlib.figure", user="the plot of bench scaling", extra="bench")
-    details = run_details(quick=quick, axis=axis or "all")
-    with use("numba"), thread_limit(1), Progress("bench scaling", console) as progress:
-        update, seconds = progress.update, 0.02 if quick else 0.3
-        measured = measure(chosen(axis, quick), quick=quick, seconds=seconds, update=update)
-    page = table(measured, known)
-    console.print(page.table())
-    if out is not None:
-        files = write_figure(draw(measured, known), out)
-        print_lines(console, [f"wrote {' and '.join(map(str, files))}"])
-    record = {**details, "curves": [asdict(one) for one in measured]}
-    facts = [f"{key}: {value}" for key, value in details.items()] + ["![the plot](scaling.png)"]
-    write_results(console, out, "scaling", record, title="Scaling", facts=facts, tables=[page])
+    note = (
+        "± one standard error; theory: the same fit to the number of operations or of numbers held; at the "
+        f"largest size: time in np.max over {UNIT:,} numbers, memory in MB. {BATCH} rows; {BATCH} x "
+        f"{COPIES} points of a ball; linear models with {FEATURES} features; network 64-128-10, batch {BATCH}"
+    )
+    return Report([Table("Growth: fitted exponents", rows, note)])

@@ -1,217 +1,209 @@
-"""How good the estimators are: bias, noise and cost of SG and RT-MLMC where the risk is known exactly.
+"""Bias, noise and cost of SG and RT-MLMC on problems whose regularised risk is known exactly.
 
-The risk of a fixed batch is estimated repeatedly, so that all noise is that of the estimator; what drawing
-the data adds is known. No training library is needed.
+A logistic loss in the plane with the quadratic divergence, whose risk and gradient are integrals over the
+disc, and a linear loss in many dimensions with the entropic one, whose risk is eta log E exp(theta.b/eta).
+The risk of a fixed batch is estimated repeatedly, so that all noise is the estimator's; the noise that
+drawing the data adds is known. No training library is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import inf, sqrt
 
 import numpy as np
 
-from phiball.backends import Array, Rng, rng
+from phiball.backends import Array, Rng, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.exact_problems import BATCH, Problem
-from phiball.experiments.benchmarks.schemes import SCHEMES, installed_schemes
-from phiball.experiments.framework.tables import ReportTable
-from phiball.refimpl import RTMLMC, SG, RegularizedLoss, Uniform
+from phiball.experiments.benchmarks.harness import SCHEMES, Row, Table
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RegularizedLoss,
+    Uniform,
+    integrated_risk,
+    quadrature,
+    worst_case,
+)
 
+BATCH = 64
 LEVELS = tuple(range(11))
 ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
     "SG": SG,
     "RT-MLMC random": RTMLMC,
     "RT-MLMC stratified": lambda level: RTMLMC(level, "stratified"),
 }
-TOLERANCES = (0.3, 0.1, 0.03)  # of the length; the bias is known to a sixth of the smallest, at worst
+TOLERANCES = (0.3, 0.1, 0.03)  # of the gradient's length
 NOTE = (
-    "bias and noise of the mean over a batch of 64 fixed data points, +- one standard error of the bias; "
-    "cost: evaluations per data point; MSE x cost: mean squared error times cost, the smallest of each kind "
-    "marked *; the gradient's bias and noise are Euclidean lengths"
+    "mean over a batch of 64 fixed data points; bias ± its standard error; cost: evaluations per data point; "
+    "bias and noise of the gradient are Euclidean lengths. Antithetic and Sobol points of one level depend "
+    "on each other, which changes the objective F^L, and so its bias and noise; its limit F is the same"
 )
-OTHER_POINTS = (
-    "with antithetic and Sobol points the points of one level depend on each other: this changes the "
-    "objective F^L, hence the bias, as well as the noise; F, its limit, is the same"
-)
-CHOICE = (
-    "batches are averaged, as training steps do; each is drawn afresh from the data, or, where the data are "
-    "fixed, is all of them: then SG gains, which spends its evaluations on few data points; "
-    f"{OTHER_POINTS}"
+CHOICE_NOTE = (
+    "batches are averaged, as training steps do; each is drawn afresh, or, where the data are fixed, is all "
+    "of them: then SG gains, which spends its evaluations on few data points"
 )
 
 
 @dataclass(frozen=True)
-class Replicates:
-    """Repeated estimates of one risk: values (R,), gradients (R, k), and evaluations per data point (R,)."""
+class ExactProblem:
+    """A loss(theta, x, i) around data z whose regularised risk is known.
 
-    values: Array
-    gradients: Array
-    evaluations: Array
+    `value` is the mean risk over the data; `slopes` (n, k) are the gradients in theta of the risk of each
+    data point.
+    """
+
+    name: str
+    z: Array
+    theta: Array
+    ball: Ball
+    eta: float
+    divergence: Divergence
+    loss: Callable[[Array, Array, Array], Array]
+    gradient: Callable[[Array, Array, Array], Array]
+    value: float
+    slopes: Array
+
+    @property
+    def slope(self) -> Array:
+        """The gradient of the mean risk."""
+        return np.mean(self.slopes, axis=0)
+
+    @property
+    def spread(self) -> float:
+        """The noise that drawing a batch adds: the distance of its mean slope from that of all data."""
+        return sqrt(np.sum(np.var(self.slopes, axis=0)) / BATCH)
 
 
-@dataclass(frozen=True)
-class Row:
-    """Bias with its standard error, noise, and mean squared error times cost, of value and gradient."""
+def logistic_problem(n: int = BATCH) -> ExactProblem:
+    """Return the problem of log(1 + exp(-y theta.x)) around n points of the plane, on a disc."""
+    source = np.random.default_rng(0)
+    z = source.normal(size=(n, 2))
+    y = np.where(source.random(n) < 0.5, -1.0, 1.0)
+    theta = np.array([2.0, -1.0])
+    ball, eta, divergence = Ball(2, 1.0), 0.2, QUADRATIC
 
-    problem: str
-    points: str
-    estimator: str
-    level: int
-    replications: int
-    evaluations: float
-    bias: float
-    bias_error: float
-    noise: float
-    mse_cost: float
-    gradient_bias: float
-    gradient_bias_error: float
-    gradient_noise: float
-    gradient_mse_cost: float
+    def loss(theta: Array, x: Array, i: Array) -> Array:
+        return np.logaddexp(0.0, -y[i] * (x @ theta))
+
+    def gradient(theta: Array, x: Array, i: Array) -> Array:
+        return (-y[i] / (1 + np.exp(y[i] * (x @ theta))))[:, None] * x
+
+    risk = integrated_risk(lambda x, i: loss(theta, x, i), z, ball, eta, divergence, panels=2)
+    rule = quadrature(ball, z, panels=2)
+    slopes = np.empty_like(z)
+    for i, x in enumerate(rule.points):  # by Danskin's theorem, with the weights of the inner problem
+        index = np.full(len(x), i)
+        gamma = worst_case(loss(theta, x, index), eta, divergence, p=rule.weights).weights
+        slopes[i] = gamma @ gradient(theta, x, index)
+    name, value = "logistic, d = 2, quadratic", float(risk.value)
+    return ExactProblem(name, z, theta, ball, eta, divergence, loss, gradient, value, slopes)
 
 
-def replicate(
-    problem: Problem, estimator: SG | RTMLMC, points: str, replications: int, source: Rng
-) -> Replicates:
-    """Estimate the risk and its gradient repeatedly; `points` is a key of SCHEMES."""
-    objective = RegularizedLoss(
-        problem.ball, problem.eta, problem.divergence, estimator, Uniform(**SCHEMES[points])
+def linear_problem(n: int = BATCH, d: int = 10) -> ExactProblem:
+    """Return the problem of theta.x around n points in d dimensions, on an l2 ball."""
+    source = np.random.default_rng(0)
+    z = source.normal(size=(n, d)) / sqrt(d)
+    theta = source.normal(size=d)
+    theta /= np.linalg.norm(theta)
+    ball, eta = Ball(2, 1.0), 0.1
+
+    def risk(theta: Array) -> Array:  # of each data point
+        return z @ theta + eta * ball.log_mgf(theta / eta)
+
+    h = 1e-5  # the third derivative of the risk is below 1/eta^2, so that both errors stay below 1e-7
+    slopes = np.stack([(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(d)], axis=-1)
+    name, value = f"linear, d = {d}, entropic", float(np.mean(risk(theta)))
+    return ExactProblem(
+        name, z, theta, ball, eta, ENTROPIC, lambda t, x, i: x @ t, lambda t, x, i: x, value, slopes
     )
+
+
+def quality_row(
+    problem: ExactProblem, points: str, name: str, level: int, replications: int, source: Rng
+) -> Row:
+    """Estimate the risk and its gradient repeatedly; return bias, noise and mean squared error times cost."""
+    estimator, proposal = ESTIMATORS[name](level), Uniform(**SCHEMES[points])
+    objective = RegularizedLoss(problem.ball, problem.eta, problem.divergence, estimator, proposal)
     values, gradients, evaluations = [], [], []
     for _ in range(replications):
         drawn = objective.points(lambda x, i: problem.loss(problem.theta, x, i), problem.z, rng=source)
-        values.append(drawn.value)
+        values.append([drawn.value - problem.value])
         slopes = problem.gradient(problem.theta, drawn.points, drawn.index)
-        gradients.append(drawn.weights @ slopes)  # sum_i w_i grad f(z'_i)
+        gradients.append(drawn.weights @ slopes - problem.slope)  # sum_i w_i grad f(z'_i)
         evaluations.append(len(drawn.losses) / len(problem.z))
-    return Replicates(np.asarray(values), np.asarray(gradients), np.asarray(evaluations))
+    cost = float(np.mean(evaluations))
+    row: Row = {"estimator": name, "L": level, "cost": cost}
+    for prefix, found in (("", values), ("gradient ", gradients)):
+        errors = np.asarray(found, dtype=float)
+        mean, noise = np.mean(errors, axis=0), sqrt(np.sum(np.var(errors, axis=0, ddof=1)))
+        row[f"{prefix}bias"] = float(np.linalg.norm(mean) if prefix else mean[0])
+        row[f"{prefix}±"] = noise / sqrt(replications)
+        row[f"{prefix}noise"] = noise
+        row[f"{prefix}MSE x cost"] = cost * float(np.mean(np.sum(errors**2, axis=-1)))
+    return row
 
 
-def quality(replicates: Replicates, value: float, slope: Array) -> dict[str, float]:
-    """Return bias, noise and mean squared error times cost, given the true value and gradient."""
-    count, cost = len(replicates.values), float(np.mean(replicates.evaluations))
-    result: dict[str, float] = {"evaluations": cost}
-    errors = {"": replicates.values[:, None] - value, "gradient_": replicates.gradients - slope}
-    for name, error in errors.items():
-        mean = np.mean(error, axis=0)
-        noise = sqrt(np.sum(np.var(error, axis=0, ddof=1)))
-        result[name + "bias"] = float(mean[0] if name == "" else np.linalg.norm(mean))
-        result[name + "bias_error"] = noise / sqrt(count)
-        result[name + "noise"] = noise
-        result[name + "mse_cost"] = cost * float(np.mean(np.sum(error**2, axis=-1)))
-    return result
+def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
+    """Return the evaluations, in batches, for a gradient error of `tol` by averaging batches.
 
-
-def replications(estimator: SG | RTMLMC, work: int) -> int:
-    """Return as many as `work` perturbed points allow, but at least 16 and at most 200."""
-    return max(16, min(200, int(work / (BATCH * estimator.evaluations))))
-
-
-def rows(
-    problems: list[Problem],
-    *,
-    work: int,
-    levels: tuple[int, ...] = LEVELS,
-    seed: int = 0,
-    update: Update = silent,
-) -> Iterator[Row]:
-    """Yield every estimator at every level, on every problem and for every way to draw points."""
-    cases = [
-        (problem, points, name, level)
-        for problem in problems
-        for points in installed_schemes()
-        for name in ESTIMATORS
-        for level in levels
-    ]
-    for number, (problem, points, name, level) in enumerate(cases):
-        update(number / len(cases), f"{problem.name}, {points} points: {name}, L = {level}")
-        estimator = ESTIMATORS[name](level)
-        count = replications(estimator, work)
-        replicates = replicate(problem, estimator, points, count, rng(seed))
-        measured = quality(replicates, problem.value, problem.slope)
-        yield Row(problem.name, points, name, level, count, **measured)
-
-
-def _cells(row: Row, best: dict[str, float]) -> tuple[str, ...]:
-    def marked(kind: str) -> str:
-        value = getattr(row, kind)
-        return f"{value:.2e}" + ("*" if value == best[kind] else " ")
-
-    return (
-        f"{row.evaluations:.2f}",
-        f"{row.bias:+.1e} +- {row.bias_error:.0e}",
-        f"{row.noise:.1e}",
-        marked("mse_cost"),
-        f"{row.gradient_bias:.1e} +- {row.gradient_bias_error:.0e}",
-        f"{row.gradient_noise:.1e}",
-        marked("gradient_mse_cost"),
-    )
-
-
-_NUMBERS = ("cost", "bias", "noise", "MSE x cost", "grad bias", "grad noise", "grad MSE x cost")
-_KINDS = ("mse_cost", "gradient_mse_cost")
-
-
-def _smallest(measured: list[Row]) -> dict[str, float]:
-    return {kind: min(getattr(row, kind) for row in measured) for kind in _KINDS}
-
-
-def tables(measured: list[Row]) -> list[ReportTable]:
-    """Return a full table for each problem and way to draw points."""
-    pages = []
-    for problem, points in dict.fromkeys((row.problem, row.points) for row in measured):
-        mine = [row for row in measured if (row.problem, row.points) == (problem, points)]
-        cells = [(row.estimator, str(row.level), *_cells(row, _smallest(mine))) for row in mine]
-        note = NOTE if points == "plain" else f"{NOTE}; {OTHER_POINTS}"
-        headings = ("estimator", "L", *_NUMBERS)
-        pages.append(ReportTable(f"{problem}: {points} points", headings, cells, note))
-    return pages
-
-
-def work(row: Row, tolerance: float, bias: float, spread: float) -> float:
-    """Return the evaluations, in batches, for a gradient error of `tolerance`, by averaging enough batches.
-
-    Averaging lowers the noise and not the bias: cost (noise^2 + spread^2)/(tolerance^2 - bias^2); inf for a
-    larger bias. `spread` is the noise of drawing the data, and 0 where they are fixed.
+    Averaging lowers the noise but not the bias: cost (noise^2 + spread^2)/(tol^2 - bias^2); inf for a larger
+    bias. `spread` is the noise of drawing the data, 0 if they are fixed.
     """
-    room = tolerance**2 - bias**2
+    room = tol**2 - bias**2
     if room <= 0:
         return inf
-    return row.evaluations * max(1.0, (row.gradient_noise**2 + spread**2) / room)
+    return float(row["cost"] * max(1.0, (row["gradient noise"] ** 2 + spread**2) / room))
 
 
-def choice(measured: list[Row], problems: list[Problem]) -> ReportTable:
-    """Return the level with the least work for a gradient error, in percent of its length, and that work.
+def choice_row(problem: ExactProblem, points: str, rows: list[Row], estimator: str) -> Row:
+    """Return the least cost of an estimator for each gradient error, and the level that has it.
 
-    The bias is that of SG at the same level, since RT-MLMC has the same and shows it through more noise; what
-    the noise adds to its square is subtracted.
+    The bias is that of SG at the same level, which RT-MLMC shares but shows through more noise; the part of
+    its square that is due to noise is subtracted.
     """
-    known = {problem.name: problem for problem in problems}
     biases = {
-        (row.problem, row.points, row.level): sqrt(
-            max(0.0, row.gradient_bias**2 - row.gradient_bias_error**2)
-        )
-        for row in measured
-        if row.estimator == "SG"
+        row["L"]: sqrt(max(0.0, row["gradient bias"] ** 2 - row["gradient ±"] ** 2))
+        for row in rows
+        if row["estimator"] == "SG"
     }
-    cells = []
-    for name, points, estimator in dict.fromkeys((r.problem, r.points, r.estimator) for r in measured):
-        mine = [r for r in measured if (r.problem, r.points, r.estimator) == (name, points, estimator)]
-        length = float(np.linalg.norm(known[name].slope))
-        efforts = []
-        for spread in (known[name].spread, 0.0):
-            for share in TOLERANCES:
-                least, level = min(
-                    (work(r, share * length, biases[name, points, r.level], spread), r.level) for r in mine
-                )
-                efforts.append("none" if least == inf else f"{least:,.0f} (L = {level})")
-        cells.append((name, points, estimator, *efforts))
-    percents = [f"{100 * share:g} %" for share in TOLERANCES]
-    return ReportTable(
-        "Evaluations, in batches of 64, for a gradient error of so many percent, at the best L",
-        ("problem", "points", "estimator", *percents, *(f"{share}, data fixed" for share in percents)),
-        cells,
-        CHOICE,
-        left=3,
-    )
+    mine = [row for row in rows if row["estimator"] == estimator]
+    found: Row = {"problem": problem.name.partition(",")[0], "points": points, "estimator": estimator}
+    for label, spread in (("", problem.spread), (", data fixed", 0.0)):
+        for share in TOLERANCES:
+            tol = share * float(np.linalg.norm(problem.slope))
+            least, level = min((averaging_cost(r, tol, biases[r["L"]], spread), r["L"]) for r in mine)
+            text = "none" if least == inf else f"{least:,.0f} (L = {level})"
+            found[f"{100 * share:g} %{label}"] = text
+    return found
+
+
+def quality_tables(
+    *, work: int, seed: int, levels: tuple[int, ...] = LEVELS, update: Update = silent
+) -> list[Table]:
+    """Return a table per problem and scheme of points, and the level to choose.
+
+    `work` is the number of perturbed points per estimator, which sets the number of replications.
+    """
+    schemes = [s for s, options in SCHEMES.items() if find_spec("scipy") or not options["qmc"]]
+    tables, choices = [], []
+    with use("numpy"):
+        cases = [(p, s) for p in (logistic_problem(), linear_problem()) for s in schemes]
+        for number, (problem, points) in enumerate(cases):
+            rows: list[Row] = []
+            for name in ESTIMATORS:
+                update((number + len(rows) / 33) / len(cases), f"{problem.name}, {points} points: {name}")
+                for level in levels:
+                    count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))
+                    count = max(16, min(200, count))
+                    rows.append(quality_row(problem, points, name, level, count, rng(seed)))
+            tables.append(Table(f"{problem.name}: {points} points", rows, NOTE))
+            choices += [choice_row(problem, points, rows, name) for name in ESTIMATORS]
+    title = "Evaluations, in batches of 64, for a gradient error in percent of its length, at the best L"
+    return [*tables, Table(title, choices, CHOICE_NOTE)]

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from phiball.backends.files import atomic_write, open_regular, write_whole
-from phiball.experiments.benchmarks.output import write_results
+from phiball.experiments.benchmarks import harness
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
-from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Table, TaskDir
 from phiball.verification.report import errata
 from phiball.verification.report.files import circumstances
@@ -26,8 +24,8 @@ RECORD = '{"versions": {}, "seed": 0, "backend": "numpy", "machine": "", "revisi
 
 
 def _benchmark(out: Path) -> None:
-    tables = [ReportTable("Title", ("name",), [("a",)])]
-    write_results(Console(quiet=True), out, "bench", {"a": 1}, tables=tables)
+    report = harness.Report([harness.Table("Title", [{"name": "a"}])])
+    harness.write_report(report, "bench", out, {"a": 1})
 
 
 WRITERS: dict[str, tuple[Callable[[Path], object], list[str]]] = {

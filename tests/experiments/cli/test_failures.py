@@ -29,13 +29,11 @@ from phiball.verification.report import record  # noqa: E402
 BENCHMARKS = (
     "inner",
     "scaling",
-    "endurance",
     "attacks",
     "sampling",
     "linear",
     "estimators",
     "training",
-    "settings",
 )
 FULL = "[Errno 28] No space left on device"
 RUN = "run tiny --scale smoke --jobs 1"
@@ -211,10 +209,11 @@ def test_verify_tells_of_a_damaged_record_before_the_work(
 def test_an_interrupted_benchmark_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(**_: Any) -> None:
+    def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bench, "import_module", lambda module: SimpleNamespace(main=stop))
+    fake = SimpleNamespace(run_benchmark=stop, measure=None)
+    monkeypatch.setattr(bench, "import_module", lambda module: fake)
     result = call(f"bench {name}", tmp_path)
     assert (result.exit_code, result.stderr) == (130, "phiball: stopped\n")
 

@@ -1,0 +1,309 @@
+"""The harness of all benchmarks: contestants timed in turn, checked for accuracy, reported as tables.
+
+A benchmark is a function of its options and of `update`, for the progress display, that returns a `Report`.
+Time is always a multiple of a unit of work timed beside it, so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from ctypes import CDLL
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_all_start_methods, get_context
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, TypeAlias
+
+from rich.console import Console
+
+from phiball.backends.files import write_whole
+from phiball.backends.progress import Progress, Update, silent
+from phiball.backends.provenance import versions
+from phiball.experiments.benchmarks.third_party import optional_module
+from phiball.experiments.framework.tables import ReportTable
+
+Clock: TypeAlias = Callable[[], float]
+Work: TypeAlias = Callable[[], Any]
+Row: TypeAlias = dict[str, Any]
+ROUNDS = 5
+SHORT = 2e-4  # seconds; shorter calls are timed in blocks, as reading the clock takes time itself
+MOST_BLOCKS = 400
+PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
+SCHEMES = {  # ways to draw points of a ball, as options of `Ball.sample` and `Uniform`
+    "plain": {"antithetic": False, "qmc": False},
+    "antithetic": {"antithetic": True, "qmc": False},
+    "Sobol": {"antithetic": False, "qmc": True},
+    "antithetic Sobol": {"antithetic": True, "qmc": True},
+}
+NEW_PROCESSES = "forkserver" in get_all_start_methods()  # not on Windows
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Work to be timed; `error` compares its answer with a reference value, None if there is none.
+
+    An error above `tol` makes it inaccurate. If its cost `varies`, the total time of all calls counts;
+    otherwise lower quartiles of calls and the median of rounds, which leave out interruptions.
+    """
+
+    name: str
+    run: Work
+    error: Callable[[Any], float | None] = lambda answer: None
+    tol: float = 1e-8
+    varies: bool = False
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time over that of the unit: over all, and in each round; and the error of the answer."""
+
+    ratio: float
+    rounds: tuple[float, ...]
+    error: float | None = None
+    tol: float = 1e-8
+
+    @property
+    def accurate(self) -> str:
+        """One of "yes", "NO" and "", if nothing is known."""
+        return "" if self.error is None else "yes" if self.error <= self.tol else "NO"
+
+    def over(self, other: Timing) -> Timing:
+        """Return the time over that of another contestant, round by round."""
+        quotients = tuple(a / b for a, b in zip(self.rounds, other.rounds, strict=True))
+        return Timing(median(quotients), quotients)
+
+    def columns(self, unit: str) -> Row:
+        """Return the columns of a table: the ratio, and its range over the rounds."""
+        return {f"x {unit}": self.ratio, "rounds": f"{min(self.rounds):.2f}-{max(self.rounds):.2f}"}
+
+
+def clock_for(threads: int) -> Clock:
+    """Return processor time for one thread, which excludes other processes, else wall time."""
+    return time.process_time if threads == 1 else time.perf_counter
+
+
+def compare(
+    unit: Work,
+    contestants: Sequence[Contestant],
+    *,
+    seconds: float,
+    rounds: int = ROUNDS,
+    clock: Clock = time.process_time,
+    update: Update = silent,
+) -> dict[str, Timing]:
+    """Return the timing of each contestant, over `unit`; `seconds` is the time of each in a round.
+
+    After a warm-up, from which errors are taken, every round times all contestants in random order, each
+    between two measurements of the unit.
+    """
+    errors, order = {}, random.Random(0)
+    for place, contestant in enumerate(contestants):
+        update(place / len(contestants) / (1 + rounds), f"warm-up: {contestant.name}")
+        errors[contestant.name] = contestant.error(contestant.run())
+    unit()
+    times: dict[str, list[tuple[float, float]]] = {c.name: [] for c in contestants}
+    for number in range(1, rounds + 1):
+        for place, c in enumerate(order.sample(contestants, len(contestants))):
+            share = (number + place / len(contestants)) / (1 + rounds)
+            update(share, f"round {number} of {rounds}: {c.name}")
+            before = _sample(unit, seconds / 4, clock, c.varies)
+            spent = _sample(c.run, seconds, clock, c.varies)
+            after = _sample(unit, seconds / 4, clock, c.varies)
+            times[c.name].append((spent, max((before + after) / 2, 1e-12)))
+    found = {}
+    for c in contestants:
+        ratios = tuple(spent / one for spent, one in times[c.name])
+        totals = [sum(column) for column in zip(*times[c.name], strict=True)]
+        ratio = totals[0] / totals[1] if c.varies else median(ratios)
+        found[c.name] = Timing(ratio, ratios, errors[c.name], c.tol)
+    return found
+
+
+def _sample(work: Work, seconds: float, clock: Clock, mean: bool) -> float:
+    """Return the time of a call: mean or lower quartile of the calls that fit into `seconds`."""
+    start = clock()
+    work()  # fills the processor's caches
+    first = clock() - start
+    if first > seconds and not mean:  # a long call depends little on the caches
+        return first
+    calls = 1 if first >= SHORT else max(1, min(100, round(SHORT / max(first, 1e-9))))
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < MOST_BLOCKS and (len(times) < (1 if mean else 3) or time.perf_counter() < end):
+        start = clock()
+        for _ in range(calls):
+            work()
+        times.append((clock() - start) / calls)
+    return fmean(times) if mean else sorted(times)[len(times) // 4]
+
+
+@contextmanager
+def thread_limit(n: int | None) -> Iterator[None]:
+    """Let phiball, torch and BLAS use n threads inside the block; None leaves phiball its default.
+
+    Idle threads of BLAS wait busily, which would count as processor time.
+    """
+    before = os.environ.pop("PHIBALL_THREADS", None)
+    if n is not None:
+        os.environ["PHIBALL_THREADS"] = str(n)
+    torch, pools = map(optional_module, ("torch", "threadpoolctl"))
+    torch_before = torch.get_num_threads() if torch else 1
+    if torch and n is not None:
+        torch.set_num_threads(n)
+    try:
+        with pools.threadpool_limits(n) if pools and n else nullcontext():
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(torch_before)
+        os.environ.pop("PHIBALL_THREADS", None)
+        if before is not None:
+            os.environ["PHIBALL_THREADS"] = before
+
+
+# --- Memory -----------------------------------------------------------------------------------------------
+
+
+def peak_memory(work: Work) -> float:
+    """Return the MB that `work` adds at its peak to the memory in use; to be called in a new process.
+
+    Freed memory that an allocator keeps comes on top, up to twice as much.
+    """
+    with suppress(AttributeError, OSError):  # glibc: return freed blocks of 64 kB and more to the system
+        CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the memory in use
+    before = _high_water_mark()
+    kept = work()
+    after = _high_water_mark()
+    del kept
+    return max(0.0, after - before)
+
+
+def _high_water_mark() -> float:
+    """Return the largest resident memory of this process so far, in MB."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+    unit = 1 << (20 if sys.platform == "darwin" else 10)
+    resource = import_module("resource")
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / unit
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return function(*arguments), computed by a new process; the function must be importable."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["numpy", "torch", function.__module__])
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_send_result, args=(there, function, arguments), daemon=True)
+    process.start()
+    there.close()
+    try:
+        error, result = here.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the process of {function.__name__} ended with {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join()
+    if error is not None:
+        raise error
+    return result
+
+
+def _send_result(connection: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        answer: tuple[Exception | None, Any] = (None, function(*arguments))
+    except Exception as error:
+        answer = (error, None)
+    with suppress(BrokenPipeError):  # the parent has ended
+        connection.send(answer)
+
+
+# --- Results ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same keys; columns of text, which come first, are aligned to the left."""
+
+    title: str
+    rows: Sequence[Row]
+    note: str = ""
+
+    def formatted(self) -> ReportTable:
+        """Return the table as text, for a terminal or Markdown."""
+        keys = tuple(self.rows[0])
+        left = next((k for k, key in enumerate(keys) if not isinstance(self.rows[0][key], str)), len(keys))
+        cells = [tuple(_cell(row[key]) for key in keys) for row in self.rows]
+        return ReportTable(self.title, keys, cells, self.note, left=left)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a benchmark: tables, findings in one line each, and figures by file name.
+
+    `figures` maps a file name to a function that writes the figure to a path.
+    """
+
+    tables: Sequence[Table]
+    findings: Sequence[str] = ()
+    figures: Mapping[str, Callable[[Path], None]] | None = None
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    size = abs(value)
+    if size >= 1:
+        return f"{value:,.0f}" if size >= 1000 else f"{value:.2f}"
+    return f"{value:.3g}" if size >= 0.01 or size == 0 else f"{value:.1e}"
+
+
+def write_report(report: Report, name: str, out: Path, details: Row) -> list[Path]:
+    """Write out/name.json, out/name.md and the figures, and return their paths."""
+    files = [out / f"{name}.json", out / f"{name}.md"]
+    tables = {table.title: table.rows for table in report.tables}
+    record = {**details, "findings": list(report.findings), "tables": tables}
+    write_whole(files[0], json.dumps(record, indent=1, allow_nan=False) + "\n")
+    facts = [*(f"{key}: {value}" for key, value in details.items()), *report.findings]
+    page = [f"# phiball bench {name}", "", *(f"- {fact}" for fact in facts), ""]
+    write_whole(files[1], "\n".join([*page, *(table.formatted().markdown() for table in report.tables)]))
+    for file, draw in (report.figures or {}).items():
+        draw(out / file)
+        files.append(out / file)
+    return files
+
+
+def run_benchmark(
+    measure: Callable[..., Report], name: str, *, threads: int = 1, out: Path | None = None, **options: Any
+) -> Report:
+    """Run a benchmark with progress, print its report, and write it to the folder `out`, if given."""
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # fail before the work
+    console = Console(width=max(132, Console().width))
+    load = list(os.getloadavg()) if hasattr(os, "getloadavg") else []
+    plain = {key: str(value) if isinstance(value, Path) else value for key, value in options.items()}
+    machine = {"versions": versions(PACKAGES), "machine": platform.platform(), "load": load}
+    details = {"threads": threads, **plain, **machine}
+    with thread_limit(threads), Progress(f"bench {name}", console) as progress:
+        report = measure(**options, clock=clock_for(threads), update=progress.update)
+    for table in report.tables:
+        console.print(table.formatted().table())
+    lines = list(report.findings)
+    if out is not None:
+        lines.append(f"wrote {' and '.join(map(str, write_report(report, name, out, details)))}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return report

@@ -1,0 +1,195 @@
+"""Inner problems to be timed, other solvers of them, and reference solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from phiball.backends import use
+from phiball.experiments.benchmarks.harness import Contestant
+from phiball.experiments.benchmarks.third_party import optional_module
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    bisection,
+    cressie_read,
+    indicator,
+    worst_case,
+    worst_case_ragged,
+)
+from phiball.verification.oracles.inner import solve_exactly, solve_extended
+
+Shape: TypeAlias = tuple[int, int]
+Solver: TypeAlias = Callable[[Any], Any]  # losses to weights
+SHAPES: tuple[Shape, ...] = ((4096, 8), (1024, 128), (64, 4096), (1, 1 << 20))
+BAR_SHAPES = SHAPES[1:3]
+ETA, ALPHA = 0.1, 0.25
+THREE_HALVES = "Cressie-Read 1.5"
+POWERS = (-1.0, 0.0, 0.5, 1.2, 3.0, 5.0)  # orders of Cressie-Read beside 1.5
+DIVERGENCES: dict[str, Divergence] = {
+    "entropic": ENTROPIC,
+    "quadratic": QUADRATIC,
+    "indicator": indicator(ALPHA),
+    THREE_HALVES: cressie_read(1.5),
+    "absolute": ABSOLUTE,
+    "hinge": HINGE,
+    **{f"Cressie-Read {k:g}": cressie_read(k) for k in POWERS},
+}
+UNIFORM, SHARED, OWN = "uniform", "one p", "p per row"
+JUDGED_ROWS = 2  # of each batch, whose weights are compared with the reference
+EXACT_UP_TO, EXTENDED_UP_TO = 128, 4096  # row lengths for exact and for extended arithmetic
+
+
+def losses_of(shape: Shape) -> Any:
+    """Return losses from Exp(1)."""
+    return np.random.default_rng(0).exponential(size=shape)
+
+
+def reference_distribution(name: str, shape: Shape) -> Any:
+    """Return p: normalised Exp(1), with probability 0 for one point in sixteen; None if uniform."""
+    if name == UNIFORM:
+        return None
+    p = np.random.default_rng(1).exponential(size=shape if name == OWN else shape[1:])
+    p[..., 1::16] = 0.0
+    return p / p.sum(axis=-1, keepdims=True)
+
+
+def reference_weights(divergence: Divergence, row: Any, p: Any) -> Any:
+    """Return the exact weights of one row, or None if it is too long to be solved."""
+    family, parameter = divergence.family or "", divergence.parameter
+    if row.size <= EXACT_UP_TO:
+        return np.array([float(w) for w in solve_exactly(row, ETA, family, parameter, p).weights])
+    if p is not None or family in ("absolute", "hinge"):
+        return None
+    if family == "indicator":
+        count = int(ALPHA * row.size)
+        return np.where(row >= np.partition(row, -count)[-count], 1 / count, 0.0)
+    if family == "cressie_read" and row.size > EXTENDED_UP_TO:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):  # of the value at order 0, which is not used
+        return solve_extended(row, ETA, family, parameter)[1]
+
+
+class WeightError:
+    """m times the largest error of the weights, on the first rows; the reference is solved once."""
+
+    def __init__(self, divergence: Divergence, f: Any, p: Any, rows: int = JUDGED_ROWS) -> None:
+        self._divergence, self._f, self._p, self._rows = divergence, f, p, rows
+        self._exact: list[Any] | None = None
+
+    def __call__(self, weights: Any) -> float | None:
+        if self._exact is None:
+            own = self._p is not None and self._p.ndim == 2
+            self._exact = [
+                reference_weights(self._divergence, self._f[i], self._p[i] if own else self._p)
+                for i in range(min(self._rows, len(self._f)))
+            ]
+        m = self._f.shape[-1]
+        pairs = zip(np.reshape(weights, self._f.shape), self._exact, strict=False)
+        errors = [m * float(np.max(np.abs(w - exact))) for w, exact in pairs if exact is not None]
+        return max(errors, default=None)
+
+
+def _value_error(f: Any, logsumexp: Any) -> float:
+    """Return the largest error of the values that log-sum-exp gives, against extended precision."""
+    exact = [float(solve_extended(row, ETA, "entropic")[0]) for row in f[:JUDGED_ROWS]]
+    values = ETA * (np.asarray(logsumexp)[:JUDGED_ROWS] - np.log(f.shape[-1]))
+    return float(np.max(np.abs(values - exact)))
+
+
+def ours(problem: str, distribution: str, f: Any) -> Callable[[], Any]:
+    """Return phiball's solver, which also computes value, mu and gap."""
+    divergence, p = DIVERGENCES[problem], reference_distribution(distribution, f.shape)
+    return lambda: worst_case(f, ETA, divergence, p=p).weights
+
+
+def _sort_sparsemax(f: Any) -> Any:
+    m = f.shape[-1]
+    ranked = -np.sort(-f, axis=-1)
+    mu = (np.cumsum(ranked, axis=-1) - m * ETA) / np.arange(1, m + 1)
+    last = np.sum(ranked > mu, axis=-1, keepdims=True) - 1
+    return np.maximum(f - np.take_along_axis(mu, last, axis=-1), 0) / (m * ETA)
+
+
+def _partition(f: Any) -> Any:
+    k = int(ALPHA * f.shape[-1])
+    weights = np.zeros_like(f)
+    np.put_along_axis(weights, np.argpartition(-f, k - 1, axis=-1)[..., :k], 1 / k, axis=-1)
+    return weights
+
+
+def _topk(x: Any) -> Any:
+    k = int(ALPHA * x.shape[-1])
+    return x.new_zeros(x.shape).scatter_(-1, x.topk(k, -1).indices, 1 / k)
+
+
+def peers(problem: str) -> dict[str, Solver]:
+    """Return the installed other solvers of a problem; logsumexp gives a value, the others weights."""
+    torch, entmax, special = map(optional_module, ("torch", "entmax", "scipy.special"))
+
+    def on_torch(function: Solver) -> Solver:
+        return lambda f: function(torch.from_numpy(f)).numpy()  # type: ignore[union-attr]
+
+    found: dict[str, Solver] = {}
+    if problem == "entropic":
+        if torch:
+            found["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
+            found["torch.logsumexp"] = on_torch(lambda x: torch.logsumexp(x / ETA, -1))
+        if special:
+            found["scipy.special.logsumexp"] = lambda f: special.logsumexp(f / ETA, -1)
+    if problem == "quadratic":
+        found["NumPy sort"] = _sort_sparsemax
+        if entmax:
+            found["entmax.sparsemax"] = on_torch(lambda x: entmax.sparsemax(x / (x.shape[-1] * ETA), -1))
+    if problem == "indicator":
+        found["np.argpartition"] = _partition
+        if torch:
+            found["torch.topk"] = on_torch(_topk)
+    if problem == THREE_HALVES and entmax:
+        # gamma = (sqrt(m) (f/(2 eta m) - tau))_+^2, which is entmax at 1.5 of f / (eta sqrt(m))
+        found["entmax.entmax15"] = on_torch(lambda x: entmax.entmax15(x / (ETA * x.shape[-1] ** 0.5), -1))
+    return found
+
+
+def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contestant]:
+    """Return all solvers of all problems on the losses f, by problem and name; if `quick`, no slow ones."""
+    found: dict[tuple[str, str], Contestant] = {}
+
+    def add(problem: str, name: str, run: Callable[[], Any], error: Any, tol: float = 1e-8) -> None:
+        found[problem, name] = Contestant(f"{problem}, {name}", run, error, tol)
+
+    for problem, divergence in DIVERGENCES.items():
+        for distribution in (UNIFORM, SHARED, OWN):
+            p = reference_distribution(distribution, f.shape)
+            error = WeightError(divergence, f, p, 1 if quick else JUDGED_ROWS)
+            add(problem, f"phiball, {distribution}", ours(problem, distribution, f), error)
+        error = WeightError(divergence, f, None, 1 if quick else JUDGED_ROWS)
+        for name, solve in peers(problem).items():
+            judge = partial(_value_error, f) if "logsumexp" in name else error
+            add(problem, name, partial(solve, f), judge)
+        if quick or problem not in ("entropic", "quadratic"):
+            continue
+        ragged = partial(
+            worst_case_ragged, f.reshape(-1), np.arange(0, f.size + 1, f.shape[1]), ETA, divergence
+        )
+        add(problem, "phiball, ragged", lambda solve=ragged: solve().weights, error)  # type: ignore[misc]
+        if problem == "quadratic":
+            add(problem, "phiball, array code", partial(_array_code, f), error)
+            # Bisection stops at its tolerance; a weight's error is m/eta times as large.
+            add(problem, "phiball, bisection (Algorithm 2)", partial(_bisect, f), error, 1e-4)
+    return found
+
+
+def _array_code(f: Any) -> Any:
+    with use("numpy"):
+        return worst_case(f, ETA, QUADRATIC).weights
+
+
+def _bisect(f: Any) -> Any:
+    return bisection(f, ETA, QUADRATIC, tol=1e-12).weights

@@ -1,0 +1,89 @@
+"""Threads of the inner solver: the default number, and two, against one.
+
+They are timed on the machine as it is, and with every core kept busy by processes that only count.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import joblib
+
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import Contestant, Report, Table, compare, thread_limit
+from phiball.experiments.benchmarks.inner_problems import DIVERGENCES, ETA, THREE_HALVES, losses_of
+from phiball.refimpl import worst_case
+
+SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
+PROBLEMS = ("entropic", "quadratic", "indicator", THREE_HALVES)
+SLOWER_BAR = 1.15  # time of the default over that of one thread, on a busy machine
+FASTER_BAR, FASTER_FROM = 0.67, 1 << 20  # time of two threads over that of one, from so many entries
+LONGEST = 1800.0  # seconds after which a process that keeps a core busy ends in any case
+# It counts as long as its parent lives, so that a killed parent leaves nothing behind.
+_COUNT = """
+import os, sys, time
+parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+while os.getppid() == parent and time.monotonic() < end:
+    for _ in range(100_000):
+        pass
+"""
+
+
+@contextmanager
+def busy_cores(count: int) -> Iterator[list[int]]:
+    """Keep so many cores busy with processes inside the block; yield their ids."""
+    command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid()), str(LONGEST)]
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        children.extend(subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(count))
+        if children:
+            time.sleep(0.3)  # until all of them count
+        yield [child.pid for child in children]
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+
+
+def _solve(f: Any, problem: str, threads: int | None) -> None:
+    os.environ.pop("PHIBALL_THREADS", None)
+    if threads is not None:
+        os.environ["PHIBALL_THREADS"] = str(threads)
+    worst_case(f, ETA, DIVERGENCES[problem])
+
+
+def busy_report(*, quick: bool = False, update: Update = silent) -> Report:
+    """Time the default and two threads over one; interruptions count, so that total times are compared."""
+    problems, rounds = (PROBLEMS[1:2], 10) if quick else (PROBLEMS, 25)
+    cases = [(busy, problem, shape) for busy in (False, True) for problem in problems for shape in SHAPES]
+    rows = []
+    for number, (busy, problem, shape) in enumerate(cases):
+        update(number / len(cases), f"{problem} {shape}, {'busy' if busy else 'as it is'}")
+        f, load = losses_of(shape), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        works = {n: Contestant(str(n), partial(_solve, f, problem, n), varies=True) for n in (None, 2)}
+        with thread_limit(None), busy_cores(joblib.cpu_count() if busy else 0):
+            one = partial(_solve, f, problem, 1)
+            times = compare(one, list(works.values()), seconds=0.05, rounds=rounds, clock=time.perf_counter)
+        default, two = times["None"].ratio, times["2"].ratio
+        verdict = ""
+        if busy:
+            verdict = "within" if round(default, 2) <= SLOWER_BAR else "ABOVE"
+        elif f.size >= FASTER_FROM and joblib.cpu_count() > 1:
+            verdict = "within" if round(two, 2) <= FASTER_BAR else "ABOVE"
+        where = {"problem": problem, "shape": str(shape), "machine": "busy" if busy else "as it is"}
+        rows.append({**where, "verdict": verdict, "load": load, "default": default, "two threads": two})
+    note = (
+        f"bars: on a busy machine the default takes at most {SLOWER_BAR} times as long as one thread; on an "
+        f"idle one (see the load) two threads take at most {FASTER_BAR} from 2^20 entries on"
+    )
+    return Report(
+        [Table(f"Threads: time over that of PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note)]
+    )

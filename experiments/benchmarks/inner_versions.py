@@ -1,0 +1,103 @@
+"""The kernels of two versions of phiball, timed in turn: has one become slower?
+
+Each version runs in a process of its own, which reads problems from its input and ends when that is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import ROUNDS, Report, Table, Timing
+from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
+
+BAR = 1.25  # time over that of the other version, both in np.max
+PROBLEMS = ("ENTROPIC", "QUADRATIC", f"indicator({ALPHA})", "cressie_read(1.5)")
+BACKEND = "numba"
+Timer: TypeAlias = Callable[[str, Shape, float], float]
+_WORKER = """
+import json, sys, time
+# An editable install would provide the modules that this version lacks.
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
+import numpy as np
+from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
+
+def quartile(work, seconds):
+    work()
+    times, end = [], time.perf_counter() + seconds
+    while len(times) < 5 or time.perf_counter() < end:
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return sorted(times)[len(times) // 4]
+
+for line in sys.stdin:
+    problem, shape, eta, seconds = json.loads(line)
+    f = np.random.default_rng(0).exponential(size=shape)
+    divergence = eval(problem)
+    flat = f.reshape(-1)
+    before = quartile(flat.max, seconds / 4)
+    spent = quartile(lambda: worst_case(f, eta, divergence), seconds)
+    print(json.dumps(2 * spent / (before + quartile(flat.max, seconds / 4))), flush=True)
+"""
+
+
+@contextmanager
+def _version(folder: Path) -> Iterator[Timer]:
+    """Start a process with the phiball of that folder; yield a function that times it in np.max."""
+    with TemporaryDirectory() as place:
+        (Path(place) / "phiball").symlink_to(folder.resolve(), target_is_directory=True)
+        settings = {**os.environ, "PYTHONPATH": place, "PHIBALL_THREADS": "1", "PHIBALL_BACKEND": BACKEND}
+        worker = subprocess.Popen(
+            [sys.executable, "-c", _WORKER],
+            env=settings,
+            cwd=place,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,  # Ctrl-C on the terminal does not reach it; it is killed below
+        )
+
+        def time_of(problem: str, shape: Shape, seconds: float) -> float:
+            assert worker.stdout is not None
+            with suppress(BrokenPipeError):  # it has ended, and its output is closed too
+                print(json.dumps([problem, shape, ETA, seconds]), file=worker.stdin, flush=True)
+            answer = worker.stdout.readline()
+            if not answer:
+                raise ValueError(f"the phiball of {folder} solves no inner problem; see the message above")
+            return float(json.loads(answer))
+
+        try:
+            yield time_of
+        finally:
+            worker.kill()
+            worker.communicate()
+
+
+def against_report(folder: Path, *, seconds: float, update: Update = silent) -> Report:
+    """Compare the kernels under the uniform distribution with those of the clone in `folder`."""
+    if not (folder / "__init__.py").is_file():
+        raise ValueError(f"against is {folder}; expected the folder of a clone of phiball")
+    cases = [(problem, shape) for problem in PROBLEMS for shape in SHAPES]
+    rows = []
+    with _version(Path(__file__).parents[2]) as new, _version(folder) as old:
+        for number, (problem, shape) in enumerate(cases):
+            update(number / len(cases), f"{problem} {shape}")
+            new(problem, shape, 0.0), old(problem, shape, 0.0)  # compile and warm up
+            rounds = [(new(problem, shape, seconds), old(problem, shape, seconds)) for _ in range(ROUNDS)]
+            mine, theirs = (Timing(median(times), times) for times in zip(*rounds, strict=True))
+            quotient = mine.over(theirs)
+            verdict = "within" if round(quotient.ratio, 2) <= BAR else "ABOVE"
+            row = {"problem": problem, "shape": str(shape), "verdict": verdict, "this, x np.max": mine.ratio}
+            rows.append({**row, "other, x np.max": theirs.ratio, **quotient.columns("other")})
+    title = f"Kernels of this version and of {folder}, one thread"
+    return Report([Table(title, rows, f"at most {BAR} times the other; medians of {ROUNDS} rounds in turn")])

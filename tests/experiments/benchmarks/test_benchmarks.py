@@ -1,0 +1,257 @@
+"""Each benchmark at its smallest settings: the columns of its tables, and numbers that must hold."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from phiball.backends import rng, use
+from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
+from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
+from phiball.experiments.cli.app import app
+from tests.support.paths import ROOT
+
+for package in ("torch", "sklearn", "scipy", "matplotlib"):
+    pytest.importorskip(package, reason=f"{package}: not installed")
+
+from phiball.experiments.benchmarks import (  # noqa: E402
+    attacks,
+    estimators,
+    inner,
+    linear,
+    linear_evidence,
+    sampling,
+    scaling,
+    training,
+    training_quality,
+)
+from phiball.experiments.training.pretrained import pretrained  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+
+
+def table(report: Report, number: int = 0, *columns: str) -> list[Row]:
+    """The rows of a table, which has at least these columns."""
+    rows = list(report.tables[number].rows)
+    assert all({*columns} <= row.keys() == rows[0].keys() for row in rows)
+    return rows
+
+
+def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = inner_problems._sort_sparsemax
+    monkeypatch.setattr(inner_problems, "_sort_sparsemax", lambda f: right(f) + 1e-6)
+    with use("numpy"):
+        report = inner.solver_report(((2, 16),), clock=time.process_time, quick=True)
+    rows = table(report, 0, "problem", "solver", "shape", "error", "accurate", "x np.max", "rounds")
+    assert {row["problem"] for row in rows} == set(inner_problems.DIVERGENCES)
+    assert all(row["x np.max"] > 0 for row in rows)
+    words = {(row["problem"], row["solver"]): row["accurate"] for row in rows}
+    assert words.pop(("quadratic", "NumPy sort")) == "NO"
+    assert set(words.values()) == {"yes"}
+    assert "INACCURATE: quadratic: NumPy sort" in report.findings
+    bars = table(report, 1, "time of", "over that of", "verdict", "at most")
+    assert {"hinge, uniform", "entropic, p per row"} <= {row["time of"] for row in bars}
+
+
+def test_a_bar_is_judged_by_the_quotient_of_the_rounds() -> None:
+    times = {"phiball, uniform": 10.0, "phiball, one p": 18.0, "phiball, p per row": 19.0, "entmax": 9.0}
+    timed = {("quadratic", name): Timing(spent, (spent, spent)) for name, spent in times.items()}
+    words = {row["time of"]: row["verdict"] for row in inner.bar_rows(timed, (1, 2))}
+    assert words["quadratic, one p"] == "within"
+    assert words["quadratic, p per row"] == words["quadratic, uniform"] == "ABOVE"
+
+
+def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inner_versions, "PROBLEMS", ("QUADRATIC",))
+    monkeypatch.setattr(inner_versions, "SHAPES", ((256, 64),))
+    monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # which compiles nothing
+    [row] = table(inner.measure(clock=time.process_time, quick=True, against=ROOT), 0, "verdict", "x other")
+    assert row["this, x np.max"] > 1
+    assert row["other, x np.max"] > 1
+    assert 0.3 < row["x other"] < 3
+
+
+def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
+    def call(*options: str) -> Any:
+        return CliRunner().invoke(app, ["bench", "inner", *options])
+
+    result = call("--against", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"against is {tmp_path}; expected the folder of a clone" in result.stderr
+    (tmp_path / "__init__.py").write_text("")
+    result = call("--against", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"the phiball of {tmp_path} solves no inner problem" in result.stderr
+    assert call("--busy", "--against", "x").exit_code == 2
+
+
+def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inner_threads, "SHAPES", ((4, 8),))
+    monkeypatch.setenv("PHIBALL_THREADS", "3")
+    with use("numpy"):
+        report = inner_threads.busy_report(quick=True)
+    rows = table(report, 0, "problem", "shape", "verdict", "default", "two threads")
+    assert [row["machine"] for row in rows] == ["as it is", "busy"]
+    assert all(row["default"] > 0 for row in rows)
+    assert os.environ["PHIBALL_THREADS"] == "3"
+
+
+def gone(pids: list[int], seconds: float) -> bool:
+    def alive(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        except FileNotFoundError:
+            return False
+
+    end = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not any(map(alive, pids))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
+def test_busy_processes_end_with_the_block_and_with_a_killed_parent() -> None:
+    with inner_threads.busy_cores(2) as pids:
+        assert not gone(pids, 0.0)
+    assert gone(pids, 0.0)
+    code = (
+        "import time; from phiball.experiments.benchmarks.inner_threads import busy_cores\n"
+        "with busy_cores(2) as pids: print(*pids, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = list(map(int, parent.stdout.readline().split()))
+        parent.send_signal(signal.SIGKILL)
+    assert len(pids) == 2
+    assert gone(pids, 10.0)
+
+
+def test_sampling_costs_are_judged_and_points_are_inside() -> None:
+    rows = sampling.cost_rows(seconds=0.0, clock=time.process_time, dimensions=(10,), numbers=1 << 12)
+    assert {row["points"] for row in rows} == set(sampling.BARS)
+    assert all(row["inside"] == "yes" and row["x numbers"] > 0 for row in rows)
+
+
+def test_antithetic_points_lower_the_noise_of_smooth_functions_only() -> None:
+    ratios = sampling.noise_ratios(2.0, 2, 32, 512)
+    assert ratios["loss", "plain"] == pytest.approx(1.0, abs=0.2)
+    assert ratios["loss", "antithetic"] < 0.8
+    assert ratios["square", "antithetic"] == pytest.approx(2**0.5, abs=0.3)
+    assert ratios["loss", "Sobol"] < 0.5
+
+
+def test_an_exponent_is_recovered() -> None:
+    sizes = (10, 100, 1000)
+    exponent, error = scaling.fit_exponent(sizes, [3 * size**1.5 for size in sizes])
+    assert exponent == pytest.approx(1.5)
+    assert error == pytest.approx(0.0, abs=1e-7)
+    assert scaling.fit_exponent((1, 2), (1.0, 4.0)) == (pytest.approx(2.0), None)
+
+
+def test_the_growth_of_sampling_is_measured() -> None:
+    paths = [p for p in scaling.paths() if p.name.startswith("Ball")]
+    assert [p.quantity for p in paths] == ["time", "memory"]
+    rows = table(scaling.measure(clock=time.process_time, quick=True, only=paths), 0, "exponent", "theory")
+    assert [row["theory"] for row in rows] == [pytest.approx(1.0)] * 2
+    assert rows[1]["exponent"] == pytest.approx(1.0, abs=0.1)
+    assert rows[0]["exponent"] > 0.2
+
+
+def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "NEW_PROCESSES", False)
+    monkeypatch.setattr(training, "DENSE", {(64, 128, 10): 8})
+    monkeypatch.setattr(training, "BATCH", 8)
+    report = training.cost_report(width=2, quick=True, seed=0, clock=time.process_time, seconds=0.0)
+    rows = table(report, 0, "network", "method", "verdict", "x ERM", "evaluations", "peak")
+    paper = {row["method"]: row["evaluations"] for row in rows if row["network"].startswith("Section")}
+    expected = {"ERM": 1, "FGM": 2, "IFGM, 15 steps": 16, "SG(2)": 4, "tilted l2, SG(0)": 2}
+    assert {name: paper[name] for name in expected} == expected
+    assert 2 < paper["RTMLMC(7)"] < 8
+    assert all(row["x ERM"] > 0 for row in rows)
+
+
+def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
+    problem = training_quality.linear_problem()
+    rows = [training_quality.quality_row(problem, "plain", "SG", k, 100, rng(0)) for k in (0, 4)]
+    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # low, by less with more points
+    assert [row["cost"] for row in rows] == [1, 16]
+    multilevel = training_quality.quality_row(problem, "plain", "RT-MLMC random", 4, 200, rng(0))
+    assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]
+    row = {"cost": 2.0, "gradient noise": 3.0}
+    assert training_quality.averaging_cost(row, 1.0, 0.6, 4.0) == pytest.approx(2 * 25 / 0.64)
+    assert training_quality.averaging_cost(row, 1.0, 1.0, 0.0) == inf
+    tables = training_quality.quality_tables(work=1, seed=0, levels=(0, 2))
+    assert len(tables) == 9
+    assert {"estimator", "L", "cost", "bias", "noise", "gradient MSE x cost"} <= set(tables[0].rows[0])
+    assert {"30 %", "3 %, data fixed"} <= set(tables[-1].rows[0])
+
+
+def test_estimators_are_compared_at_a_trained_network() -> None:
+    levels = {"tilted": 6, "uniform": 6}
+    scale = estimators.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
+    rows = estimators.estimator_rows(pretrained(epochs=1), scale)
+    assert {row["points"] for row in rows} == set(estimators.PROPOSALS)
+    found = {(row["points"], row["n"]): row for row in rows if row["where"].startswith("l2")}
+    assert found["uniform", 4]["evaluations"] == 4
+    assert found["tilted", 1]["evaluations"] == 2
+    assert found["tilted", 1]["sd"] < found["uniform", 1]["sd"]
+
+
+def test_a_reference_is_known_only_if_long_runs_agree_and_nothing_is_above() -> None:
+    low, tilted, high = (estimators.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1.0, 2.0, 3.0))
+    assert estimators.reference_of(tilted, tilted, [low])[1]
+    assert not estimators.reference_of(tilted, low, [])[1]
+    assert not estimators.reference_of(tilted, tilted, [high])[1]
+
+
+def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
+    with use("torch"):
+        rows = attacks.error_rows(1, epochs=3, test_images=100, radii=1)
+    errors = {row["attack"]: row["error"] for row in rows if row["norm"] == "l2"}
+    assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
+    assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
+    spent = {(row["norm"], row["attack"]): 1.0 for row in rows}
+    assert {row["inside"] for row in attacks.attack_rows(rows, spent)} == {"yes"}
+    planted = [
+        {"norm": "l2", "radius": 0.5, "attack": name, "seed": seed, "error": error + 0.1 * seed}
+        for name, error in ((attacks.OURS, 10.0), (attacks.THEIRS, 12.0))
+        for seed in (0, 1)
+    ]
+    assert "FEWER" in attacks.torchattacks_findings(planted)[-1]
+
+
+def test_linear_models_are_timed_and_valued() -> None:
+    with thread_limit(1):
+        report = linear.measure(clock=time.process_time, quick=True)
+    rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
+    assert not any("INACCURATE" in line for line in report.findings)
+    rows[1]["ball, entropic"] += 1.0  # a planted wrong solution of ours
+    assert any("INACCURATE" in line for line in linear.linear_findings(rows))
+    # Where the loss is linear the moved risk is the mean plus |theta| times the radius.
+    X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
+    assert linear.moved_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
+    X, y = linear.cancer()
+    free = linear.our_problems(len(y))[linear.FREE]
+    theta = np.linspace(-0.3, 0.2, 30)
+    library = linear.linear_model_risk(free, theta, 0.0, X, y).value
+    assert linear.reweighted_risk(theta, 0.0, X, y) == pytest.approx(library, rel=1e-6)
+
+
+def test_the_evidence_compares_four_models(tmp_path: Path) -> None:
+    rows = [row for split in (0, 1) for row in linear_evidence.split_rows("diabetes", 2, split)]
+    assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # larger moves, larger errors
+    assert all(row["worst"][2] > row["noise"][2] for row in rows)
+    assert len(linear_evidence.evidence_rows(rows)) == 4
+    assert len(linear_evidence.gains(rows)) == 1
+    linear_evidence.draw_evidence(rows, tmp_path / "evidence.png")
+    assert (tmp_path / "evidence.png").stat().st_size > 5000

@@ -1,0 +1,125 @@
+"""The harness of the benchmarks: ratios of times, accuracy, memory, reports, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from phiball.experiments.benchmarks import harness
+from phiball.experiments.benchmarks.harness import Contestant, Report, Table
+from phiball.experiments.cli.app import app
+
+
+class FakeClock:
+    """A clock that only the work of `spending(costs)` moves: the costs in turn, then the last for ever."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def spending(self, *costs: float) -> Callable[[], None]:
+        left = list(costs)
+
+        def work() -> None:
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return work
+
+
+def test_ratios_leave_out_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, costs = FakeClock(), (3.0, 3.0, 3.0, 300.0, 3.0)
+    monkeypatch.setattr(harness.time, "perf_counter", clock)
+    players = [
+        Contestant("steady", clock.spending(*costs)),
+        Contestant("random", clock.spending(*costs), varies=True),
+        Contestant("slow", clock.spending(6.0)),
+    ]
+    found = harness.compare(clock.spending(1.5), players, seconds=100.0, rounds=3, clock=clock)
+    assert found["steady"].ratio == 2.0
+    assert found["random"].ratio > 2.0
+    assert found["slow"].ratio == 4.0
+    assert found["slow"].over(found["steady"]).ratio == 2.0
+
+
+def test_a_wrong_answer_is_inaccurate() -> None:
+    players = [
+        Contestant("right", lambda: 1.0, lambda answer: abs(answer - 1.0)),
+        Contestant("wrong", lambda: 1.001, lambda answer: abs(answer - 1.0)),
+        Contestant("close enough", lambda: 1.001, lambda answer: abs(answer - 1.0), tol=0.01),
+        Contestant("not judged", lambda: 1.0),
+    ]
+    found = harness.compare(lambda: None, players, seconds=0.0, rounds=1)
+    words = {name: timing.accurate for name, timing in found.items()}
+    assert words == {"right": "yes", "wrong": "NO", "close enough": "yes", "not judged": ""}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc on this system")
+def test_peak_memory_of_a_new_process() -> None:
+    ones = partial(np.ones, 64 << 17)  # 64 MB
+    assert harness.in_new_process(harness.peak_memory, ones) == pytest.approx(64, abs=2)
+    with pytest.raises(ValueError, match="invalid literal"):
+        harness.in_new_process(int, "planted")
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        harness.in_new_process(os._exit, 3)
+
+
+def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"solver": "a", "x unit": 1234.5, "error": None}, {"solver": "b", "x unit": 0.001, "error": 2.0}]
+
+    def measure(*, size: int, clock: Any, update: Any) -> Report:
+        update(0.5, "half")
+        return Report(
+            [Table("Times", rows)], ["b is wrong"], {"a.txt": lambda path: path.write_text("figure")}
+        )
+
+    harness.run_benchmark(measure, "name", out=tmp_path / "new", size=4)
+    record = json.loads((tmp_path / "new/name.json").read_text())
+    assert (record["threads"], record["size"], record["findings"]) == (1, 4, ["b is wrong"])
+    assert record["tables"] == {"Times": rows}
+    page = (tmp_path / "new/name.md").read_text(encoding="utf-8")
+    assert (
+        "| solver | x unit | error |\n| --- | ---: | ---: |\n| a | 1,234 |  |\n| b | 1.0e-03 | 2.00 |" in page
+    )
+    assert (tmp_path / "new/a.txt").read_text() == "figure"
+    assert "b is wrong" in capsys.readouterr().out
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "inner": {"threads": 2, "busy": True, "quick": True, "against": None},
+    "training": {"threads": 2, "width": 8, "part": "cost", "seed": 3, "quick": True},
+    "linear": {"evidence": True, "quick": True},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_reach_the_benchmark(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake, received = ModuleType(name), dict[str, Any]()
+    fake.measure = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, f"phiball.experiments.benchmarks.{name}", fake)
+    monkeypatch.setattr(harness, "run_benchmark", lambda measure, name, **options: received.update(options))
+    given = {f"--{key}": value for key, value in OPTIONS[name].items() if value is not None}
+    words = [w for key, value in given.items() for w in ([key] if value is True else [key, str(value)])]
+    result = CliRunner().invoke(app, ["bench", name, *words, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert received == {**OPTIONS[name], "out": tmp_path}
+
+
+@pytest.mark.parametrize("name", ["attacks", "estimators", "training"])
+def test_missing_torch_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = CliRunner().invoke(app, ["bench", name, "--quick"])
+    assert result.exit_code == 1
+    assert "needs torch, which is not installed: pip install 'phiball[bench]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
