@@ -107,7 +107,7 @@ def test_type_checkers_know_the_names(tmp_path: Path) -> None:
         "reveal_type(phiball.__version__)\n"
         "reveal_type(Ball(2, 0.5))\n"
         "reveal_type(rng(0))\n"
-        "phiball.backends.use('numpy')\n"
+        "phiball.backends.set_backend('numpy')\n"
         "phiball.worstcase\n",
         encoding="utf-8",
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import rng
-from phiball.backends.processes import cores
+from phiball.backends import threads as cores
 from phiball.experiments.benchmarks.inner.problems import ETA, law_of, losses_of, peers
 from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.refimpl import (

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phiball.backends.processes import cores
+from phiball.backends import threads as cores
 from phiball.backends.progress import Progress
 from phiball.experiments.benchmarks.inner.problems import DIVERGENCES, ETA, losses_of, thread_limit
 from phiball.experiments.benchmarks.timing import Ratio, ratio_of_totals

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import sys
 import time
@@ -13,7 +12,6 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
 
-from phiball.backends.processes import worker_initializer
 from tests.support.fuzz.judge import PRECISE
 from tests.support.fuzz.tasks import Found, task
 
@@ -34,9 +32,7 @@ def options() -> argparse.Namespace:
 def run(seed: int, start: int, workers: int) -> Iterator[tuple[int, Any]]:
     """(task, what it found or why it died), side by side, without end."""
     # A worker ends with this process, even if that is killed.
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=worker_initializer, initargs=(os.getpid(),)
-    )
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))
     pending: dict[Future[Found], int] = {}
     number = start
     try:
