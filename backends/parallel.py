@@ -19,7 +19,7 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
-from phiball.backends.numba.threads import VARIABLE, threads
+from phiball.backends.numba.threads import VARIABLE
 from phiball.backends.provenance import check_origin, provenance
 from phiball.backends.selection import use
 
@@ -72,7 +72,7 @@ def run_tasks(
 
 
 def _start_worker(n_threads: int) -> None:
-    """Prepare a new process: its kernels use so many threads, and Ctrl-C is for the process that started it."""
+    """Prepare a new process: limit the threads of its kernels, and leave Ctrl-C to its parent."""
     os.environ[VARIABLE] = str(n_threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -21,7 +21,7 @@ def silent(share: float, text: str) -> None:
 
 
 class Progress:
-    """A display of the share that is done, the current step and the time left, around the work in a `with` block.
+    """A display of the share that is done, the current step and the time left; a context manager.
 
     `update` reports; `each` goes through items and reports each of them; `part` is a stretch of the whole. A
     thread shows the last report twice a second.

@@ -1,4 +1,4 @@
-"""Runs of a study: tasks run in parallel, and their rows are written one by one, so that a killed run resumes.
+"""Runs of a study: tasks run in parallel, and rows are written one by one, so that a killed run resumes.
 
 The folder of a run holds
 
@@ -153,8 +153,8 @@ class RunFolder:
             pair = [known[-1], origin(new[0])]
             different = differences(*(pair if path == self.path else reversed(pair)))
             raise ValueError(
-                f"{path} holds results of other origin: {different}; expected the same, or --resume any to go "
-                "on all the same, or --resume none to begin anew"
+                f"{path} holds results of other origin: {different}; expected the same, or --resume any to "
+                "go on all the same, or --resume none to begin anew"
             )
         if new:
             record = {**kept, "continued_with": [*_origins(kept)[1:], *new]}

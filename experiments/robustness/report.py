@@ -103,7 +103,7 @@ def robustness_report(
     - `seed`: of everything that is drawn. What is found does not depend on the other models.
     - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was. A model
       whose outputs have changed is measured anew.
-    - `jobs`: the number of processes, of one thread each, that batches are spread over, with joblib's meaning;
+    - `jobs`: the number of processes of one thread that batches are spread over, with joblib's meaning;
       `joblib.parallel_config` selects a Dask or Ray cluster. None measures in this process. Another number of
       threads may round sums differently; nothing else depends on it.
     - `progress`: show how far it is, and the time left.
