@@ -66,8 +66,8 @@ class _Studies(TyperGroup):
         try:
             study = load_study(cmd_name)
         except ImportError as error:
-            message = _explain(error)
-            single.command(cmd_name, help=message)(lambda: fail(message))
+            message, settings = _explain(error), {"ignore_unknown_options": True, "allow_extra_args": True}
+            single.command(cmd_name, help=message, context_settings=settings)(lambda: fail(message))
             return typer.main.get_command(single)
 
         def command(**texts: Any) -> None:

@@ -34,7 +34,7 @@ from phiball.experiments.framework.shards import Shard, ShardDoneError, join
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import Row, Table, Task, TaskDir, as_json, task_source
 
-PACKAGES = ("matplotlib", "threadpoolctl")
+PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
 RESUME = ("same", "any", "none")
 NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
 

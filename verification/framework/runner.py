@@ -139,15 +139,14 @@ def run(
     - `mutants`: True also runs each claim on the faults that are registered with it.
     - `backend`: the name of a backend; the active one by default.
     - `jobs`: the number of processes, with joblib's meaning, on the backend that `joblib.parallel_config` has
-      selected. The results do not depend on it. By default everything runs in this process.
+      selected. The results do not depend on it. By default, and for a single claim, everything runs in
+      this process.
     - `on_result` receives each result, in order; `on_progress` the number of claims that are done and those
       that are running.
 
     >>> [result.verdict.value for result in run("C7")]
     ['holds as corrected']
     """
-    from phiball.backends.parallel import run_tasks  # joblib is needed to run claims, not to find them
-
     if jobs is not None and (jobs == 0 or jobs < -1):
         raise ValueError(f"jobs is {jobs}; expected a number of processes, or -1 for one per core")
     claims = find(select, section, folder=folder)
@@ -162,7 +161,13 @@ def run(
             on_progress(len(done), waiting[: max(1, jobs or 1)])
 
     report()
-    with closing(run_tasks(_run_claim, tasks, n_jobs=jobs)) as outcomes:
+    if jobs is None or len(claims) == 1:
+        outcomes = ((index, _run_one(claim, *settings)) for index, claim in enumerate(claims))
+    else:
+        from phiball.backends.parallel import run_tasks  # joblib is optional
+
+        outcomes = run_tasks(_run_claim, tasks, n_jobs=jobs)
+    with closing(outcomes):
         for index, outcome in outcomes:
             done[index] = outcome
             report()
@@ -179,7 +184,10 @@ def _run_claim(
     """Run a claim that is found by its name, as in a process that has only just started."""
     if folder is not None:
         load_claims(folder)
-    claim: Claim = getattr(import_module(module), name)
+    return _run_one(getattr(import_module(module), name), backend, effort, seed, mutants)
+
+
+def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool) -> Result:
     with use(backend):
         result = claim.run(effort=effort, seed=seed)
         if not mutants:
