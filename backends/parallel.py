@@ -1,7 +1,6 @@
 """Tasks on several processes, by joblib: on this machine, or on a Dask or Ray cluster that already runs.
 
-`run_tasks` uses whatever backend `joblib.parallel_config` has selected; `cluster` selects one by the address
-of a cluster, as the command line does.
+`cluster` selects where `run_tasks` runs them, as `--engine` and `--address` of the command line do.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -113,20 +112,19 @@ def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
     try:
         module = import_module(library)
     except ImportError as error:
-        message = (
-            f"the engine {engine} needs {library}, which is not installed: pip install 'phiball[{engine}]'"
-        )
-        raise ImportError(message, name=library) from error
+        install = f"which is not installed: pip install 'phiball[{engine}]'"
+        raise ImportError(f"the engine {engine} needs {library}, {install}", name=library) from error
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    try:
-        if port.isdigit():  # Ray would try for ten minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
-        connected = _connect_dask(module, address) if engine == "dask" else _connect_ray(module, address)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ConnectionError(f"no {engine} cluster answers at {address!r} ({reason})") from None
-    with connected:
-        yield
+    with ExitStack() as stack:
+        try:
+            if port.isdigit():  # Ray would try for ten minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+            backend = {"dask": _dask, "ray": _ray}[engine](module, address, stack)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConnectionError(f"no {engine} cluster answers at {address!r} ({reason})") from None
+        with parallel_config(backend=backend, n_jobs=-1):
+            yield
 
 
 def check_cluster(engine: str, address: str) -> None:
@@ -139,49 +137,34 @@ def check_cluster(engine: str, address: str) -> None:
         raise ValueError(f"address is ''; expected that of the {engine} cluster")
 
 
-def _connect_dask(dask: Any, address: str) -> Any:
-    """A context in which joblib uses the Dask cluster."""
-    backends = import_module("joblib._dask")
-    client = dask.Client(address, set_as_default=False, timeout=CONNECT)
+def _dask(dask: Any, address: str, stack: ExitStack) -> Any:
+    """The joblib backend of a Dask cluster."""
+    base: Any = import_module("joblib._dask").DaskDistributedBackend
 
-    class Backend(backends.DaskDistributedBackend):
+    class Backend(base):  # type: ignore[misc]
         def submit(self, func: Any, callback: Any = None) -> Any:
             # joblib reports results only: without this, a task that Dask gives up would be awaited forever.
             future = super().submit(func, callback)
             future.add_done_callback(lambda done: done.exception() and callback(done.exception()))
             return future
 
-    @contextmanager
-    def connected() -> Iterator[None]:
-        with client, parallel_config(backend=Backend(client=client), n_jobs=-1):
-            yield
-
-    return connected()
+    client = dask.Client(address, set_as_default=False, timeout=CONNECT)
+    return Backend(client=stack.enter_context(client))
 
 
-def _connect_ray(ray: Any, address: str) -> Any:
-    """A context in which joblib uses the Ray cluster."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", VARIABLE)
-    ray.init(
-        address=address,
-        runtime_env={"env_vars": dict.fromkeys(names, "1")},
-        log_to_driver=False,
-        logging_level="error",
-        configure_logging=False,
-    )
+def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
+    """The joblib backend of a Ray cluster."""
+    base: Any = import_module("ray.util.joblib.ray_backend").RayBackend
 
-    class Backend(import_module("ray.util.joblib.ray_backend").RayBackend):  # type: ignore[misc]
+    class Backend(base):  # type: ignore[misc]
         supports_return_generator = True  # unlike the pools of multiprocessing, from which it inherits
 
         def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
             return int(super().configure(*args, **settings))  # Ray warns of a context
 
-    @contextmanager
-    def connected() -> Iterator[None]:
-        try:
-            with parallel_config(backend=Backend(ray_remote_args={"num_cpus": 1}), n_jobs=-1):
-                yield
-        finally:
-            ray.shutdown()
-
-    return connected()
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", VARIABLE)
+    environment = {"env_vars": dict.fromkeys(names, "1")}
+    quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+    ray.init(address=address, runtime_env=environment, **quiet)
+    stack.callback(ray.shutdown)
+    return Backend(ray_remote_args={"num_cpus": 1})

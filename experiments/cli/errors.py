@@ -18,10 +18,10 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, which typer contain
 class OneLineErrors(TyperGroup):
     """A group whose commands report a wrong option as one line on stderr."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **more: Any) -> Any:
+    def main(self, *args: Any, **more: Any) -> Any:
         """Run the command line, and exit."""
         try:
-            code = super().main(*args, standalone_mode=False, **more)
+            code = super().main(*args, **{**more, "standalone_mode": False})
         except _USAGE_ERROR as error:
             if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
                 error.show()

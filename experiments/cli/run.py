@@ -98,7 +98,8 @@ def run_study(study: Study[Any], texts: dict[str, Any]) -> None:
     try:
         from phiball.backends.parallel import check_cluster, cluster
         from phiball.experiments.framework.outputs import task_list
-        from phiball.experiments.framework.shards import Shard, ShardDoneError
+        from phiball.experiments.framework.runner import ShardDoneError
+        from phiball.experiments.framework.shards import Shard
     except ImportError as error:
         fail(_explain(error))
     try:
@@ -223,8 +224,8 @@ def _run(study: Study[Any], config: Any, out: Path, options: RunOptions, **which
     jobs = options.jobs or (threads() if here else -1)
     console = _console()
     with RunProgress(study.name, console) as display:
-        settings = {"seed": options.seed, "jobs": jobs, "resume": options.resume, "on_start": display.start}
-        table, written = run(study, config, out, **settings, **which)
+        which |= {"seed": options.seed, "jobs": jobs, "resume": options.resume, "on_start": display.start}
+        table, written = run(study, config, out, **which)
     _show(study.tables(table), study.findings(table), console)
     console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
 

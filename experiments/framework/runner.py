@@ -30,13 +30,17 @@ from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
 from phiball.experiments.framework.progress import RunStatus, TaskStatus
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.framework.shards import Shard, ShardDoneError, join
+from phiball.experiments.framework.shards import Shard, join
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import Row, Table, Task, TaskDir, as_json, task_source
 
 PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
 RESUME = ("same", "any", "none")
 NEW_FOLDER = "take another folder (--out), or begin anew (--resume none)"
+
+
+class ShardDoneError(Exception):
+    """A shard has computed its tasks, and those of others are missing: there is no table yet."""
 
 
 def run(

@@ -12,10 +12,6 @@ from phiball.experiments.framework.compute import read_files, write_files
 from phiball.experiments.framework.tasks import TaskDir
 
 
-class ShardDoneError(Exception):
-    """A shard has computed its tasks, and those of others are missing: there is no table yet."""
-
-
 @dataclass(frozen=True)
 class Shard:
     """The k-th of n parts of a run, k from 1.
@@ -53,10 +49,8 @@ def join(folder: Path, out: Path) -> None:
     for file in sorted((folder / "rows").glob("*.json")):
         row, there = read_json(file), out / "rows" / file.name
         if there.exists():
-            pair = [
-                json.dumps([one["task"], one["row"]]) for one in (row, read_json(there))
-            ]  # NaN equals NaN
-            if pair[0] != pair[1]:
+            ours = read_json(there)  # compared as text, in which NaN equals NaN
+            if json.dumps([ours["task"], ours["row"]]) != json.dumps([row["task"], row["row"]]):
                 raise ValueError(f"{file} and {there} differ; expected the same row")
             continue
         write_files(TaskDir(out / "tasks" / file.stem), read_files(TaskDir(folder / "tasks" / file.stem)))

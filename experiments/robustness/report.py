@@ -104,8 +104,8 @@ def robustness_report(
     - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was. A model
       whose outputs have changed is measured anew.
     - `jobs`: the number of processes of one thread that batches are spread over, with joblib's meaning;
-      `joblib.parallel_config` selects a Dask or Ray cluster. None measures in this process. Another number of
-      threads may round sums differently; nothing else depends on it.
+      `phiball.backends.parallel.cluster` selects a Dask or Ray cluster. None measures in this process.
+      Another number of threads may round sums differently; nothing else depends on it.
     - `progress`: show how far it is, and the time left.
 
     Returns a `Report`. A torch module is evaluated in evaluation mode, and left as it was. Attacks are lower

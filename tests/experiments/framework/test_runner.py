@@ -25,8 +25,8 @@ from phiball.experiments.framework import runner  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.outputs import task_list  # noqa: E402
 from phiball.experiments.framework.progress import RunStatus  # noqa: E402
-from phiball.experiments.framework.runner import RunFolder, run  # noqa: E402
-from phiball.experiments.framework.shards import Shard, ShardDoneError  # noqa: E402
+from phiball.experiments.framework.runner import RunFolder, ShardDoneError, run  # noqa: E402
+from phiball.experiments.framework.shards import Shard  # noqa: E402
 from phiball.experiments.framework.tasks import Table, task_source  # noqa: E402
 from tests.support.parallel.clusters import wait_until  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
