@@ -18,12 +18,12 @@ from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
-from phiball.backends.numba.threads import VARIABLE
 from phiball.backends.provenance import check_origin, provenance
-from phiball.backends.selection import use
+from phiball.backends.selection import active, use
 
 T = TypeVar("T")
 ENGINES = ("processes", "dask", "ray")
+THREADS = "PHIBALL_THREADS"  # of our kernels; joblib knows the variables of other libraries
 CONNECT = 10.0  # seconds in which a cluster must answer
 LOST = "a worker process died, perhaps out of memory; finished tasks are kept, and the same command resumes"
 
@@ -45,7 +45,8 @@ def run_tasks(
 
     ChildProcessError if a worker dies. A worker of a cluster with other versions is refused by ValueError.
     """
-    record, remote = provenance(), on_cluster()
+    remote = on_cluster()
+    record = provenance() if remote else {"backend": active().name}
     # The environment of new processes, which libraries read when they are loaded.
     local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
     local |= {"initializer": _start_worker, "initargs": (n_threads,)}
@@ -72,7 +73,7 @@ def run_tasks(
 
 def _start_worker(n_threads: int) -> None:
     """Prepare a new process: limit the threads of its kernels, and leave Ctrl-C to its parent."""
-    os.environ[VARIABLE] = str(n_threads)
+    os.environ[THREADS] = str(n_threads)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -162,7 +163,7 @@ def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
         def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
             return int(super().configure(*args, **settings))  # Ray warns of a context
 
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", VARIABLE)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS)
     environment = {"env_vars": dict.fromkeys(names, "1")}
     quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
     ray.init(address=address, runtime_env=environment, **quiet)

@@ -25,7 +25,7 @@ _MODULES = {
     if isinstance(node, ast.ImportFrom)
     for alias in node.names
 }
-__all__ = sorted(_MODULES)
+__all__ = next(ast.literal_eval(node.value) for node in _STUB.body if isinstance(node, ast.Assign))
 
 
 def __getattr__(name: str) -> object:
@@ -36,4 +36,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_MODULES]
+    return sorted(__all__)

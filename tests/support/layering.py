@@ -13,7 +13,7 @@ PACKAGES = ("backends", "refimpl", "verification", "experiments")
 MOST_MODULES, MOST_LINES = 25, 400
 
 # Groups of modules, and which other groups each may import. A module belongs to the longest name that fits.
-_BASIC = ["backends.arrays", "backends.files", "backends.interrupts"]  # what the kernels may use too
+_BASIC = ["backends.arrays", "backends.files"]  # what the kernels may use too
 _BACKENDS = ["backends", *_BASIC]
 _BASE = [*_BACKENDS, "refimpl.validation", "refimpl.numerics", "refimpl.printing", "refimpl.types"]
 _INNER = [*_BASE, "refimpl.inner"]
@@ -35,7 +35,6 @@ MAY_IMPORT = {
     "backends": _BACKENDS,
     "backends.arrays": [],
     "backends.files": [],
-    "backends.interrupts": [],
     "backends.numba": _BASIC,
     "refimpl": _REFIMPL,
     "refimpl.validation": _BASE,

@@ -261,7 +261,6 @@ def test_run_of_other_origin_is_continued_only_if_allowed(
     whole, before, now = table(tmp_path), first.stat().st_mtime_ns, runner.provenance()
     new = {**now["versions"], "numpy": "0.1"} if name == "versions" else "other"
     monkeypatch.setattr(runner, "provenance", lambda: {**now, name: new})
-    monkeypatch.setattr("phiball.backends.parallel.provenance", lambda: now)
     with pytest.raises(
         ValueError, match=r"holds results of other origin: .*, not .*or --resume none to begin"
     ):
