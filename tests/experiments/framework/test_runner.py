@@ -27,7 +27,7 @@ from phiball.experiments.framework.outputs import task_list  # noqa: E402
 from phiball.experiments.framework.progress import RunStatus  # noqa: E402
 from phiball.experiments.framework.runner import RunFolder, ShardDoneError, run  # noqa: E402
 from phiball.experiments.framework.shards import Shard  # noqa: E402
-from phiball.experiments.framework.tasks import Table, task_source  # noqa: E402
+from phiball.experiments.framework.tasks import task_source  # noqa: E402
 from tests.support.parallel.clusters import wait_until  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
@@ -339,11 +339,3 @@ def test_every_task_is_in_one_shard_and_loads_are_balanced(tmp_path: Path) -> No
     after = task_list(STUDY, Config(count=4), tmp_path, Shard(1, 2))
     assert after.rows[-1][:2] == ("2 of 4 tasks", "50.0 %")
     assert int(after.rows[-1][2].removesuffix(" s")) >= 2
-
-
-def test_map_tasks_replaces_the_runner() -> None:
-    def map_tasks(study: Any, config: Any, tasks: list[Any], source: Any) -> list[Any]:
-        return [{"total": task["k"]} for task in tasks]
-
-    found: Table = STUDY.compute(Config(count=3), rng(0), map_tasks)
-    assert [row["total"] for row in found.rows] == [0, 1, 2]
