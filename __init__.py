@@ -25,7 +25,7 @@ WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
 | attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
 | plan and run SGD with a guarantee | `phiball.refimpl.convex_plan`, `phiball.refimpl.projected_sgd` |
 | learn a robust policy | `phiball.refimpl.q_learning` |
-| draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.use` |
+| draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check a solver of your own | `phiball.verification.verify_solver` |
 
 All public names of `phiball.refimpl`, `rng` and `input_gradient` of `phiball.backends`, and

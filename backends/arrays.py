@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import array_api_compat
-import array_api_compat.numpy
 import numpy as np
 
 Array: TypeAlias = Any
@@ -37,7 +36,7 @@ def array_namespace(*arrays: Array) -> Any:
     Arguments:
     - `arrays`: one or more arrays, all of one library; otherwise TypeError is raised.
 
-    Returns a module with the functions of the Array API standard, from array-api-compat.
+    Returns a module with the functions of the Array API standard: NumPy, or one of array-api-compat.
 
     >>> import numpy as np
     >>> xp = array_namespace(np.zeros(3))
@@ -48,6 +47,8 @@ def array_namespace(*arrays: Array) -> Any:
     known = _NAMESPACES.get(type(arrays[0])) if arrays else None
     if known is not None and (len(arrays) == 1 or len(set(map(type, arrays))) == 1):
         return known
+    if arrays and all(isinstance(x, (np.ndarray, np.generic)) for x in arrays):
+        return np
     try:
         namespace = array_api_compat.array_namespace(*arrays)
     except TypeError as error:
@@ -56,10 +57,10 @@ def array_namespace(*arrays: Array) -> Any:
 
     if type(arrays[0]) is getattr(sys.modules.get("torch"), "Tensor", None):
         _NAMESPACES[type(arrays[0])] = namespace
-    return namespace
+    return np if namespace.__name__ == "array_api_compat.numpy" else namespace  # beside numbers of Python
 
 
-_NAMESPACES: dict[type, Any] = {np.ndarray: array_api_compat.numpy}
+_NAMESPACES: dict[type, Any] = {np.ndarray: np}
 
 
 def is_array_api_obj(x: object) -> bool:

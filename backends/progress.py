@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal, and elsewhere a line per minute on the error stream."""
+"""Progress of long work: a bar on a terminal, and elsewhere a line per minute on the error stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Update: TypeAlias = Callable[[float, str], None]  # the share that is done, and what is done next
@@ -17,14 +17,14 @@ ENOUGH = 0.01  # share of the work after which the time left is estimated
 
 
 def silent(share: float, text: str) -> None:
-    """Show nothing: the `Update` of work that nobody watches."""
+    """Show nothing."""
 
 
 class Progress:
-    """What is being done, how far it is and how long it will take; a context manager around the work.
+    """A display of the share that is done, the current step and the time left; a context manager.
 
-    `update` says it; `each` goes through items and says it for each of them; `part` is a stretch of the
-    whole. A thread shows what was last said, twice a second, so that the work itself prints nothing.
+    `update` reports; `each` goes through items and reports each of them; `part` is a stretch of the whole. A
+    thread shows the last report twice a second.
 
     >>> with Progress("counting") as progress:
     ...     total = sum(progress.each([1, 2, 3], str))
@@ -33,20 +33,19 @@ class Progress:
     """
 
     def __init__(self, name: str, console: Any = None, *, shown: bool = True) -> None:
-        self._name, self._console, self._shown = name, console, shown
+        self.name, self._console, self._shown = name, console, shown
         self.share, self.text = 0.0, ""
         self._over = Event()
         self._thread: Thread | None = None
 
-    def __enter__(self) -> Progress:
-        self._began = self._last_line = monotonic()
+    def __enter__(self) -> Self:
+        self.restart(0.0)
         if self._shown:
-            if self._console is None:
-                from rich.console import Console
+            from rich.console import Console
 
-                self._console = Console(stderr=True)
-            self._bars = progress_bars(self._console)
-            self._bar = self._bars.add_task(self._name, total=1.0, text="", left="")
+            self._console = self._console or Console(stderr=True)
+            self._bars = _bars(self._console)
+            self._bar = self._bars.add_task(self.name, total=1.0, text="", left="")
             self._bars.start()
             self._thread = Thread(target=self._watch, daemon=True)
             self._thread.start()
@@ -60,12 +59,17 @@ class Progress:
             self._thread.join()
             self._bars.stop()
 
+    def restart(self, share: float) -> None:
+        """Estimate the time left from now on, when this share is done already."""
+        self._began = self._last_line = monotonic()
+        self._first = share
+
     def update(self, share: float, text: str) -> None:
-        """Say that this share of the work is done, and what is done next."""
+        """Report that this share of the work is done, and what is done next."""
         self.share, self.text = min(max(share, 0.0), 1.0), text
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, each after `text` of it is said; they take about the same time."""
+        """Yield the items, each after its text is reported; they take about the same time."""
         return self.part(0.0, 1.0).each(items, text)
 
     def part(self, start: float, stop: float) -> Part:
@@ -73,17 +77,26 @@ class Progress:
         return Part(self, start, stop)
 
     def left(self) -> str:
-        """Return how long the rest will take if it goes on like this, in words; "" if nothing is known."""
-        return time_left(monotonic() - self._began, self.share, 1 - self.share)
+        """Return how long the rest takes at the present rate, in words; "" if little is done."""
+        done = self.share - self._first
+        if done < ENOUGH:
+            return ""
+        left = (monotonic() - self._began) * (1 - self.share) / done
+        return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
+
+    def refresh(self) -> None:
+        """Report what is known before it is shown; for subclasses."""
 
     def _watch(self) -> None:
         while not self._over.wait(PAUSE):
+            self.refresh()
             if self._console.is_terminal:
-                self._bars.update(self._bar, completed=self.share, text=self.text, left=self.left())
+                shown = {"description": self.name, "completed": self.share, "text": self.text}
+                self._bars.update(self._bar, **shown, left=self.left())
             elif monotonic() - self._last_line >= LINE_PAUSE:
                 self._last_line = monotonic()
                 words = (f"{100 * self.share:.0f} % of the work", self.left(), self.text)
-                print(f"{self._name}: {', '.join(filter(None, words))}", file=sys.stderr, flush=True)
+                print(f"{self.name}: {', '.join(filter(None, words))}", file=sys.stderr, flush=True)
 
 
 class Part:
@@ -93,44 +106,29 @@ class Part:
         self._whole, self._start, self._stop = whole, start, stop
 
     def update(self, share: float, text: str) -> None:
-        """Say that this share of the stretch is done, and what is done next."""
+        """Report that this share of the stretch is done, and what is done next."""
         share = min(max(share, 0.0), 1.0)
         self._whole.update(self._start + share * (self._stop - self._start), text)
 
     def each(self, items: Sequence[T], text: Callable[[T], str]) -> Iterator[T]:
-        """Yield the items, each after `text` of it is said; they take about the same time."""
+        """Yield the items, each after its text is reported; they take about the same time."""
         for number, item in enumerate(items):
             self.update(number / len(items), text(item))
             yield item
         self.update(1.0, "")
 
 
-def time_left(seconds: float, done: float, rest: float) -> str:
-    """Return how long the `rest` takes if so many seconds went into what is `done`; "" if that is little."""
-    if done < ENOUGH:
-        return ""
-    left = seconds * rest / done
-    return f"about {left:.0f} s left" if left < 90 else f"about {left / 60:.0f} min left"
-
-
-def progress_bars(console: Any) -> Any:
+def _bars(console: Any) -> Any:
     """Return rich's display with a line per task: name, bar, percentage, `text` and the time `left`."""
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
-    from rich.table import Column
-
-    # On a narrow terminal words are cut, and no number.
-    def words(field: str, least: int) -> TextColumn:
-        return TextColumn(
-            field, table_column=Column(no_wrap=True, overflow="ellipsis", min_width=least), markup=False
-        )
 
     return Bars(
-        words("{task.description}", 4),
+        TextColumn("{task.description}", markup=False),
         BarColumn(8),
-        TextColumn("{task.percentage:3.0f} %", table_column=Column(no_wrap=True, min_width=5)),
-        words("{task.fields[text]}", 16),
-        TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True, min_width=8)),
+        TextColumn("{task.percentage:3.0f} %"),
+        TextColumn("{task.fields[text]}", markup=False),
+        TextColumn("{task.fields[left]}"),
         console=console,
         transient=True,
         refresh_per_second=1 / PAUSE,

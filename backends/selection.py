@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import TracebackType
 from typing import Any
-
-from phiball.backends.interrupts import finish
 
 VARIABLE = "PHIBALL_BACKEND"
 DEFAULT = "numba"
@@ -20,7 +18,7 @@ DEFAULT = "numba"
 class Backend:
     """A named place for arrays: an Array API namespace, and the fast kernels that go with it.
 
-    - `name`: as in PHIBALL_BACKEND and in `use`.
+    - `name`: as in PHIBALL_BACKEND, `set_backend` and `use`.
     - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install that.
     - `kernels`: maps the name of a reference function to "module:function", imported on first use.
 
@@ -38,7 +36,7 @@ class Backend:
     def namespace(self) -> Any:
         """The Array API namespace in which this backend makes new arrays."""
         try:
-            return _import(self.module)
+            return import_module(self.module)
         except ImportError as error:
             raise self.missing() from error
 
@@ -54,17 +52,6 @@ class Backend:
         return None if target is None else _load(target, self)
 
 
-_imported: set[str] = set()  # modules, to their end
-
-
-def _import(name: str) -> Any:
-    """The module; an interrupt that comes while a library is imported would leave it unusable for good."""
-    if name not in _imported:
-        finish(lambda: import_module(name))
-        _imported.add(name)
-    return import_module(name)
-
-
 _loaded: dict[str, Callable[..., Any]] = {}
 
 
@@ -74,14 +61,14 @@ def _load(target: str, backend: Backend) -> Callable[..., Any]:
     if function is None:
         module, name = target.split(":")
         try:
-            function = getattr(_import(module), name)
+            function = getattr(import_module(module), name)
         except ImportError as error:
             raise backend.missing() from error
         _loaded[target] = function
     return function
 
 
-_NUMPY = "array_api_compat.numpy"
+_NUMPY = "numpy"
 BACKENDS: dict[str, Backend] = {
     backend.name: backend
     for backend in (
@@ -117,8 +104,8 @@ BACKENDS: dict[str, Backend] = {
 """
 
 _seen: set[str] = set()  # backends of the environment variable whose library is installed
-_calls: list[use] = []  # plain calls of `use`, the last of which is in force for every thread
-_block: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
+_default: Backend | None = None  # of the process, set by `set_backend`
+_chosen: ContextVar[Backend | None] = ContextVar("phiball_backend", default=None)
 
 
 def _find(name: str, source: str) -> Backend:
@@ -130,17 +117,15 @@ def _find(name: str, source: str) -> Backend:
 
 
 def active() -> Backend:
-    """The backend in force: what `use` chose, else the environment variable PHIBALL_BACKEND, else numba.
+    """The backend in force: of `use`, else of `set_backend`, else PHIBALL_BACKEND, else numba.
 
     >>> with use("numpy"):
     ...     active().name
     'numpy'
     """
-    chosen = _block.get()
+    chosen = _chosen.get() or _default
     if chosen is not None:
         return chosen
-    if _calls:
-        return _calls[-1].backend
     backend = _find(os.environ.get(VARIABLE) or DEFAULT, f"the environment variable {VARIABLE}")
     if backend.name not in _seen:
         _ = backend.namespace  # a missing library is reported, even if no array is made in it
@@ -148,35 +133,42 @@ def active() -> Backend:
     return backend
 
 
-class use:
-    """Select a backend: by a call from now on, or as a context manager for one block of one thread.
+def set_backend(name: str) -> None:
+    """Select the backend of this process, for all threads. It overrides PHIBALL_BACKEND.
 
     Arguments:
     - `name`: one of `BACKENDS`.
 
-    It overrides PHIBALL_BACKEND. The backend says where new arrays are made and which kernels are consulted;
-    arrays that you pass in keep their library.
+    The backend says where new arrays are made and which kernels are consulted; arrays that you pass in keep
+    their library.
+
+    >>> set_backend("abacus")
+    Traceback (most recent call last):
+    ValueError: the backend is 'abacus'; the backends are numpy, numba, torch, cupy, strict
+    """
+    global _default
+    backend = _find(name, "the backend")
+    _ = backend.namespace  # a missing library is reported here, not at the first array
+    _default = backend
+
+
+@contextmanager
+def use(name: str) -> Iterator[Backend]:
+    """Select a backend in a `with` block, for the thread or asyncio task that runs it and no other.
+
+    Arguments:
+    - `name`: one of `BACKENDS`.
+
+    It overrides `set_backend` and PHIBALL_BACKEND.
 
     >>> with use("numpy"):
     ...     active().name
     'numpy'
     """
-
-    def __init__(self, name: str) -> None:
-        self.backend = _find(name, "the backend")
-        _ = self.backend.namespace  # a missing library is reported here, not at the first array
-        _calls.append(self)  # until it turns out to be the head of a block
-
-    def __enter__(self) -> Backend:
-        if self in _calls:
-            _calls.remove(self)
-        self._token: Token[Backend | None] = _block.set(self.backend)
-        return self.backend
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        _block.reset(self._token)
+    backend = _find(name, "the backend")
+    _ = backend.namespace
+    token = _chosen.set(backend)
+    try:
+        yield backend
+    finally:
+        _chosen.reset(token)

@@ -59,7 +59,8 @@ def public_names(package: ModuleType) -> dict[str, str]:
     """The public names of a package, each with the module that defines it, in reading order."""
     if package.__name__ == "phiball":  # an overview; its names are shown where they are defined
         return {}
-    tree = ast.parse(getsource(package))
+    stub = Path(str(package.__file__)).with_suffix(".pyi")  # of a package that loads its names on first use
+    tree = ast.parse(stub.read_text(encoding="utf-8") if stub.exists() else getsource(package))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     origin = {alias.name: str(node.module) for node in imports for alias in node.names}
     names = {name: origin.get(name, package.__name__) for name in getattr(package, "__all__", ())}

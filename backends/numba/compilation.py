@@ -27,7 +27,6 @@ from numba.core.caching import CompileResultCacheImpl, NullCache
 from numba.core.serialize import dumps
 
 from phiball.backends.files import atomic_write
-from phiball.backends.interrupts import finish
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +57,7 @@ _prepared: set[tuple[Any, Any]] = set()
 def prepare(kernel: Any, dtype: Any, call: Callable[[], None]) -> None:
     """Make the first call of a kernel for a dtype, which loads it from the disk or else compiles it.
 
-    A notice is logged if it compiles for more than a second. An interrupt comes after it.
+    A notice is logged if it compiles for more than a second.
     """
     if (kernel, dtype) in _prepared or numba.config.DISABLE_JIT:  # then it is a function of Python
         return
@@ -80,7 +79,7 @@ def prepare(kernel: Any, dtype: Any, call: Callable[[], None]) -> None:
         finally:
             notice.cancel()
 
-    finish(make)
+    make()
     _prepared.add((kernel, dtype))
 
 

@@ -15,8 +15,6 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import TypeAlias
 
-from phiball.backends.interrupts import finish
-
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
 _PARTS = 4  # per thread, as threads do not run at one speed
@@ -33,7 +31,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def _queue(workers: int) -> Tasks:
     """The queue that so many threads serve, or fewer; RuntimeError if not one can be started."""
     if workers not in _queues:
-        finish(partial(_start, workers))
+        _start(workers)
     return _queues[workers]
 
 

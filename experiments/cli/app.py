@@ -16,15 +16,17 @@ from rich.table import Table
 from phiball.backends import BACKENDS, Backend, active
 from phiball.backends.selection import VARIABLE
 from phiball.experiments.cli import bench, run
-from phiball.experiments.cli.errors import one_line_errors
+from phiball.experiments.cli.errors import OneLineErrors, one_line_errors
 from phiball.experiments.cli.report import report
 from phiball.experiments.cli.verify import verify
 
 app = typer.Typer(
+    cls=OneLineErrors,
     help="Adversarially robust learning with phi-divergence regularisation.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,
 )
 app.command(epilog="Example: phiball verify --section 3 --out results/verify")(verify)
 app.command(epilog="Example: phiball report mymodels:network --data test.npz --norm l2 --radii 0:1:9")(report)

@@ -7,9 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, which typer contains or imports
+
+
+class OneLineErrors(TyperGroup):
+    """A group whose commands report a wrong option as one line on stderr."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Run the command line, and exit."""
+        try:
+            code = super().main(*args, **{**more, "standalone_mode": False})
+        except _USAGE_ERROR as error:
+            if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
+                error.show()
+            else:
+                print(f"phiball: {' '.join(error.format_message().split())}", file=sys.stderr)
+            code = error.exit_code
+        sys.exit(code or 0)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:

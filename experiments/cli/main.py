@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 from io import StringIO
+from warnings import filterwarnings
 
 from phiball.experiments.framework.requirements import missing_package_message
 
@@ -20,6 +21,8 @@ def main() -> None:
     try:
         from phiball.experiments.cli.app import app
 
+        # joblib reports tasks that it stops, and processes that it replaces as they have grown.
+        filterwarnings("ignore", category=UserWarning, module="joblib")
         app(prog_name="phiball")
     except KeyboardInterrupt:  # while the packages were being imported
         print("phiball: stopped", file=sys.stderr)

@@ -45,17 +45,16 @@ def report(
 ) -> None:
     """Measure how errors grow with the size of the perturbation; a killed run resumes."""
     with one_line_errors(ImportError):
-        from phiball.backends.engines import Engine
-        from phiball.backends.processes import cores
+        from phiball.backends.parallel import check_cluster, cluster
     from phiball.experiments.robustness import robustness_report
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     if out.suffix != ".html":
         fail(f"--out is {str(out)!r}; expected a name that ends in .html", 2)
     with one_line_errors(ValueError, code=2):
-        where = Engine(engine, address, jobs or (cores() if engine == "processes" else 0))
+        check_cluster(engine, address)
     try:
-        with one_line_errors(ValueError, TypeError, ImportError, OSError):
+        with one_line_errors(ValueError, TypeError, ImportError, OSError), cluster(engine, address):
             found = robustness_report(
                 {_name(text): _load(text) for text in models},
                 _data(data),
@@ -64,7 +63,7 @@ def report(
                 clip=None if not clip else _pair(clip),
                 scale=None if not scale else _numbers("--scale", scale),
                 seed=seed,
-                engine=where,
+                jobs=jobs or -1,
                 cache=out.with_suffix(".parts"),
                 progress=True,
             )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-import re
-from argparse import ArgumentParser
 from dataclasses import Field, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from phiball.backends import threads
@@ -20,12 +18,8 @@ from phiball.backends.distributed import started_by_torchrun
 from phiball.experiments.cli.errors import fail
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.requirements import missing_package_message
-from phiball.experiments.framework.shards import Shard, ShardDoneError, task_list
 from phiball.experiments.framework.study import SCALES, Study
 from phiball.experiments.framework.tables import ReportTable
-
-if TYPE_CHECKING:
-    from phiball.backends.engines import Engine
 
 STUDIES = {
     "worst-case": "phiball.experiments.studies.worst_case.study",
@@ -68,22 +62,29 @@ class _Studies(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in STUDIES:
             return None
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         try:
-            text = load_study(cmd_name).title
+            study = load_study(cmd_name)
         except ImportError as error:
-            text = _explain(error)
-        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        # The options of a study are data, which argparse takes as they are: it parses what follows the name.
-        settings = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+            message, settings = _explain(error), {"ignore_unknown_options": True, "allow_extra_args": True}
+            single.command(cmd_name, help=message, context_settings=settings)(lambda: fail(message))
+            return typer.main.get_command(single)
 
-        @single.command(cmd_name, help=escape(text), context_settings=settings)
-        def command(context: typer.Context) -> None:
-            run_study(cmd_name, context.args)
+        def command(**texts: Any) -> None:
+            run_study(study, texts)
 
+        command.__signature__ = inspect.Signature(_parameters(study))  # type: ignore[attr-defined]
+        epilog = f"Example: phiball run {cmd_name} --scale smoke"
+        single.command(cmd_name, help=study.title, epilog=epilog)(command)
         return typer.main.get_command(single)
 
 
-app = typer.Typer(cls=_Studies, help="The paper's studies, each parameter an option.", no_args_is_help=True)
+app = typer.Typer(
+    cls=_Studies,
+    help="The paper's studies, each parameter an option.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 def load_study(name: str) -> Study[Any]:
@@ -92,28 +93,34 @@ def load_study(name: str) -> Study[Any]:
     return study
 
 
-def run_study(name: str, arguments: list[str]) -> None:
-    """Run a study with the arguments of its command, and print its tables and findings."""
+def run_study(study: Study[Any], texts: dict[str, Any]) -> None:
+    """Run a study with the options of its command, and print its tables and findings."""
     try:
-        study = load_study(name)
+        from phiball.backends.parallel import check_cluster, cluster
+        from phiball.experiments.framework.outputs import task_list
+        from phiball.experiments.framework.runner import ShardDoneError
+        from phiball.experiments.framework.shards import Shard
     except ImportError as error:
         fail(_explain(error))
-    texts: dict[str, Any] = vars(_parser(study).parse_args(_join_negative(arguments)))
     try:
         options: RunOptions = _changed(RunOptions(), texts)
         config = _changed(study.scales[options.scale], texts)
-        engine, shard = _where(options)
+        check_cluster(options.engine, options.address)
+        shard = Shard.parse(options.shard) if options.shard else None
+        if bool(texts["merge"]) != bool(texts["folders"]):
+            raise ValueError("--merge and the folders of shards go together; expected both or neither")
     except (ValueError, TypeError) as error:
         name, *rest = str(error).split(" ")
         fail(" ".join([_flag(name) if name in texts else name, *rest]), 2)
+    out = Path(options.out or Path("results", study.name, options.scale))
+    if shard is not None and not options.out:
+        out = out / "shards" / f"{shard.k}-of-{shard.n}"
     try:
-        out = Path(options.out or Path("results", study.name, options.scale))
-        if shard is not None and not options.out:
-            out = out / "shards" / f"{shard.k}-of-{shard.n}"
         if texts["list_tasks"]:
             _show([task_list(study, config, out, shard)], [], _console())
             return
-        _run(study, config, out, options, engine, shard, list(map(Path, texts["merge"])))
+        with cluster(options.engine, options.address):
+            _run(study, config, out, options, shard=shard, merge=list(map(Path, texts["folders"] or [])))
     except ShardDoneError as done:
         Console().print(str(done), highlight=False, soft_wrap=True)
     except (ValueError, ImportError, OSError) as error:
@@ -132,42 +139,34 @@ def _explain(error: Exception) -> str:
 # --- Options ----------------------------------------------------------------------------------------
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        fail(message, 2)
-
-
-def _parser(study: Study[Any]) -> ArgumentParser:
-    """Return a parser with an option for each field of RunOptions and of the study's Config."""
-    command = f"phiball run {study.name}"
-    parser = _Parser(
-        usage=f"{command} [OPTIONS]",
-        description=study.title,
-        epilog=f"Example: {command} --scale smoke",
-        allow_abbrev=False,
-    )
-    for item in fields(RunOptions):
-        _add(parser, item, _shown(item.default))
-    parser.add_argument(
-        "--merge", nargs="+", default=[], metavar="FOLDER", help="Join the folders of all shards, and report."
-    )
-    parser.add_argument(
-        "--list-tasks", action="store_true", help="Show the tasks and about what they cost; compute nothing."
-    )
+def _parameters(study: Study[Any]) -> list[inspect.Parameter]:
+    """Return a parameter for each field of RunOptions and of the study's Config, for typer."""
+    found = [_parameter(item, _shown(item.default)) for item in fields(RunOptions)]
     for item in fields(study.scales["paper"]):
         shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
         differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
         values = "; ".join(f"{scale}: {text}" for scale, text in differing.items())
-        _add(parser, item, values if any(shown.values()) else "")
-    return parser
+        found.append(_parameter(item, values if any(shown.values()) else ""))
+    merge = typer.Option("--merge", help="Join the folders of all shards, which follow, and report.")
+    tasks = typer.Option("--list-tasks", help="Show the tasks and about what they cost; compute nothing.")
+    folders = typer.Argument(help="The folders to --merge.", show_default=False)
+    more = {"merge": (bool, merge, False), "list_tasks": (bool, tasks, False)}
+    more["folders"] = (list[str] | None, folders, None)  # type: ignore[assignment]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return found + [
+        inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
+        for name, (kind, info, default) in more.items()
+    ]
 
 
-def _add(parser: ArgumentParser, item: Field[Any], values: str) -> None:
+def _parameter(item: Field[Any], values: str) -> inspect.Parameter:
     choices = item.metadata["choices"]
     parts = [item.metadata["help"], f"One of {', '.join(choices)}." if choices else ""]
     text = " ".join(filter(None, [*parts, f"[{values}]" if values else ""]))
     metavar = "VALUE,..." if isinstance(item.default, tuple) else "VALUE"
-    parser.add_argument(_flag(item.name), help=text.replace("%", "%%"), metavar=metavar)
+    info = typer.Option(_flag(item.name), help=text, metavar=metavar, show_default=False)
+    annotation = Annotated[str | None, info]
+    return inspect.Parameter(item.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _flag(name: str) -> str:
@@ -176,17 +175,6 @@ def _flag(name: str) -> str:
 
 def _shown(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _join_negative(arguments: list[str]) -> list[str]:
-    """Join a value such as -1,2 to its option by "=": argparse would take it for an option itself."""
-    joined: list[str] = []
-    for word in arguments:
-        if joined and re.match(r"-[\d.]", word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 def _changed(config: Any, texts: dict[str, str | None]) -> Any:
@@ -217,52 +205,27 @@ def _parse(item: Field[Any], text: str) -> Any:
 # --- The run ----------------------------------------------------------------------------------------
 
 
-def _where(options: RunOptions) -> tuple[Engine, Shard | None]:
-    """Return where tasks run, and which of them."""
-    from phiball.backends.engines import Engine
-
-    jobs = options.jobs or (threads() if options.engine == "processes" else 0)
-    engine = Engine(options.engine, options.address, jobs)
-    return engine, Shard.parse(options.shard) if options.shard else None
-
-
 def _console() -> Console:
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
-def _run(
-    study: Study[Any],
-    config: Any,
-    out: Path,
-    options: RunOptions,
-    engine: Engine,
-    shard: Shard | None,
-    merge: list[Path],
-) -> None:
-    from phiball.experiments.framework.progress import ProgressDisplay
+def _run(study: Study[Any], config: Any, out: Path, options: RunOptions, **which: Any) -> None:
+    from phiball.experiments.framework.progress import RunProgress
     from phiball.experiments.framework.runner import run
 
-    console = _console()
     if started_by_torchrun() and os.environ["RANK"] != "0":
-        run(study, config, out, seed=options.seed, shard=shard)  # the first process shows what there is
+        run(study, config, out, seed=options.seed, **which)  # the first process shows what there is
         return
-    elsewhere = not engine.shares_files or (merge and shard is None)  # nothing is computed on this machine
+    here = options.engine == "processes"
+    elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
     # Before the display, because a download shows a bar of its own.
     study.prepare(study.on_device(config, "cpu") if elsewhere else config)
-    display = ProgressDisplay(study.name, console)
-    with display.shown():
-        table, written = run(
-            study,
-            config,
-            out,
-            seed=options.seed,
-            engine=engine,
-            shard=shard,
-            merge=merge,
-            resume=options.resume,
-            on_start=display.start,
-        )
+    jobs = options.jobs or (threads() if here else -1)
+    console = _console()
+    with RunProgress(study.name, console) as display:
+        which |= {"seed": options.seed, "jobs": jobs, "resume": options.resume, "on_start": display.start}
+        table, written = run(study, config, out, **which)
     _show(study.tables(table), study.findings(table), console)
     console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
 

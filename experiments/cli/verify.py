@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
-from warnings import filterwarnings
 
 import typer
 from rich.console import Console
@@ -55,8 +54,7 @@ def verify(
     """Check the paper's statements: search each for violations, and reach a verdict."""
     try:
         with one_line_errors(ImportError):
-            from phiball.backends.engines import Engine
-            from phiball.backends.processes import cores
+            from phiball.backends.parallel import check_cluster, cluster
             from phiball.verification.framework import folder, runner
             from phiball.verification.report import errata as errata_file
             from phiball.verification.report import files, terminal
@@ -75,13 +73,11 @@ def verify(
             raise ValueError("record is given for a part of the claims; expected a run of all of them")
         paper = THIS if claims is None else folder.load_paper(claims)
         chosen = runner.find(claim or None, section, folder=claims)
-        cluster = None if engine == "processes" and not address else Engine(engine, address, jobs or 0)
+        check_cluster(engine, address)
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
     with one_line_errors(ValueError, ImportError, ConnectionError):
-        if cluster is not None:
-            cluster.check()
         _ = active().namespace
         threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
     if out is None:  # a part, or another paper, must not replace the full report
@@ -91,11 +87,9 @@ def verify(
     make_folder(out)  # before the work
     with one_line_errors(OSError, ValueError):
         runs.read_record(home)
-    # A process whose memory grew is replaced by a new one, which is no news for a user.
-    filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
     began = perf_counter()
     try:
-        with terminal.Table(console, len(chosen), paper) as table:
+        with cluster(engine, address), terminal.Table(console, len(chosen), paper) as table:
             results = runner.run(
                 claim or None,
                 section,
@@ -103,12 +97,11 @@ def verify(
                 deep=deep,
                 seed=seed,
                 mutants=mutants,
-                jobs=jobs or cores(),
-                engine=cluster,
+                jobs=jobs or -1,
                 on_result=table.add,
                 on_progress=table.progress,
             )
-    except (ImportError, ConnectionError) as error:
+    except (ImportError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
         fail("stopped; no report is written", 130)

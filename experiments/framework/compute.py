@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from phiball.backends import Rng, use
-from phiball.backends.files import atomic_write, open_regular
+from phiball.backends import Rng
+from phiball.backends.files import atomic_write, lock, open_regular
 from phiball.backends.provenance import provenance
-from phiball.backends.scratch import scratch_folder
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import PROGRESS, Task, TaskDir, as_json
 
@@ -23,50 +27,53 @@ def compute_row(
     rng: Rng,
     kept: TaskDir | Files,
     record: dict[str, Any],
-    device: str | None = None,
+    devices: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Files]:
-    """Return what goes into the file of a task's row, and the files that the task leaves.
+    """Return the content of the file of a task's row, and the files that the task leaves.
 
-    - `kept`: the folder of the task; or, where that cannot be seen, its files. Then the task has a folder for
-      the moment, and what it leaves there is returned.
+    - `kept`: the folder of the task, or, where a worker cannot see that, its files. The task then has a
+      temporary folder, and what it leaves there is returned.
     - `record`: where the run comes from.
-    - `device`: that of this task, where the run has several.
+    - `devices`: those of the run, of which the task takes one that few others use.
     """
-    if isinstance(kept, TaskDir):
-        return _computed(study, config, task, rng, kept, record, device), {}
-    with scratch_folder() as folder, use(record["backend"]):
-        task_dir = TaskDir(folder / "task")
-        write_files(task_dir, kept)
-        content = _computed(
-            study, config, task, rng, task_dir, {**provenance(), "seed": record["seed"]}, device
-        )
-        return content, read_files(task_dir)
-
-
-def _computed(
-    study: Study[Any],
-    config: Any,
-    task: Task,
-    rng: Rng,
-    task_dir: TaskDir,
-    record: dict[str, Any],
-    device: str | None,
-) -> dict[str, Any]:
+    if not isinstance(kept, TaskDir):
+        with TemporaryDirectory() as folder:
+            task_dir = TaskDir(Path(folder))
+            write_files(task_dir, kept)
+            here = {**provenance(), "seed": record["seed"]}
+            content, _ = compute_row(study, config, task, rng, task_dir, here)
+            return content, read_files(task_dir)
     began = perf_counter()
-    if device is not None:
-        config = study.on_device(config, device)
-    with use(record["backend"]), import_module("threadpoolctl").threadpool_limits(study.threads(config)):
-        row = study.compute_task(config, task, rng, task_dir)
-    return {"task": as_json(task), "row": as_json(row), "seconds": perf_counter() - began, **record}
+    limits = import_module("threadpoolctl").threadpool_limits(study.threads(config))
+    with limits, _least_used(devices, kept) as device:
+        row = study.compute_task(study.on_device(config, device) if device else config, task, rng, kept)
+    return {"task": as_json(task), "row": as_json(row), "seconds": perf_counter() - began, **record}, {}
+
+
+@contextmanager
+def _least_used(devices: Sequence[str], task_dir: TaskDir) -> Iterator[str]:
+    """The first of the devices, in turn, that no task of the run holds by a lock on a file; "" if none."""
+    if not devices or task_dir.path is None:
+        yield ""
+        return
+    task_dir.path.parent.mkdir(parents=True, exist_ok=True)
+    for k in count():
+        with task_dir.path.with_name(f".device-{k}").open("w", encoding="utf-8") as stream:
+            try:
+                lock(stream)
+            except BlockingIOError:
+                continue
+            yield devices[k % len(devices)]
+            return
 
 
 def read_files(task_dir: TaskDir) -> Files:
-    """Return the files of a task's folder by name, but for its progress."""
+    """Return the files of a task's folder by name, except its progress."""
     if task_dir.path is None or not task_dir.path.exists():
         return {}
     found: Files = {}
     for file in sorted(task_dir.path.iterdir()):
-        if file.name != PROGRESS and not file.name.startswith("."):  # a writer that was killed leaves these
+        if file.name != PROGRESS and not file.name.startswith("."):  # a killed writer leaves these
             with open_regular(file) as stream:
                 found[file.name] = stream.read()
     return found

@@ -1,4 +1,4 @@
-"""What a run leaves in the end: its table, figures and report."""
+"""The table, figures and report of a run, and the list of its tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from phiball.backends.files import atomic_write, read_json, write_whole
 from phiball.experiments.framework.config import result_settings
+from phiball.experiments.framework.shards import Shard
 from phiball.experiments.framework.study import Study
+from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Table
 
 
@@ -65,3 +67,24 @@ def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path
     origins = "; continued with ".join(map(_origin, [record, *record.get("continued_with", [])]))
     lines += [f"Settings: {settings}. Seed {record['seed']}; {origins}."]
     return write_whole(out / "report.md", "\n".join(lines) + "\n")
+
+
+def task_list(study: Study[Any], config: Any, out: Path, shard: Shard | None = None) -> ReportTable:
+    """Return the tasks of a study, or of a shard, with their share of the work and an estimate of their time.
+
+    The time comes from the rows that `out` has, and is blank before the first of them. Of a study in stages,
+    these are the tasks of the first.
+    """
+    tasks = study.tasks(config)
+    works = [float(study.work(config, task)) for task in tasks]
+    chosen = list(range(len(tasks))) if shard is None else shard.choose(works)
+    rows = [read_json(file) for file in sorted((out / "rows").glob("*.json"))]
+    done = sum(float(study.work(config, row["task"])) for row in rows)
+    rate = sum(row["seconds"] for row in rows) / done if done else 0.0
+
+    def line(name: str, work: float) -> tuple[str, ...]:
+        return name, f"{100 * work / sum(works):.1f} %", f"{work * rate:.0f} s" if done else ""
+
+    lines = [line(study.label(tasks[k]), works[k]) for k in chosen]
+    lines.append(line(f"{len(chosen)} of {len(tasks)} tasks", sum(works[k] for k in chosen)))
+    return ReportTable("Tasks", ("task", "share of the work", "about"), lines)

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Array, array_namespace, input_gradient
-from phiball.backends.scratch import scratch_folder
 from phiball.experiments.framework.requirements import require
 
 CLASSIFIER, REGRESSOR = "classifier", "regressor"
@@ -148,7 +148,7 @@ def packed(model: Model) -> bytes:
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise TypeError(
             f"model {model.name!r} cannot be sent to another process ({error}); expected one that can be "
-            "pickled, or no engine and no jobs"
+            "pickled, or no jobs"
         ) from None
 
 
@@ -157,8 +157,8 @@ def unpacked(content: bytes) -> Any:
     suffix, source = pickle.loads(content)
     if suffix is None:
         return source
-    with scratch_folder() as folder:
-        file = folder / f"model{suffix}"
+    with TemporaryDirectory() as folder:
+        file = Path(folder, f"model{suffix}")
         file.write_bytes(source)
         return load_model(file)
 

@@ -1,4 +1,4 @@
-"""What is measured of one model on one batch, here or on an engine, and the files that keep it."""
+"""What is measured of one model on one batch, here or in other processes, and the files that keep it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from phiball.backends.files import atomic_write, read_arrays
 from phiball.backends.random import Rng
 from phiball.experiments.robustness.attacks import Settings, measure_batch
 from phiball.experiments.robustness.models import CLASSIFIER, Model, as_model, packed, unpacked
-
-if TYPE_CHECKING:
-    from phiball.backends.engines import Engine
 
 Measures = dict[str, Any]  # see `measure_batch`
 
@@ -76,16 +73,18 @@ def as_numpy(x: Any) -> Any:
 
 
 def measured(
-    parts: Iterable[Part], settings: Settings, classes: Any, engine: Engine | None
+    parts: Iterable[Part], settings: Settings, classes: Any, jobs: int | None
 ) -> Generator[tuple[Part, Measures], None, None]:
-    """Yield parts with what was measured, as they end: one after the other here, or on an engine.
+    """Yield parts with what was measured, as they end: one after the other here, or on `jobs` processes.
 
-    Parts are taken when there is room for them, and their data dropped when they have ended.
+    Parts are taken as processes become free, and their data dropped when they have ended.
     """
-    if engine is None:
+    if jobs is None:
         for part in parts:
             yield part, measure(part.model, part.x, part.y, settings, part.number)
         return
+    from phiball.backends.parallel import run_tasks  # joblib is optional
+
     sent: dict[str, bytes] = {}
     handed: dict[int, Part] = {}
 
@@ -96,23 +95,11 @@ def measured(
                 sent[model.name] = packed(model)
             handed[k] = replace(part, x=None, y=None)
             x = part.x.detach().clone() if hasattr(part.x, "detach") else part.x  # or all data go along
-            how = (settings, part.number)
-            yield model.name, sent[model.name], model.kind, classes, x, part.y, *how
+            yield model.name, sent[model.name], model.kind, classes, x, part.y, settings, part.number
 
-    lost: list[str] = []
-    with closing(engine.run(measure_elsewhere, tasks())) as outcomes:
-        for _, ended in outcomes:
-            for k, out in ended.items():
-                part = handed[k]
-                if isinstance(out, dict):
-                    yield part, out
-                else:
-                    lost.append(f"batch {part.number + 1} of model {part.model.name!r}: {out.reason}")
-    if lost:
-        raise ChildProcessError(
-            f"{len(lost)} of {len(handed)} parts failed: the first, {lost[0]}; a cache keeps the "
-            "others, and the same call then measures the rest"
-        )
+    with closing(run_tasks(measure_elsewhere, tasks(), n_jobs=jobs)) as outcomes:
+        for k, out in outcomes:
+            yield handed[k], out
 
 
 def measure(model: Model, x: Any, y: Any, settings: Settings, number: int) -> Measures:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from phiball.experiments.robustness.summary import summarise
 from phiball.experiments.robustness.third_party import installed
 from phiball.refimpl import Ball
 from phiball.refimpl.validation import valid_count, valid_number
-
-if TYPE_CHECKING:
-    from phiball.backends.engines import Engine
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,6 @@ def robustness_report(
     seed: int = 0,
     cache: str | Path | None = None,
     jobs: int | None = None,
-    engine: Engine | None = None,
     progress: bool = False,
 ) -> Report:
     """Measure how errors and losses of models grow with the size of the perturbation.
@@ -107,10 +103,9 @@ def robustness_report(
     - `seed`: of everything that is drawn. What is found does not depend on the other models.
     - `cache`: a folder that keeps each batch; the same call then goes on where a killed one was. A model
       whose outputs have changed is measured anew.
-    - `jobs`: the number of new processes, of one thread each, that batches are spread over; None measures in
-      this process, with its threads. `engine`: an `Engine` of `phiball.backends.engines` in place of `jobs`,
-      for a Dask or Ray cluster. What is found is the same, bit by bit, for any `jobs` and any engine; another
-      number of threads may round sums differently.
+    - `jobs`: the number of processes of one thread that batches are spread over, with joblib's meaning;
+      `phiball.backends.parallel.cluster` selects a Dask or Ray cluster. None measures in this process.
+      Another number of threads may round sums differently; nothing else depends on it.
     - `progress`: show how far it is, and the time left.
 
     Returns a `Report`. A torch module is evaluated in evaluation mode, and left as it was. Attacks are lower
@@ -144,8 +139,10 @@ def robustness_report(
         raise ValueError("models is empty; expected at least one model")
     batches, total = _batches(data, valid_count("batch", batch))
     folder = None if cache is None else Path(cache)
-    if jobs is not None or engine is not None:
-        engine = engine or _processes(valid_count("jobs", jobs))
+    if jobs is not None:
+        require("joblib", user="a report with jobs", extra="verify")
+        if jobs == 0 or jobs < -1:
+            raise ValueError(f"jobs is {jobs}; expected a number of processes, or -1 for one per core")
     prepared: list[Model] = []
     parts: dict[str, dict[int, Measures]] = {name: {} for name in named}
     labels: list[Any] = []
@@ -172,7 +169,7 @@ def robustness_report(
                         parts[model.name][k] = kept
 
         done = 0
-        with closing(measured(missing(), settings, classes, engine)) as found:
+        with closing(measured(missing(), settings, classes, jobs)) as found:
             for part, out in found:
                 part.write(out)
                 parts[part.model.name][part.number] = out
@@ -193,13 +190,6 @@ def robustness_report(
             features=None if features is None else [str(name) for name in features],
         )
     )
-
-
-def _processes(jobs: int) -> Engine:
-    require("joblib", user="a report with jobs", extra="verify")
-    from phiball.backends.engines import Engine
-
-    return Engine(jobs=jobs)
 
 
 def _batches(data: Any, size: int) -> tuple[Iterator[tuple[Any, Any]], int]:

@@ -244,7 +244,7 @@ def _transport(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
 def lowest_kept(g: Array, p: Array, moved: Array) -> Array:
     """The smallest loss that keeps some mass when the mass `moved` is taken from the smallest ones."""
     xp = array_namespace(g)
-    order = xp.argsort(g, axis=-1)
+    order = xp.argsort(g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
     kept = mass > (moved * (1 + tolerance(g)))[..., None]

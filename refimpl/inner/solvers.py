@@ -195,7 +195,7 @@ def _power(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> tuple[Arr
 def _lowest_active(f: Array, eta: Array, p: Array, a: float) -> Array:
     """The smallest loss f_j with weight: E (a (f - f_j)/eta)_+^(1/a) < 1. Bisection on its rank."""
     xp = array_namespace(f)
-    ranked = xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1, descending=True)
+    ranked = xp.flip(xp.sort(xp.where(p > 0, f, xp.min(f, axis=-1, keepdims=True)), axis=-1), axis=-1)
     low = xp.zeros(ranked[..., :1].shape, dtype=xp.int64, device=device(f))  # the largest always has
     high = low + f.shape[-1]
     while xp.any(high - low > 1):
@@ -260,7 +260,7 @@ def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
         rest = float(exact - Fraction(full))
     else:
         full, rest = d.parameter, 0.0
-    order = xp.argsort(g, axis=-1, descending=True)
+    order = xp.argsort(-g, axis=-1, stable=True)
     ranked = xp.take_along_axis(g, order, axis=-1)
     mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
     # The quantile: the first ranked loss where the mass reaches alpha, or the last if rounding forbids it.

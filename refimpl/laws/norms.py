@@ -84,7 +84,7 @@ def soft_threshold(v: Array, radius: float, *, xp: Any) -> Array:
     size = xp.abs(v)
     # Below the largest: if that is huge, nothing of the radius would be left beside it.
     size = size - xp.max(size, axis=-1, keepdims=True)
-    ordered = xp.sort(size, axis=-1, descending=True)
+    ordered = xp.flip(xp.sort(size, axis=-1), axis=-1)
     d = v.shape[-1]
     count = xp.astype(xp.arange(1, d + 1, device=v.device), v.dtype)
     with ignore_float_warnings():  # what overflows is far below the largest of them

@@ -172,7 +172,7 @@ def _zeta_at(
         largest = xp.max(solved.zeta)
         zeta = xp.where(zeta < largest, zeta, largest)
     # Where phi*' jumps, points tied with sampled ones share their ratio.
-    order = xp.argsort(solved.f)
+    order = xp.argsort(solved.f, stable=True)
     ranked, ratios = xp.take(solved.f, order), xp.take(solved.zeta, order)
     first, last = xp.searchsorted(ranked, f, side="left"), xp.searchsorted(ranked, f, side="right")
     tied = last > first

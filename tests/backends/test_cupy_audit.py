@@ -47,28 +47,15 @@ def test_every_name_exists(namespace: Any) -> None:
     assert absent(ROOT, namespace()) == {}
 
 
-def test_the_audit_sees_the_names_in_use() -> None:
+def test_audit_sees_the_names_in_use() -> None:
     names = taken(ROOT)
     assert {"where", "sum", "exp", "log1p", "full_like", "finfo", "take_along_axis"} <= set(names)
 
 
-@pytest.mark.parametrize("namespace", [cupy, strict])
-@pytest.mark.parametrize(
-    "code",
-    [
-        "def f(xp, x): return xp.no_such_function(x)",
-        "def f(x): return array_namespace(x).no_such_function(x)",
-        "dtype = xp.no_such_function",
-    ],
-)
-def test_a_wrong_name_is_caught(namespace: Any, code: str, tmp_path: Path) -> None:
-    (tmp_path / "refimpl").mkdir()
-    (tmp_path / "refimpl" / "x.py").write_text(code)
-    assert absent(tmp_path, namespace()) == {"no_such_function": "x.py:1"}
-
-
-@pytest.mark.parametrize("name", ["logsumexp", "partition", "nanmax", "erf", "concatenate_all"])
-def test_what_lies_outside_the_standard_is_caught(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["no_such_function", "logsumexp", "partition", "nanmax"])
+def test_names_outside_the_standard_are_found(name: str, tmp_path: Path) -> None:
     (tmp_path / "refimpl").mkdir()
     (tmp_path / "refimpl" / "x.py").write_text(f"y = xp.{name}(x)")
-    assert set(absent(tmp_path, strict())) == {name}
+    assert absent(tmp_path, strict()) == {name: "x.py:1"}
+    (tmp_path / "refimpl" / "x.py").write_text(f"def f(x): return array_namespace(x).{name}(x)")
+    assert absent(tmp_path, strict()) == {name: "x.py:1"}

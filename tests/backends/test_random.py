@@ -98,41 +98,30 @@ def test_sobol_points_are_uniform_to_the_last_bits() -> None:
     assert seeds[0] == seeds[1] != seeds[2]
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (2, 0, 3)])
-def test_shapes_and_dtypes(shape: tuple[int, ...], arrays: Arrays) -> None:
+def test_shapes_dtypes_and_edge_cases(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(0)
-    for draw in FLOATS.values():
-        out = draw(source, shape, like)
-        assert out.shape == shape
-        assert out.dtype == arrays.dtype
-        assert np.all(np.isfinite(arrays.numpy(out)))
-    whole = source.integers(4, shape, like=like)
-    assert whole.shape == shape
-    assert whole.dtype == arrays.xp.int64
-    arrays.numpy(whole)
+    for shape in [(), (0,), (2, 3), (2, 0, 3)]:
+        for draw in FLOATS.values():
+            out = draw(source, shape, like)
+            assert out.shape == shape
+            assert out.dtype == arrays.dtype
+            assert np.all(np.isfinite(arrays.numpy(out)))
+        whole = source.integers(4, shape, like=like)
+        assert whole.shape == shape
+        assert whole.dtype == arrays.xp.int64
+    for n in (0, 1, 6):
+        order = source.permutation(n, like=like)
+        assert order.dtype == arrays.xp.int64
+        assert sorted(arrays.numpy(order).tolist()) == list(range(n))
+    assert set(arrays.numpy(source.integers(1, (20,), like=like)).tolist()) == {0}
 
 
-@pytest.mark.parametrize("n", [0, 1, 6])
-def test_permutation_has_every_number_once(n: int, arrays: Arrays) -> None:
-    order = rng(0).permutation(n, like=arrays.asarray([0.0]))
-    assert order.dtype == arrays.xp.int64
-    assert sorted(arrays.numpy(order).tolist()) == list(range(n))
-
-
-def test_integers_below_one_are_zero(arrays: Arrays) -> None:
-    assert set(arrays.numpy(rng(0).integers(1, (20,), like=arrays.asarray([0.0]))).tolist()) == {0}
-
-
-def test_the_seed_decides_the_draws(arrays: Arrays) -> None:
-    like = arrays.asarray([0.0])
-    first, again, other = (everything(rng(seed), like, arrays.numpy) for seed in (5, 5, 6))
+def test_seed_decides_the_draws_and_a_source_moves_on(arrays: Arrays) -> None:
+    like, source = arrays.asarray([0.0]), rng(5)
+    first, second = (everything(source, like, arrays.numpy) for _ in range(2))
+    again, other = (everything(rng(seed), like, arrays.numpy) for seed in (5, 6))
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
-
-
-def test_a_source_moves_on(arrays: Arrays) -> None:
-    source, like = rng(5), arrays.asarray([0.0])
-    first, second = (everything(source, like, arrays.numpy) for _ in range(2))
     assert all(a != b for a, b in zip(first, second, strict=True))
 
 
@@ -162,26 +151,20 @@ def test_spawned_sources_are_independent_and_reproducible(arrays: Arrays) -> Non
 
     draws = family(8)
     assert draws == family(8)
-    assert draws == family(8, turn=-1)  # whoever draws first
+    assert draws == family(8, turn=-1)  # whoever draws first, parent or child
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert a[:20] != b[:20]
             assert stats.pearsonr(a, b).pvalue > LEVEL
 
 
-def test_a_draw_of_the_parent_does_not_move_the_children(arrays: Arrays) -> None:
-    like, parent = arrays.asarray([0.0]), rng(8)
-    before = everything(rng(8).spawn(1)[0], like, arrays.numpy)
-    parent.normal((10,), like=like)
-    assert everything(parent.spawn(1)[0], like, arrays.numpy) == before
-
-
-def test_a_saved_state_goes_on_exactly(arrays: Arrays) -> None:
+def test_saved_state_goes_on_exactly(arrays: Arrays) -> None:
     like, source = arrays.asarray([0.0]), rng(9).spawn(3)[2]
     everything(source, like, arrays.numpy)
     source.integers(3, (1,), like=like)  # leaves half a word in a 64-bit generator
     source.spawn(2)
-    saved = pickle.loads(pickle.dumps(source.state()))
+    saved, state = pickle.loads(pickle.dumps(source.state())), source.state()
+    frozen = pickle.dumps(state)
     went_on = everything(source, like, arrays.numpy)
     child = everything(source.spawn(1)[0], like, arrays.numpy)
 
@@ -189,19 +172,10 @@ def test_a_saved_state_goes_on_exactly(arrays: Arrays) -> None:
     assert everything(restored, like, arrays.numpy) == went_on
     assert everything(restored.spawn(1)[0], like, arrays.numpy) == child
     assert everything(Rng.restore(saved), like, arrays.numpy) == went_on  # the state is not used up
+    assert pickle.dumps(state) == frozen  # and is a copy
 
 
-def test_a_saved_state_is_a_copy(arrays: Arrays) -> None:
-    like, source = arrays.asarray([0.0]), rng(9)
-    source.normal((3,), like=like)
-    saved = source.state()
-    frozen = pickle.dumps(saved)
-    source.normal((3,), like=like)
-    source.spawn(1)
-    assert pickle.dumps(saved) == frozen
-
-
-def test_a_stream_first_used_after_restoring_is_the_same(doubles: Arrays) -> None:
+def test_stream_first_used_after_restoring_is_the_same(doubles: Arrays) -> None:
     like, source = doubles.asarray([0.0]), rng(9)
     source.normal((3,), like=np.zeros(1, dtype=np.float32))
     saved = source.state()
@@ -214,25 +188,23 @@ def test_bad_seed(seed: Any) -> None:
         rng(seed)
 
 
-def test_a_numpy_integer_is_a_seed() -> None:
-    like = np.zeros(1)
+def test_numpy_integer_is_a_seed() -> None:
     three: Any = np.int64(3)
-    a, b = rng(three), rng(3)
-    assert a.normal((4,), like=like).tolist() == b.normal((4,), like=like).tolist()
+    assert (
+        rng(three).normal((4,), like=np.zeros(1)).tolist() == rng(3).normal((4,), like=np.zeros(1)).tolist()
+    )
 
 
-@pytest.mark.parametrize("concentration", [0, -1.0, nan, inf])
-def test_bad_concentration(concentration: float, doubles: Arrays) -> None:
-    with pytest.raises(ValueError, match=f"concentration is {concentration!r}; expected a positive"):
-        rng(0).gamma(concentration, (2,), like=doubles.asarray([0.0]))
-
-
-@pytest.mark.parametrize("high", [0, -3])
-def test_bad_high(high: int, doubles: Arrays) -> None:
-    with pytest.raises(ValueError, match=f"high is {high}; expected a whole number of at least 1"):
-        rng(0).integers(high, (2,), like=doubles.asarray([0.0]))
-
-
-def test_bad_n(doubles: Arrays) -> None:
-    with pytest.raises(ValueError, match="n is -1; expected a whole number that is not negative"):
-        rng(0).permutation(-1, like=doubles.asarray([0.0]))
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (lambda g, x: g.gamma(0, (2,), like=x), "concentration is 0; expected a positive"),
+        (lambda g, x: g.gamma(nan, (2,), like=x), "concentration is nan; expected a positive"),
+        (lambda g, x: g.gamma(inf, (2,), like=x), "concentration is inf; expected a positive"),
+        (lambda g, x: g.integers(0, (2,), like=x), "high is 0; expected a whole number of at least 1"),
+        (lambda g, x: g.permutation(-1, like=x), "n is -1; expected a whole number that is not negative"),
+    ],
+)
+def test_bad_argument(draw: Callable[[Rng, Array], Array], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        draw(rng(0), np.zeros(1))

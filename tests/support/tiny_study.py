@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +29,7 @@ class Config(StudyConfig):
     pause: float = option(0.0, "Seconds per task.", least=0)
     powers: tuple[float, ...] = option((1.0, 0.5), "Powers of the draws.", least=-inf)
     reading: str = option("plain", "How it is read.", ("plain", "fancy"))
-    place: str = option("", "Where files lie.", affects_results=False)
+    place: str = option("", "kill:DIR or stay:DIR, see `_misbehave`.", affects_results=False)
 
 
 class TinyStudy(Study[Config]):
@@ -39,11 +42,15 @@ class TinyStudy(Study[Config]):
 
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         time.sleep(config.pause)
+        _misbehave(task, *config.place.partition(":")[::2])
         task_dir.report_progress(0.5, "half")
         draws = rng.normal((300, 300), like=np.zeros(1))
         row: Row = {"total": np.sum(draws), "product": (draws @ draws)[0, 0], "draws": draws[0, :3]}
         if task["k"] == 1:
             row["only here"] = float("nan")
+        if (file := task_dir.file("note.txt")) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"task {task['k']}")
         return row
 
     def draw(self, table: Table) -> dict[str, Figure]:
@@ -61,13 +68,15 @@ class TinyStudy(Study[Config]):
         return [f"There are [{len(table.rows)}] tasks."]
 
 
-class DeadlyStudy(TinyStudy):
-    """Its second task kills the process that computes it."""
-
-    def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        if task["k"] == 1:
-            os._exit(3)
-        return super().compute_task(config, task, rng, task_dir)
+def _misbehave(task: Task, what: str, folder: str) -> None:
+    """Kill the process of the second task, once ("kill"), or leave its number in a file and stay ("stay")."""
+    if what == "kill" and task["k"] == 1:
+        with suppress(FileExistsError):
+            Path(folder, "killed").touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+    if what == "stay":
+        Path(folder, str(os.getpid())).touch()
+        time.sleep(600.0)
 
 
 STUDY = TinyStudy()

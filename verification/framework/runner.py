@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from importlib import import_module
@@ -11,8 +11,6 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 from phiball.backends import active, use
-from phiball.backends.engines import Engine
-from phiball.backends.processes import Lost
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.folder import load_claims
 from phiball.verification.framework.paper import BEYOND
@@ -130,7 +128,6 @@ def run(
     mutants: bool = False,
     backend: str | None = None,
     jobs: int | None = None,
-    engine: Engine | None = None,
     on_result: Callable[[Result], None] | None = None,
     on_progress: Callable[[int, list[Claim]], None] | None = None,
 ) -> list[Result]:
@@ -141,31 +138,39 @@ def run(
     - `deep`: True searches ten times as many examples; `seed`: of the search.
     - `mutants`: True also runs each claim on the faults that are registered with it.
     - `backend`: the name of a backend; the active one by default.
-    - `jobs`: the number of new processes to run on, of one thread each. The results do not depend on it. By
-      default, and for a single claim, everything runs in this process.
-    - `engine`: where claims run, in place of `jobs`: an `Engine` of `phiball.backends.engines`.
+    - `jobs`: the number of processes, with joblib's meaning, on the backend that `joblib.parallel_config` has
+      selected. The results do not depend on it. By default, and for a single claim, everything runs in
+      this process.
     - `on_result` receives each result, in order; `on_progress` the number of claims that are done and those
       that are running.
 
     >>> [result.verdict.value for result in run("C7")]
     ['holds as corrected']
     """
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs is {jobs}; expected a whole number of at least 1")
+    if jobs is not None and (jobs == 0 or jobs < -1):
+        raise ValueError(f"jobs is {jobs}; expected a number of processes, or -1 for one per core")
     claims = find(select, section, folder=folder)
     settings = (backend or active().name, DEEP if deep else 1.0, seed, mutants)
     tasks = [(folder, claim.statement.__module__, claim.name, *settings) for claim in claims]
-    if engine is None and jobs is not None and len(claims) > 1:
-        engine = Engine(jobs=jobs)
-    outcomes = _run_here(claims, *settings) if engine is None else engine.run(_run_claim, tasks)
     done: dict[int, Result] = {}
     results: list[Result] = []
+
+    def report() -> None:
+        if on_progress is not None:  # claims start in order
+            waiting = [claim for k, claim in enumerate(claims) if k not in done]
+            on_progress(len(done), waiting[: max(1, jobs or 1)])
+
+    report()
+    if jobs is None or len(claims) == 1:
+        outcomes = ((index, _run_one(claim, *settings)) for index, claim in enumerate(claims))
+    else:
+        from phiball.backends.parallel import run_tasks  # joblib is optional
+
+        outcomes = run_tasks(_run_claim, tasks, n_jobs=jobs)
     with closing(outcomes):
-        for running, ended in outcomes:
-            for index, outcome in ended.items():
-                done[index] = claims[index].failed(outcome.reason) if isinstance(outcome, Lost) else outcome
-            if on_progress is not None:
-                on_progress(len(done), [claims[index] for index in running])
+        for index, outcome in outcomes:
+            done[index] = outcome
+            report()
             while len(results) in done:
                 results.append(done[len(results)])
                 if on_result is not None:
@@ -179,8 +184,7 @@ def _run_claim(
     """Run a claim that is found by its name, as in a process that has only just started."""
     if folder is not None:
         load_claims(folder)
-    claim: Claim = getattr(import_module(module), name)
-    return _run_one(claim, backend, effort, seed, mutants)
+    return _run_one(getattr(import_module(module), name), backend, effort, seed, mutants)
 
 
 def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool) -> Result:
@@ -192,13 +196,3 @@ def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool
         broken = {fault: claim.run(seed=seed, mutant=fault, shrink=False) for fault in claim.mutants}
         survived = tuple(f for f, run in broken.items() if run.error or run.verdict is run.recorded)
         return replace(result, rejected=tuple(f for f in broken if f not in survived), survived=survived)
-
-
-def _run_here(
-    claims: list[Claim], backend: str, effort: float, seed: int, mutants: bool
-) -> Generator[tuple[list[int], dict[int, Result | Lost]], None, None]:
-    ended: dict[int, Result | Lost] = {}
-    for index, claim in enumerate(claims):
-        yield [index], ended
-        ended = {index: _run_one(claim, backend, effort, seed, mutants)}
-    yield [], ended

@@ -1,12 +1,15 @@
-"""The command line: what it prints, where it writes, and how it fails."""
+"""The command line: what it prints, where it writes, and its errors of one line."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
+from contextlib import suppress
+from errno import ENOSPC
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,15 +21,9 @@ from phiball.experiments.cli.app import app
 from phiball.verification.framework import runner
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.report import record
 
-COMMANDS = (
-    ["verify"],
-    ["backends"],
-    ["run"],
-    ["bench"],
-    *(["bench", name] for name in ("inner", "scaling", "attacks", "sampling", "estimators")),
-    *(["bench", name] for name in ("training", "linear")),
-)
+FULL = "[Errno 28] No space left on device"
 
 
 @pytest.fixture(autouse=True)
@@ -35,45 +32,81 @@ def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments))
+def call(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+def main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+    """The exit status of the entry point."""
+    monkeypatch.setattr(sys, "argv", ["phiball", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        entry.main()
+    return stopped.value.code
+
+
+@pytest.mark.parametrize(
+    "command", [["verify"], ["report"], ["backends"], ["run"], ["bench"], ["bench", "inner"]]
+)
 def test_help_has_an_example(command: list[str]) -> None:
     result = call(*command, "--help")
     assert result.exit_code == 0
     assert f"phiball {' '.join(command)}" in result.output.partition("Example:")[2]
 
 
-def test_bare_command_shows_help() -> None:
-    result = call()
-    assert "verify" in result.output
-    assert "backends" in result.output
+def test_bare_command_shows_help_and_version_is_printed() -> None:
+    assert "Commands:\n  verify" in call().output
+    assert call("--version").output.startswith("phiball 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["verify", "--claim", "nonsense"],
+            "claim is 'nonsense', which no id, name, label or statement contains",
+        ),
+        (["verify", "--section", "99"], "section is 99; there are claims on 2, 3"),
+        (["verify", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["verify", "--engine", "slurm"], "engine is 'slurm'; expected one of processes, dask, ray"),
+        (["verify", "--sead", "1"], "No such option: --sead"),
+        (["report"], "Missing argument 'models"),
+        (["nothing"], "No such command 'nothing'"),
+    ],
+)
+def test_bad_option_is_one_line(arguments: list[str], words: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.lower().startswith(f"phiball: {words}".lower())
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["verify", "backends"])
+def test_bad_environment_is_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHIBALL_BACKEND", "abacus")
+    result = call(command)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("phiball: the environment variable PHIBALL_BACKEND is 'abacus'; the back")
+    assert len(result.stderr.splitlines()) == 1
+    monkeypatch.setenv("PHIBALL_BACKEND", "numpy")
+    monkeypatch.setenv("PHIBALL_THREADS", "abc")
+    assert "PHIBALL_THREADS is 'abc'" in call("verify", "--claim", "C7").stderr
 
 
 # --- verify ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_verify_prints_the_verdict_and_says_what_it_wrote(tmp_path: Path) -> None:
-    result = call("verify", "--claim", "C7", "--out", str(tmp_path / "report"))
+def test_verify_prints_verdicts_and_writes_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call("verify", "--claim", "C7", "--seed", 5)
     assert result.exit_code == 0, result.output
     assert "holds as corrected" in result.output
-    assert (
-        "The paper: 1 statement (1 claim): 1 imprecise\n\nAll verdicts as recorded (backend numpy"
-        in result.output
-    )
-    for name in ("claims.json", "claims.md"):
-        assert str(tmp_path / "report" / name) in result.output
-        assert (tmp_path / "report" / name).exists()
-
-
-@pytest.mark.slow
-def test_verify_takes_the_seed(tmp_path: Path) -> None:
-    assert call("verify", "--claim", "C7", "--seed", "5", "--out", str(tmp_path)).exit_code == 0
-    assert json.loads((tmp_path / "claims.json").read_text())["seed"] == 5
-    assert call("verify", "--claim", "C7", "--seed", "-1", "--out", str(tmp_path)).exit_code == 2
+    assert "The paper: 1 statement (1 claim): 1 imprecise\n\nAll verdicts as recorded" in result.output
+    # A selection does not replace the full report.
+    assert [path.name for path in Path("results/verify").iterdir()] == ["selected"]
+    for name in ("claims.json", "claims.md", "claims.html"):
+        assert f"results/verify/selected/{name}" in result.output
+    assert json.loads(Path("results/verify/selected/claims.json").read_text())["seed"] == 5
 
 
 def test_verify_deep_searches_ten_times_as_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +118,7 @@ def test_verify_deep_searches_ten_times_as_much(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(runner, "all_claims", lambda: [true])
     counts = []
     for more in ([], ["--deep"]):
-        call("verify", "--out", str(tmp_path), *more)
+        call("verify", "--out", tmp_path, *more)
         counts.append(json.loads((tmp_path / "claims.json").read_text())["claims"][0]["examples"])
     assert counts == [7, 70]
 
@@ -97,7 +130,7 @@ def test_verify_fails_when_a_verdict_differs(tmp_path: Path, monkeypatch: pytest
         return Evidence(1.0, 0.0)
 
     monkeypatch.setattr(runner, "all_claims", lambda: [wrong])
-    result = call("verify", "--out", str(tmp_path))
+    result = call("verify", "--out", tmp_path)
     assert result.exit_code == 1
     assert "DIFFERS: the recorded verdict is holds" in result.output
     assert "NOT as recorded: Z1 wrong" in result.output
@@ -106,57 +139,50 @@ def test_verify_fails_when_a_verdict_differs(tmp_path: Path, monkeypatch: pytest
 
 def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = call("verify", "--list", "--section", "3")
-    assert result.exit_code == 0
-    lines = result.output.splitlines()
+    lines = call("verify", "--list", "--section", "3").output.splitlines()
     assert [line.split()[0] for line in lines] == [one.id for one in runner.find(section=3)]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["--claim", "nonsense"],
-            "claim is 'nonsense', which no id, name, label or statement contains",
-        ),
-        (["--section", "99"], "section is 99; there are claims on 2, 3"),
-    ],
-)
-def test_verify_names_what_it_does_not_know(arguments: list[str], words: str) -> None:
-    result = call("verify", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+def test_verify_reports_bad_folders_and_files_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(out: Path) -> str:
+        result = call("verify", "--claim", "C7", "--out", out)
+        assert result.exit_code == 1
+        assert len(result.stderr.splitlines()) == 1
+        return str(result.stderr)
 
-
-def test_verify_tells_of_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    result = call("verify", "--claim", "C7", "--out", str(tmp_path / "file"))
-    assert result.exit_code == 1
-    assert str(tmp_path / "file") in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert "Not a directory" in verify(tmp_path / "file" / "out")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _disk_is_full)
+        assert verify(tmp_path / "full") == f"phiball: {FULL}\n"
+    assert list((tmp_path / "full").iterdir()) == []
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    for content in ("{", "[3]", '[{"seed": 1}]'):
+        (tmp_path / "record.json").write_text(content)
+        assert verify(tmp_path / "out").startswith(f"phiball: {tmp_path / 'record.json'} is damaged")
+        assert list((tmp_path / "out").iterdir()) == []  # before the work
 
 
-@pytest.mark.parametrize("command", [["verify"], ["backends"]])
-def test_unknown_backend_is_one_line(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHIBALL_BACKEND", "abacus")
-    result = call(*command)
-    assert result.exit_code == 1
-    assert result.stderr == (
-        "phiball: the environment variable PHIBALL_BACKEND is 'abacus'; "
-        "the backends are numpy, numba, torch, cupy, strict\n"
-    )
+def _disk_is_full(descriptor: int) -> None:
+    raise OSError(ENOSPC, "No space left on device")
 
 
 # --- backends -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_backends_says_which_is_active_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = call("backends")
-    assert result.exit_code == 0
-    (line,) = [line for line in result.output.splitlines() if "yes" in line]
+def test_backends_names_the_active_one_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "phiball.experiments.cli.app.find_spec", lambda n: None if n == "torch" else find_spec(n)
+        )
+        output = call("backends").output
+    assert "not installed: pip install 'phiball[torch]'" in output
+    (line,) = [line for line in output.splitlines() if "yes" in line]
     assert " numpy " in line
     assert "PHIBALL_BACKEND says so" in line
     monkeypatch.delenv("PHIBALL_BACKEND")
@@ -165,71 +191,64 @@ def test_backends_says_which_is_active_and_why(monkeypatch: pytest.MonkeyPatch) 
     assert "default" in line
 
 
-@pytest.mark.slow
-def test_backends_says_how_to_install_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        "phiball.experiments.cli.app.find_spec", lambda name: None if name == "torch" else find_spec(name)
-    )
-    assert "not installed: pip install 'phiball[torch]'" in call("backends").output
-
-
-# --- bench ----------------------------------------------------------------------------------------
-
-
-def test_bench_inner_tells_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def needs_more(**options: Any) -> None:
-        raise ImportError("entmax is not installed:\n pip install 'phiball[bench]'")
-
-    fake = ModuleType("phiball.experiments.benchmarks.inner")
-    fake.measure = needs_more  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "phiball.experiments.benchmarks.inner", fake)
-    result = call("bench", "inner")
-    assert result.exit_code == 1
-    assert result.stderr == "phiball: entmax is not installed: pip install 'phiball[bench]'\n"
-
-
 # --- the entry point ------------------------------------------------------------------------------
 
 
-def test_entry_point_names_the_extra_where_typer_is_missing(
+def test_entry_point_runs_or_names_the_missing_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert main(monkeypatch, "verify", "--list") == 0
+    assert "Theorem 1 (I)" in capsys.readouterr().out
     monkeypatch.setattr(entry, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit) as stopped:
-        entry.main()
-    assert stopped.value.code == 1
+    assert main(monkeypatch) == 1
     assert capsys.readouterr().err == (
         "phiball: the command line needs typer, which is not installed: pip install 'phiball[verify]'\n"
     )
 
 
-def test_entry_point_runs_the_command_line(
+def test_ctrl_c_while_packages_are_imported_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["phiball", "verify", "--list"])
-    with pytest.raises(SystemExit) as stopped:
-        entry.main()
-    assert stopped.value.code == 0
-    assert "Theorem 1 (I)" in capsys.readouterr().out
+    def interrupt(**how: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phiball.experiments.cli.app.app", interrupt)
+    assert main(monkeypatch) == 130
+    assert capsys.readouterr().err == "phiball: stopped\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full: not on this system")
+@pytest.mark.parametrize("command", ["--version", "verify --list", "run --help"])
+def test_output_that_cannot_be_printed_is_one_line(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115
+    monkeypatch.setattr(sys, "stdout", full)
+    code = main(monkeypatch, *command.split())
+    with suppress(OSError):  # the unwritten rest
+        full.close()
+    assert code == 1
+    assert capsys.readouterr().err == f"phiball: {FULL}\n"
+
+
+# --- determinism ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_selection_does_not_replace_the_full_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["verify", "--claim", "C7"])
-    assert result.exit_code == 0
-    assert [path.name for path in Path("results/verify").iterdir()] == ["selected"]
-
-
-def test_number_of_threads_is_read_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PHIBALL_THREADS", "abc")
-    result = CliRunner().invoke(app, ["verify", "--claim", "C7"])
-    assert result.exit_code == 1
-    assert "PHIBALL_THREADS is 'abc'" in result.output
-
-
-def test_version() -> None:
-    assert CliRunner().invoke(app, ["--version"]).output.startswith("phiball 0.")
+@pytest.mark.parametrize("command", ["run worst-case --scale smoke", "verify --claim pricing"])
+def test_results_do_not_depend_on_processes_and_threads(command: str, tmp_path: Path) -> None:
+    """Bit for bit, except for times."""
+    found = []
+    for jobs, threads in ((1, 1), (2, 3)):
+        out = tmp_path / str(jobs)
+        code = "from phiball.experiments.cli.main import main; main()"
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PHIBALL_THREADS")
+        words = [*command.split(), "--seed", "5", "--jobs", str(jobs), "--out", str(out)]
+        environment = {**os.environ, **dict.fromkeys(names, str(threads)), "PHIBALL_BACKEND": "numba"}
+        subprocess.run([sys.executable, "-c", code, *words], env=environment, capture_output=True, check=True)
+        if command.startswith("run"):
+            found.append((out / "table.csv").read_text())
+        else:
+            claims = json.loads((out / "claims.json").read_text(encoding="utf-8"))["claims"]
+            found.append(json.dumps([{**one, "seconds": 0} for one in claims]))
+    assert found[0] == found[1]

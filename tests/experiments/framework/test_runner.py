@@ -1,22 +1,19 @@
-"""Runs of studies: kept task by task, resumed after any death, refused in one line where they cannot be."""
+"""Runs of studies: rows are kept one by one, a killed run resumes, and other runs are refused."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
 
@@ -24,38 +21,35 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
 from phiball.backends import rng, use  # noqa: E402
-from phiball.experiments.cli import run as cli_run  # noqa: E402
-from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework import runner  # noqa: E402
-from phiball.experiments.framework.runner import RunFolder, run  # noqa: E402
-from tests.support.tiny_study import STUDY, Config, DeadlyStudy  # noqa: E402
+from phiball.experiments.framework.compute import compute_row  # noqa: E402
+from phiball.experiments.framework.outputs import task_list  # noqa: E402
+from phiball.experiments.framework.progress import RunStatus  # noqa: E402
+from phiball.experiments.framework.runner import RunFolder, ShardDoneError, run  # noqa: E402
+from phiball.experiments.framework.shards import Shard  # noqa: E402
+from phiball.experiments.framework.tasks import task_source  # noqa: E402
+from tests.support.parallel.clusters import wait_until  # noqa: E402
+from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
 CODE = """
 import sys
-from phiball.experiments.cli import run as cli_run
-from phiball.experiments.cli.app import app
-cli_run.STUDIES["tiny"] = "tests.support.tiny_study"
-app(["run", "tiny", *sys.argv[1:]], prog_name="phiball")
+from phiball.experiments.cli import main, run
+run.STUDIES["tiny"] = "tests.support.tiny_study"
+main.main()
 """
 
 
 @pytest.fixture(autouse=True)
-def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHIBALL_BACKEND", "numpy")
-    monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setitem(cli_run.STUDIES, "tiny", "tests.support.tiny_study")
-
-
-def call(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["run", *map(str, arguments)])
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """The command line in a process of its own, that leads a group of its own."""
+    """The command line in a process that leads a group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, *map(str, arguments)],
+        [sys.executable, "-c", CODE, "run", "tiny", *map(str, arguments)],
         cwd=ROOT,
-        stdout=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -66,28 +60,20 @@ def finished(out: Path) -> list[Path]:
     return sorted((out / "rows").glob("*.json"))
 
 
-def wait_for_rows(process: subprocess.Popen[str], out: Path, count: int) -> None:
-    while process.poll() is None and len(finished(out)) < count:
-        time.sleep(0.01)
-
-
-def end_group(process: subprocess.Popen[str]) -> None:
-    """End the workers that a killed process has left."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    process.communicate()
+def table(out: Path) -> bytes:
+    return (out / "table.csv").read_bytes()
 
 
 # --- What a run writes ------------------------------------------------------------------------------
 
 
-def test_a_run_writes_its_table_report_and_figures(tmp_path: Path) -> None:
+def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
-    table, written = run(STUDY, Config(), out, seed=3)
-    names = ["table.csv", "totals.png", "totals.svg", "report.md"]
-    assert [path.name for path in written] == names
+    seen: list[RunStatus] = []
+    with use("strict"):
+        found, written = run(STUDY, Config(), out, seed=3, on_start=seen.append)
+    assert [path.name for path in written] == ["table.csv", "totals.png", "totals.svg", "report.md"]
     assert all(path.stat().st_size > 0 for path in written)
-    assert len(finished(out)) == 6
     report = (out / "report.md").read_text(encoding="utf-8")
     for words in (
         "# A tiny study.",
@@ -102,279 +88,254 @@ def test_a_run_writes_its_table_report_and_figures(tmp_path: Path) -> None:
         rows = list(csv.DictReader(stream))
     assert list(rows[0]) == ["name", "k", "total", "product", "only here"]  # no lists
     assert [row["only here"] for row in rows] == ["", "nan", "", "", "", ""]
-    assert [float(row["total"]) for row in rows] == [row["total"] for row in table.rows]
+    assert [float(row["total"]) for row in rows] == [row["total"] for row in found.rows]
+    for file in [out / "run.json", *finished(out)]:
+        record = json.loads(file.read_text())
+        assert (record["seed"], record["backend"]) == (3, "strict")
+        assert record["versions"]["python"] == sys.version.split()[0]
+        assert bool(record["revision"]) == (ROOT / ".git").exists()
+    settings = {name: value for name, value in asdict(Config()).items() if name != "place"}
+    assert json.loads((out / "run.json").read_text())["config"] == {**settings, "powers": [1.0, 0.5]}
+    plain = STUDY.compute(Config(), rng(3))  # without a folder
+    assert [row["total"] for row in plain.rows] == [row["total"] for row in found.rows]
+    assert len({row["total"] for row in plain.rows}) == 6
+    assert [task.label for task in seen[0].tasks][:2] == ["task 0 0", "task 1 1"]
+    assert seen[0].poll() == (6, 1.0, {})
 
 
-def test_every_row_says_where_it_comes_from(tmp_path: Path) -> None:
-    with use("strict"):
-        run(STUDY, Config(count=2), tmp_path, seed=7)
-    for file in [tmp_path / "run.json", *finished(tmp_path)]:
-        note = json.loads(file.read_text())
-        assert note["seed"] == 7
-        assert note["backend"] == "strict"
-        assert note["versions"]["python"] == sys.version.split()[0]
-        assert {"phiball", "numpy"} <= note["versions"].keys()
-        assert note["machine"]
-        inside = (ROOT / ".git").exists()
-        assert bool(note["revision"]) == inside
-    settings = {name: value for name, value in asdict(Config(count=2)).items() if name != "place"}
-    assert json.loads((tmp_path / "run.json").read_text())["config"] == {**settings, "powers": [1.0, 0.5]}
+def test_task_draws_the_same_whatever_is_beside_it() -> None:
+    rows = STUDY.compute(Config(count=5), rng(3)).rows
+    for k in (4, 0, 2):
+        task = STUDY.tasks(Config(count=9))[k]
+        again = STUDY.compute_task(Config(), task, task_source(rng(3), dict(reversed(task.items()))))
+        assert again["total"] == rows[k]["total"]
 
 
-def test_the_folder_changes_nothing(tmp_path: Path) -> None:
-    """A run in a folder finds what a run without one does."""
-    table, _ = run(STUDY, Config(count=2), tmp_path, seed=3)
-    plain = STUDY.compute(Config(count=2), rng(3))
-    assert [row["total"] for row in table.rows] == [row["total"] for row in plain.rows]
-    other = STUDY.compute(Config(count=2), rng(4))
-    assert table.rows[0]["total"] != other.rows[0]["total"]
-    assert table.rows[0]["total"] != table.rows[1]["total"]
+def test_files_of_a_task_travel_both_ways() -> None:
+    task = STUDY.tasks(Config())[0]
+    record = {**runner.provenance(), "seed": 3}
+    content, files = compute_row(STUDY, Config(), task, rng(0), {"checkpoint": b"\x00half"}, record)
+    assert files == {"checkpoint": b"\x00half", "note.txt": b"task 0"}
+    assert (content["task"], content["seed"]) == (task, 3)
 
 
-# --- Death and what comes after ---------------------------------------------------------------------
+class DeviceStudy(TinyStudy):
+    """Each task notes its device, and when it had it."""
+
+    def devices(self, config: Config) -> tuple[str, ...]:
+        return "a", "b"
+
+    def on_device(self, config: Config, device: str) -> Config:
+        return Config(place=device)
+
+    def compute_task(self, config: Config, *_: Any) -> dict[str, Any]:
+        return {"device": config.place}
+
+
+def test_tasks_take_the_device_that_fewest_use(tmp_path: Path) -> None:
+    study = DeviceStudy()
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        folder.open(study, Config())
+        (tmp_path / "tasks").mkdir()
+        with (tmp_path / "tasks" / ".device-0").open("w") as other:  # as another task does
+            runner.lock(other)
+            rows = folder.map_tasks(study, Config(), STUDY.tasks(Config(count=2)), rng(0))
+            assert [row["device"] for row in rows] == ["b", "b"]
+        rows = folder.map_tasks(study, Config(), STUDY.tasks(Config(count=3)), rng(0))
+    assert [row["device"] for row in rows] == ["b", "b", "a"]
+
+
+# --- Resuming ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_a_run_gives_the_same_table(tmp_path: Path) -> None:
-    """With two jobs, and byte by byte what one job that nothing disturbs gives."""
-    config = Config(count=9, pause=0.15)
+def test_killed_run_resumes_and_gives_the_same_table(tmp_path: Path) -> None:
+    """On two processes, byte for byte what one process gives that nothing disturbs."""
+    config, out = Config(count=9, pause=0.15), tmp_path / "killed"
     run(STUDY, config, tmp_path / "whole", seed=3)
-    out = tmp_path / "killed"
-    moments = random.Random(0)
-    for kill in range(3):
+    for kill in range(2):
         process = start("--count", 9, "--pause", 0.15, "--seed", 3, "--jobs", 2, "--out", out)
-        wait_for_rows(process, out, 1 + 2 * kill)
-        time.sleep(moments.uniform(0, 0.1))
+        wait_until(lambda: process.poll() is not None or len(finished(out)) > 2 * kill, "no row came")  # noqa: B023
+        if kill == 0:
+            with pytest.raises(ValueError, match=r"another run is using .*; choose another folder \(--out\)"):
+                run(STUDY, config, out, seed=3)
         process.kill()
         assert process.wait() == -signal.SIGKILL  # it was not done
-        end_group(process)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)  # its workers
+        process.communicate()
     kept = {file: file.stat().st_mtime_ns for file in finished(out)}
-    assert 5 <= len(kept) < 9
+    assert 3 <= len(kept) < 9
     run(STUDY, config, out, seed=3, jobs=2)
-    assert (out / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
+    assert table(out) == table(tmp_path / "whole")
     assert {file: file.stat().st_mtime_ns for file in kept} == kept  # not computed again
-    assert len(finished(out)) == 9
 
 
-@pytest.mark.slow
-def test_what_a_killed_writer_leaves_is_ignored(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_writer_are_ignored(tmp_path: Path) -> None:
     run(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"
     out.mkdir()
     (out / ".run.json.123").write_text('{"study": "te')
-    run(STUDY, Config(count=2), out, seed=3)
+    run(STUDY, Config(count=2, place="attic"), out, seed=3)
     first, second = finished(out)
-    half = out / "rows" / f".{first.name}.123"
-    half.write_text(first.read_text()[:40])
+    (out / "rows" / f".{first.name}.123").write_text(first.read_text()[:40])
     first.unlink()
-    (out / "table.csv").write_text("")
-    run(STUDY, Config(count=2), out, seed=3)
-    assert (out / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
+    run(STUDY, Config(count=2, place="cellar"), out, seed=3)  # a setting that results do not depend on
+    assert table(out) == table(tmp_path / "whole")
     assert finished(out) == [first, second]
 
 
-def test_a_run_that_died_before_its_first_row_goes_on(tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path, seed=3)
-    for file in finished(tmp_path):
-        file.unlink()
-    (tmp_path / "rows").rmdir()
-    run(STUDY, Config(count=2), tmp_path, seed=3)
-    assert len(finished(tmp_path)) == 2
-
-
-@pytest.mark.slow
-def test_interrupted_by_the_keyboard_it_says_how_to_go_on(tmp_path: Path) -> None:
-    process = start("--count", 40, "--pause", 0.1, "--jobs", 2, "--out", tmp_path)
-    wait_for_rows(process, tmp_path, 8)  # by then both workers have begun, and left Ctrl-C to their parent
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, (out, err)
-    assert err.splitlines()[-1] == "phiball: stopped; run the same command to resume"
-    assert "Traceback" not in err
-    assert 1 <= len(finished(tmp_path)) < 40
-
-
-@pytest.mark.slow
-def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
-    """Only the first process is killed, as `kill -9` and a scheduler do it: the tasks begun are not ended."""
-    pause = 3.0
-    process = start("--count", 8, "--pause", pause, "--jobs", 2, "--out", tmp_path)
-    wait_for_rows(process, tmp_path, 2)
-    process.kill()
-    process.wait()
-    count = len(finished(tmp_path))
-    time.sleep(2 * pause)
-    after = len(finished(tmp_path))
-    end_group(process)
-    assert after == count < 8
-
-
-@pytest.mark.slow
-def test_a_task_that_kills_its_process_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
-    config = Config(count=4, pause=0.1)
-    with pytest.raises(
-        ChildProcessError, match=r"1 of 4 tasks failed: the first, .*'task 1'.* died with EXIT"
-    ):
-        run(DeadlyStudy(), config, tmp_path, seed=3, jobs=2)
-    assert len(finished(tmp_path)) == 3
-    run(STUDY, config, tmp_path, seed=3)
-    assert len(finished(tmp_path)) == 4
-
-
-@pytest.mark.slow
-def test_two_runs_do_not_work_in_one_folder(tmp_path: Path) -> None:
-    process = start("--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
-    wait_for_rows(process, tmp_path, 1)
-    result = call("tiny", "--count", 400, "--pause", 0.05, "--jobs", 1, "--out", tmp_path)
-    process.kill()
-    end_group(process)
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"phiball: another run is at work in {tmp_path}; expected to be alone, or another folder (--out)\n"
-    )
-
-
-# --- What does not belong together ------------------------------------------------------------------
+# --- Folders that are refused -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"config": Config(count=3)}, "count is 2, not 3"),
-        ({"config": Config(count=2, powers=(1.0, 0.25))}, "powers is [1.0, 0.5], not [1.0, 0.25]"),
+        ({"config": Config(count=2, powers=(1.0, 0.25))}, r"powers is \[1.0, 0.5\], not \[1.0, 0.25\]"),
         ({"seed": 4}, "seed is 3, not 4"),
+        ({"study": "another"}, "study is 'another', not 'tiny'"),
     ],
 )
-def test_a_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     run(STUDY, Config(count=2), tmp_path, seed=3)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"study": change.pop("study", "tiny")}))
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match="holds another run") as refused:
+    with pytest.raises(ValueError, match=rf"holds another run: {words}; expected .*\(--out\)"):
         run(STUDY, **{"config": Config(count=2), "seed": 3, **change}, out=tmp_path)
-    assert words in str(refused.value)
-    assert str(tmp_path) in str(refused.value)
-    assert "(--out)" in str(refused.value)
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path)
-    note = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**note, "study": "another"}))
-    with pytest.raises(ValueError, match="study is 'another', not 'tiny'"):
-        run(STUDY, Config(count=2), tmp_path)
-
-
-def test_a_folder_that_holds_no_run_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_run_and_bad_arguments_are_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
         run(STUDY, Config(count=2), tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+    with pytest.raises(ValueError, match="jobs is 0; expected a number of processes"):
+        run(STUDY, Config(count=2), tmp_path / "new", jobs=0)
+    with pytest.raises(ValueError, match="resume is 'some'; expected one of same, any, none"):
+        run(STUDY, Config(count=2), tmp_path / "new", resume="some")
 
 
-NESTED = b"[" * 100_000
-DAMAGED_ROWS = [b"", b'{"task": {"na', b"[1]", b'{"task": {}}', b"\xff\xfe", NESTED]
-DAMAGED_ROWS += [b'{"task": {}, "row": %s}' % row for row in (b"{}", b"[]", b"null", b"[1]")]
-
-
-@pytest.mark.parametrize("content", DAMAGED_ROWS, ids=lambda content: content[:30].decode(errors="replace"))
-def test_a_damaged_row_is_reported_and_mended_by_deleting_it(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", ["", '{"task": {"na', "[1]", '{"task": {}}', '{"task": {}, "row": []}', "other"]
+)
+def test_damaged_row_is_reported_and_recomputed_when_deleted(content: str, tmp_path: Path) -> None:
     run(STUDY, Config(count=2), tmp_path, seed=3)
-    table = (tmp_path / "table.csv").read_bytes()
-    damaged = finished(tmp_path)[1]
-    damaged.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is damaged .*; delete it, and it is computed again") as refused:
+    whole, (first, damaged) = table(tmp_path), finished(tmp_path)
+    damaged.write_text(first.read_text() if content == "other" else content)
+    words = (
+        "is of another task" if content == "other" else r"is damaged .*; delete it, and it is computed again"
+    )
+    with pytest.raises(ValueError, match=words) as refused:
         run(STUDY, Config(count=2), tmp_path, seed=3)
     assert str(damaged) in str(refused.value)
     damaged.unlink()
     run(STUDY, Config(count=2), tmp_path, seed=3)
-    assert (tmp_path / "table.csv").read_bytes() == table
+    assert table(tmp_path) == whole
 
 
-def test_a_row_under_the_name_of_another_is_refused(tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path)
-    first, second = finished(tmp_path)
-    second.write_bytes(first.read_bytes())
-    with pytest.raises(ValueError, match="is of another task"):
-        run(STUDY, Config(count=2), tmp_path)
-
-
-DAMAGED_NOTES = {name: {name: []} for name in ("config", "seed", "versions", "backend", "machine")}
-DAMAGED_NOTES |= {"a list": {"continued_with": [1]}, "a number": {"continued_with": 1}, "half": {}}
-
-
-@pytest.mark.parametrize("damage", [*DAMAGED_NOTES, "nested", "a pipe"])
-def test_a_damaged_note_is_reported(damage: str, tmp_path: Path) -> None:
-    folder, file = RunFolder(tmp_path), tmp_path / "run.json"
-    folder.open(STUDY, Config())
-    if damage == "a pipe":
+@pytest.mark.parametrize("change", [{"config": []}, {"versions": 1}, {"continued_with": [1]}, {}, None])
+def test_damaged_record_of_a_run_is_reported(change: dict[str, Any] | None, tmp_path: Path) -> None:
+    file = run(STUDY, Config(count=2), tmp_path)[1][0].with_name("run.json")
+    text = json.dumps({**json.loads(file.read_text()), **(change or {})})
+    file.write_text(text if change else text[:40])
+    if change is None:
         file.unlink()
         os.mkfifo(file)
-    elif damage == "nested":
-        file.write_bytes(NESTED)
-    else:
-        text = json.dumps({**json.loads(file.read_text()), **DAMAGED_NOTES[damage]})
-        file.write_text(text[:40] if damage == "half" else text)
-    with pytest.raises(
-        ValueError, match=r"run\.json is (damaged \(|not a regular file).* \(--resume none\)$"
-    ):
-        folder.open(STUDY, Config())
-    if damage != "a pipe":
-        folder.open(STUDY, Config(), "none")
-        folder.open(STUDY, Config())
+    with pytest.raises(ValueError, match=r"run\.json cannot be read \(.* \(--resume none\)$"):
+        run(STUDY, Config(count=2), tmp_path)
+    if change is not None:
+        run(STUDY, Config(count=2), tmp_path, resume="none")
 
 
-NOW = runner.provenance()
-CHANGES = {
-    "backend": ({"backend": "cupy"}, "backend is 'numpy', not 'cupy'"),
-    "version": ({"versions": {**NOW["versions"], "numpy": "0.1"}}, "numpy is '[0-9.]+', not '0.1'"),
-    "revision": ({"revision": "0123"}, "revision is .*, not '0123'"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_run_of_other_origin_is_refused(
-    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["backend", "versions", "revision"])
+def test_run_of_other_origin_is_continued_only_if_allowed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, (new, difference) = RunFolder(tmp_path), CHANGES[change]
-    monkeypatch.setattr(runner, "provenance", lambda: {**NOW, "backend": "numpy"})
-    folder.open(STUDY, Config())
-    before = (tmp_path / "run.json").read_bytes()
-    monkeypatch.setattr(runner, "provenance", lambda: {**NOW, "backend": "numpy", **new})
-    remedy = "expected the same, or --resume any to go on all the same, or --resume none to begin anew"
-    with pytest.raises(ValueError, match=f"holds results of other origin: {difference}; {remedy}"):
-        folder.open(STUDY, Config())
-    assert (tmp_path / "run.json").read_bytes() == before
-    folder.open(STUDY, Config(), "any")
-    folder.open(STUDY, Config())  # one that went on is of both origins
-    with pytest.raises(ValueError, match="holds another run: count is 6, not 2"):
-        folder.open(STUDY, Config(count=2), "any")
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_another_backend_or_begins_anew_if_one_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = ("tiny", "--count", 2, "--seed", 3, "--jobs", 1, "--out", tmp_path)
-    assert call(*options).exit_code == 0
-    table, (first, second) = (tmp_path / "table.csv").read_bytes(), finished(tmp_path)
+    run(STUDY, Config(count=2), tmp_path, seed=3)
+    first, second = finished(tmp_path)
     second.unlink()
-    before = first.stat().st_mtime_ns
-    monkeypatch.setenv("PHIBALL_BACKEND", "numba")
-    result = call(*options)
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1].startswith(f"phiball: {tmp_path} holds results of other origin: ")
+    whole, before, now = table(tmp_path), first.stat().st_mtime_ns, runner.provenance()
+    new = {**now["versions"], "numpy": "0.1"} if name == "versions" else "other"
+    monkeypatch.setattr(runner, "provenance", lambda: {**now, name: new})
+    with pytest.raises(
+        ValueError, match=r"holds results of other origin: .*, not .*or --resume none to begin"
+    ):
+        run(STUDY, Config(count=2), tmp_path, seed=3)
     assert finished(tmp_path) == [first]
-    assert call(*options, "--resume", "any").exit_code == 0
-    assert first.stat().st_mtime_ns == before
-    assert (tmp_path / "report.md").read_text().count("; continued with python") == 1
-    assert (tmp_path / "table.csv").read_bytes() == table
-    assert call(*options, "--resume", "none").exit_code == 0
+    for resume in ("any", "same"):  # one that went on is of both origins
+        run(STUDY, Config(count=2), tmp_path, seed=3, resume=resume)
+        assert first.stat().st_mtime_ns == before
+        assert (tmp_path / "report.md").read_text().count("; continued with python") == 1
+    run(STUDY, Config(count=2), tmp_path, seed=3, resume="none")
     assert first.stat().st_mtime_ns != before
     assert "continued with" not in (tmp_path / "report.md").read_text()
-    assert (tmp_path / "table.csv").read_bytes() == table
-    assert "one of same, any, none" in call(*options, "--resume", "some").stderr
+    assert table(tmp_path) == whole
 
 
-def test_jobs_must_be_a_number_of_processes(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="jobs is 0; expected a whole number of at least 1"):
-        run(STUDY, Config(count=2), tmp_path, jobs=0)
+# --- Shards -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[Path]:
+    """The folders of four shards of one run."""
+    folders = [tmp_path / str(k) for k in range(1, 5)]
+    for k, folder in enumerate(folders, 1):
+        with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed its . of 6 tasks"):
+            run(STUDY, Config(), folder, seed=3, shard=Shard(k, 4))
+    return folders
+
+
+def test_shards_merge_into_the_table_of_one_run(shards: list[Path], tmp_path: Path) -> None:
+    run(STUDY, Config(), tmp_path / "one", seed=3)
+    with pytest.raises(ValueError, match=r"2 of 6 tasks are in none of the folders, .* task 0"):
+        run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[1:])
+    run(STUDY, Config(), tmp_path / "all", seed=3, merge=shards[::-1])
+    assert table(tmp_path / "all") == table(tmp_path / "one")
+    run(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
+    assert table(shards[0]) == table(tmp_path / "one")
+
+
+def test_merge_refuses_folders_that_do_not_belong_together(shards: list[Path], tmp_path: Path) -> None:
+    def merge(*folders: Path, **more: Any) -> None:
+        run(STUDY, Config(), tmp_path / "all", seed=3, merge=folders, **more)
+
+    run(STUDY, Config(), tmp_path / "other", seed=4)
+    with pytest.raises(ValueError, match="other holds another run: seed is 4, not 3; expected a merge with"):
+        merge(tmp_path / "other")
+    with pytest.raises(ValueError, match="which holds no run"):
+        merge(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="the folder of the run itself"):
+        merge(tmp_path / "all")
+    record = shards[1] / "run.json"
+    record.write_text(record.read_text().replace('"backend": "numpy"', '"backend": "torch"'))
+    with pytest.raises(ValueError, match="2 holds results of other origin: backend is 'torch', not 'numpy'"):
+        merge(*shards)
+    merge(*shards, resume="any")
+    row = next((shards[2] / "rows").iterdir())
+    content = json.loads(row.read_text())
+    content["row"]["total"] += 1e-9
+    row.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="differ; expected the same row"):
+        merge(shards[2], resume="any")
+
+
+def test_every_task_is_in_one_shard_and_loads_are_balanced(tmp_path: Path) -> None:
+    works = [float(1 + (7 * k) % 13) for k in range(40)]
+    for n in (1, 3, 8, 50):
+        parts = [Shard(k, n).choose(works) for k in range(1, n + 1)]
+        assert sorted(k for part in parts for k in part) == list(range(40))
+        loads = [sum(works[k] for k in part) for part in parts]
+        assert max(loads) - min(loads) <= max(works)
+    for text in ("0/4", "5/4", "1", "a/b", "1/0", "-1/2"):
+        with pytest.raises(ValueError, match=r"shard is .* expected k/n"):
+            Shard.parse(text)
+    before = task_list(STUDY, Config(count=4), tmp_path)
+    assert [row[1:] for row in before.rows] == [("25.0 %", "")] * 4 + [("100.0 %", "")]
+    run(STUDY, Config(count=2, pause=1.0), tmp_path)
+    after = task_list(STUDY, Config(count=4), tmp_path, Shard(1, 2))
+    assert after.rows[-1][:2] == ("2 of 4 tasks", "50.0 %")
+    assert int(after.rows[-1][2].removesuffix(" s")) >= 2

@@ -1,4 +1,4 @@
-"""The contract of a study: what is missing is refused, and what is optional has a default."""
+"""The contract of a study: required members, and defaults of the others."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_every_study_keeps_the_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize("member", ["tasks", "compute_task", "draw", "tables", "findings"])
-def test_a_study_without_a_member_is_refused(member: str) -> None:
+def test_study_without_a_required_member_is_rejected(member: str) -> None:
     members = {name: value for name, value in vars(TinyStudy).items() if name in Study.__abstractmethods__}
     assert members.pop(member)
     with pytest.raises(TypeError, match=member):
         type("Incomplete", (Study,), members)()
 
 
-def test_tasks_are_mapped_by_whoever_runs_the_study() -> None:
+def test_map_tasks_replaces_the_serial_runner() -> None:
     def map_tasks(study: Study[Any], config: Any, tasks: list[Any], source: Any) -> list[Any]:
         assert study is STUDY
         return [{"total": task["k"]} for task in tasks]
@@ -48,7 +48,7 @@ def test_tasks_are_mapped_by_whoever_runs_the_study() -> None:
     assert [row["total"] for row in table.rows] == [0, 1, 2]
 
 
-def test_a_missing_package_is_named_with_its_extra() -> None:
+def test_missing_package_is_named_with_its_extra() -> None:
     with pytest.raises(
         ImportError, match=r"^a test needs thing, which is not installed: .*phiball\[verify\]'$"
     ):

@@ -189,13 +189,13 @@ def test_processes_give_the_same_report(tmp_path: Path) -> None:
     assert sorted((tmp_path / "kept").iterdir()) == files
 
 
-def test_unpicklable_model_and_dead_process_are_reported() -> None:
-    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or no engine"):
+def test_what_cannot_go_to_a_process_is_named() -> None:
+    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or no jobs"):
         quick({"locked": partial(np.multiply, Lock())}, data(), jobs=2)
     here = os.getpid()
     died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
-    with pytest.raises(ChildProcessError, match=r"1 of .*batch 1 of model 'deadly': the process died with"):
-        quick(died, data(), jobs=1)
+    with pytest.raises(ChildProcessError, match="a worker process died"):
+        quick(died, data(), jobs=2)
 
 
 def test_fragile_radius_is_the_distance_to_the_boundary() -> None:

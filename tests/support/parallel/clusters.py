@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.paths import ROOT
@@ -26,13 +25,12 @@ ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The engine that runs on it, its address, and what a task's worker is: "self", or its "parent"."""
-
-    engine: str
-    address: str
-    worker: str
+def is_alive(pid: int) -> bool:
+    """Whether a process runs, and has not ended without being waited for."""
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def wait_until(condition: Callable[[], bool], complaint: str) -> None:
@@ -59,8 +57,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def dask_cluster(folder: Path) -> Iterator[Cluster]:
-    """A scheduler and two worker processes of one thread."""
+def dask_cluster(folder: Path) -> Iterator[str]:
+    """The address of a scheduler with two worker processes of one thread."""
     file = folder / "scheduler.json"
     dask = (sys.executable, "-m", "dask")
     where = ("--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file))
@@ -68,31 +66,30 @@ def dask_cluster(folder: Path) -> Iterator[Cluster]:
     workers = []
     try:
         wait_until(file.exists, "the Dask scheduler did not start")
-        worker = (*dask, "worker", "--nthreads", "1", "--no-nanny", *where)
+        worker = (*dask, "worker", "--nthreads", "1", *where)
         workers.extend(start(folder, f"worker{k}", *worker) for k in (1, 2))
         logs = [folder / f"worker{k}.log" for k in (1, 2)]
         wait_until(
             lambda: all("Registered to" in log.read_text() for log in logs), "the workers did not start"
         )
-        address = json.loads(file.read_text())["address"]
-        yield Cluster("dask", address, "parent")
+        yield str(json.loads(file.read_text())["address"])
     finally:
         for process in (*workers, scheduler):
             end(process)
 
 
 @contextmanager
-def ray_cluster(folder: Path) -> Iterator[Cluster]:
-    """A Ray of two cores, in the foreground so that it ends with its process group."""
+def ray_cluster(folder: Path) -> Iterator[str]:
+    """The address of a Ray of two cores, in the foreground so that it ends with its process group."""
     port = str(20000 + os.getpid() % 20000)
     ray = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2")
     here = ("--node-ip-address", "127.0.0.1", "--port", port)
     head = start(folder, "ray", *ray, *here, "--include-dashboard=false", "--disable-usage-stats")
     try:
         wait_until(lambda: "Ray runtime started" in (folder / "ray.log").read_text(), "Ray did not start")
-        yield Cluster("ray", f"127.0.0.1:{port}", "self")
+        yield f"127.0.0.1:{port}"
     finally:
         os.killpg(head.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            head.wait(20)
+            head.wait(5)
         end(head)

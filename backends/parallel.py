@@ -1,0 +1,171 @@
+"""Tasks on several processes, by joblib: on this machine, or on a Dask or Ray cluster that already runs.
+
+`cluster` selects where `run_tasks` runs them, as `--engine` and `--address` of the command line do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any, TypeVar
+
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.parallel import get_active_backend
+
+from phiball.backends.provenance import check_origin, provenance
+from phiball.backends.selection import active, use
+
+T = TypeVar("T")
+ENGINES = ("processes", "dask", "ray")
+THREADS = "PHIBALL_THREADS"  # of our kernels; joblib knows the variables of other libraries
+CONNECT = 10.0  # seconds in which a cluster must answer
+LOST = "a worker process died, perhaps out of memory; finished tasks are kept, and the same command resumes"
+
+
+def on_cluster() -> bool:
+    """Whether `run_tasks` would use other workers than processes of this machine."""
+    return not type(get_active_backend()[0]).__module__.startswith("joblib._parallel_backends")
+
+
+def run_tasks(
+    function: Callable[..., T], tasks: Iterable[tuple[Any, ...]], *, n_jobs: int | None, n_threads: int = 1
+) -> Generator[tuple[int, T], None, None]:
+    """Yield (index, function(*task)) as tasks end; close the generator to stop the others.
+
+    - `function`: importable by name, for other processes. An error that it raises is raised here.
+    - `tasks`: an iterable, consumed as workers become free.
+    - `n_jobs`: the number of tasks at a time, with joblib's meaning; None and 1 run in this process.
+    - `n_threads`: the threads of each process on this machine.
+
+    ChildProcessError if a worker dies. A worker of a cluster with other versions is refused by ValueError.
+    """
+    remote = on_cluster()
+    record = provenance() if remote else {"backend": active().name}
+    # The environment of new processes, which libraries read when they are loaded.
+    local: dict[str, Any] = {"backend": "loky", "inner_max_num_threads": n_threads}
+    local |= {"initializer": _start_worker, "initargs": (n_threads,)}
+    with parallel_config(**({} if remote else local)):
+        parallel = Parallel(
+            n_jobs=n_jobs,
+            batch_size=1,
+            pre_dispatch="n_jobs" if n_jobs is None or n_jobs < 1 else n_jobs,
+            max_nbytes=None,  # arrays arrive as they are, not as read-only files
+            return_as="generator_unordered",
+        )
+    outcomes = parallel(
+        delayed(_call)(record, remote, function, task, index) for index, task in enumerate(tasks)
+    )
+    try:
+        yield from outcomes
+    except TerminatedWorkerError:
+        raise ChildProcessError(LOST) from None
+    except _cluster_errors() as error:
+        raise ChildProcessError(f"{LOST} ({type(error).__name__})") from error
+    finally:
+        outcomes.close()
+
+
+def _start_worker(n_threads: int) -> None:
+    """Prepare a new process: limit the threads of its kernels, and leave Ctrl-C to its parent."""
+    os.environ[THREADS] = str(n_threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _call(
+    record: dict[str, Any], remote: bool, function: Callable[..., T], task: tuple[Any, ...], index: int
+) -> tuple[int, T]:
+    with use(record["backend"]):
+        if remote:
+            check_origin(record, provenance())
+        return index, function(*task)
+
+
+def _cluster_errors() -> tuple[type[BaseException], ...]:
+    """The errors of the cluster libraries that are loaded, none of which a task raises itself."""
+    dask, ray = sys.modules.get("distributed"), sys.modules.get("ray.exceptions")
+    found = () if dask is None else (dask.KilledWorker, dask.client.FutureCancelledError)
+    return found if ray is None else (*found, ray.RayError)
+
+
+@contextmanager
+def cluster(engine: str = "processes", address: str = "") -> Iterator[None]:
+    """Select the workers of `run_tasks` in the block: processes of this machine, or a cluster that runs.
+
+    - `engine`: "processes", "dask" or "ray".
+    - `address`: of the cluster, such as tcp://HOST:8786 (Dask), or HOST:6379 or auto (Ray).
+
+    >>> with cluster("dask"):
+    ...     pass
+    Traceback (most recent call last):
+    ValueError: address is ''; expected that of the dask cluster
+    """
+    check_cluster(engine, address)
+    if engine == "processes":
+        yield
+        return
+    library = {"dask": "distributed", "ray": "ray"}[engine]
+    try:
+        module = import_module(library)
+    except ImportError as error:
+        install = f"which is not installed: pip install 'phiball[{engine}]'"
+        raise ImportError(f"the engine {engine} needs {library}, {install}", name=library) from error
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    with ExitStack() as stack:
+        try:
+            if port.isdigit():  # Ray would try for ten minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT).close()
+            backend = {"dask": _dask, "ray": _ray}[engine](module, address, stack)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConnectionError(f"no {engine} cluster answers at {address!r} ({reason})") from None
+        with parallel_config(backend=backend, n_jobs=-1):
+            yield
+
+
+def check_cluster(engine: str, address: str) -> None:
+    """Raise ValueError unless `cluster` takes these arguments."""
+    if engine not in ENGINES:
+        raise ValueError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    if engine == "processes" and address:
+        raise ValueError(f"address is {address!r}; expected none for processes on this machine")
+    if engine != "processes" and not address:
+        raise ValueError(f"address is ''; expected that of the {engine} cluster")
+
+
+def _dask(dask: Any, address: str, stack: ExitStack) -> Any:
+    """The joblib backend of a Dask cluster."""
+    base: Any = import_module("joblib._dask").DaskDistributedBackend
+
+    class Backend(base):  # type: ignore[misc]
+        def submit(self, func: Any, callback: Any = None) -> Any:
+            # joblib reports results only: without this, a task that Dask gives up would be awaited forever.
+            future = super().submit(func, callback)
+            future.add_done_callback(lambda done: done.exception() and callback(done.exception()))
+            return future
+
+    client = dask.Client(address, set_as_default=False, timeout=CONNECT)
+    return Backend(client=stack.enter_context(client))
+
+
+def _ray(ray: Any, address: str, stack: ExitStack) -> Any:
+    """The joblib backend of a Ray cluster."""
+    base: Any = import_module("ray.util.joblib.ray_backend").RayBackend
+
+    class Backend(base):  # type: ignore[misc]
+        supports_return_generator = True  # unlike the pools of multiprocessing, from which it inherits
+
+        def configure(self, *args: Any, context: Any = None, **settings: Any) -> int:
+            return int(super().configure(*args, **settings))  # Ray warns of a context
+
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", THREADS)
+    environment = {"env_vars": dict.fromkeys(names, "1")}
+    quiet = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
+    ray.init(address=address, runtime_env=environment, **quiet)
+    stack.callback(ray.shutdown)
+    return Backend(ray_remote_args={"num_cpus": 1})
