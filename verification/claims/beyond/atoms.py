@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Array, array_namespace, rng, to_numpy
+from phiball.backends import Array, rng, to_numpy
 from phiball.refimpl import ABSOLUTE, HINGE, Ball, Divergence, cressie_read, worst_case, worst_case_density
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.faulty_solvers import with_divergence
 from phiball.verification.instances.laws import Midpoints
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.tolerances import ROUNDING
@@ -83,11 +83,6 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     return replace(worst_case_density(loss, z, ball, eta, d, **rest), atoms=z)
 
 
-@density_and_atom.mutant("takes the width of the hinge for both")
-def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
-    return worst_case_density(loss, z, ball, eta, HINGE, **rest)
-
-
 @claim(
     "Worst case of Burg's and Hellinger's phi at a sharp peak",
     id="E4c-pole",
@@ -123,14 +118,6 @@ def _hellinger(eta: float) -> float:
     return -4 * eta + 4 * eta**2 * 4 / 3
 
 
-@atom_of_a_smooth_phi.mutant("forgets the recession: the entropic phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, cressie_read(1.0), p=p)
-
-
-@atom_of_a_smooth_phi.mutant("cuts the density off at ten")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    kept = xp.where(s.weights > 10 * p, 10 * p, s.weights)
-    return replace(s, weights=kept / xp.sum(kept))
+atom_of_a_smooth_phi.mutant("forgets the recession: the entropic phi")(
+    with_divergence(lambda d: cressie_read(1.0))
+)

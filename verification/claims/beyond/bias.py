@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace, rng, to_numpy
+from phiball.backends import Array, active, rng, to_numpy
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -22,11 +21,11 @@ from phiball.refimpl import (
     signed_weights,
     worst_case,
 )
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
@@ -110,15 +109,8 @@ def _(n: int) -> float:
     return 1 / (n + 2)
 
 
-@sharp_bias_is_attained.mutant("has n for n + 1", replaces="bound")
-def _(n: int) -> float:
-    return 1 / n
-
-
-@sharp_bias_of_a_level.mutant("gives the mean", replaces="solve")
-@sharp_bias_is_attained.mutant("gives the mean", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence) -> WorstCase:
-    return replace(worst_case(losses, eta, d), value=array_namespace(losses).mean(losses, axis=-1))
+sharp_bias_of_a_level.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
+sharp_bias_is_attained.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
 
 
 @claim(
@@ -158,13 +150,6 @@ def levels_increase(
 def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
     value, w = signed_weights(rows, eta, phi, telescoping=True)
     return 2 * value - signed_weights(rows, eta, phi, telescoping=False)[0], w
-
-
-@levels_increase.mutant("solves the whole with twice the eta")
-def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    value, w = signed_weights(rows, eta, phi, telescoping=True)
-    more, less = (signed_weights(rows, e, phi, telescoping=False)[0] for e in (2 * eta, eta))
-    return value + more - less, w
 
 
 # --- Linear losses on balls -----------------------------------------------------------------------
@@ -224,11 +209,4 @@ def _(n: int, d: int) -> float:
     return _bias(16, d) * 16 / n
 
 
-@bias_on_a_ball.mutant("takes the dimension one too low", replaces="bias")
-def _(n: int, d: int) -> float:
-    return _bias(n, max(1, d - 1))
-
-
-@bias_on_a_ball.mutant("gives the largest loss", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence) -> WorstCase:
-    return replace(worst_case(losses, eta, d), value=array_namespace(losses).max(losses, axis=-1))
+bias_on_a_ball.mutant("gives the largest loss", replaces="solve")(LARGEST_LOSS)

@@ -79,11 +79,6 @@ def _(delta: float, **rest: Any) -> Plan:
     return replace(made, steps=ceil(made.steps * M2), step_size=made.step_size / M2)
 
 
-@fewer_logarithms.mutant("forgets C")
-def _(delta: float, *, chi_square: float, **rest: Any) -> Plan:
-    return convex_plan(delta, **rest)
-
-
 # --- The lemma on smooth functions ----------------------------------------------------------------
 
 
@@ -118,11 +113,6 @@ def _(F: SmoothFunction) -> float:
     return F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
 
-@smaller_constants.mutant("forgets the noise", replaces="bound")
-def _(F: SmoothFunction) -> float:
-    return 16 / 3 * F.smoothness * F.drop / F.steps
-
-
 # --- Nonconvex ------------------------------------------------------------------------------------
 
 Moment = Callable[[RTMLMC, float, float], float]
@@ -153,11 +143,6 @@ def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
     return 6 * (estimator.level + 1) * lipschitz**2 * chi_square
 
 
-@second_moment_by_chi_square.mutant("forgets 2 - 2^-L", replaces="moment")
-def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
-    return second_moment(estimator, lipschitz, chi_square) / (2 - 2.0**-estimator.level)
-
-
 def short_table(problem: Setting, eps: float) -> HyperParameters:
     """The hyper-parameters of the proof with 32 for 128."""
     return table_2(problem, eps, factor=32.0)
@@ -184,12 +169,6 @@ def a_quarter_of_the_steps(problem: Setting, ratio: float, table: Table = short_
 @a_quarter_of_the_steps.mutant("16 for 32")
 def _(problem: Setting, eps: float) -> HyperParameters:
     return table_2(problem, eps, factor=16.0)
-
-
-@a_quarter_of_the_steps.mutant("a step that is too small by the root of 8")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = short_table(problem, eps)
-    return replace(h, step_size=h.step_size / sqrt(8))
 
 
 def _own_bound(problem: Setting, S: float, made: Plan) -> float:
@@ -243,12 +222,6 @@ def _(epsilon: float, *, smoothness: float, lipschitz: float, eta: float, **rest
     return replace(made, steps=max(1, int(made.steps * share)), step_size=made.step_size / share)
 
 
-@plan_is_cheaper.mutant("three levels too few")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, estimator=RTMLMC(max(0, made.estimator.level - 3)))
-
-
 @plan_is_cheaper.mutant("a thousand times the steps")
 def _(epsilon: float, **rest: Any) -> Plan:
     made = nonconvex_plan(epsilon, **rest)
@@ -278,9 +251,3 @@ def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
 def _(epsilon: float, **rest: Any) -> Plan:
     made = nonconvex_plan(epsilon, **rest)
     return replace(made, estimator=SG(2 * made.estimator.level))
-
-
-@cost_of_sg.mutant("the level of the coarsest epsilon")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made, rough = nonconvex_plan(epsilon, **rest), nonconvex_plan(EPSILONS[0], **rest)
-    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound / 2)

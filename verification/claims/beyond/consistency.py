@@ -10,13 +10,16 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, worst_case
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import absolute_on, square_on
+from phiball.verification.instances.faulty_solvers import (
+    LARGEST_LOSS,
+    quadratic_without_half,
+    with_divergence,
+)
 from phiball.verification.instances.solutions import Solver, exact_law, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -83,14 +86,9 @@ def _(problem: Problem, a: float, b: float) -> Fraction:
     return Fraction(max(problem.charged))
 
 
-@limit_for_every_domain.mutant("takes AV@R of level 1/b", replaces="limit")
-def _(problem: Problem, a: float, b: float) -> Fraction:
-    return limit_of_risk(problem, 0.0, b)
-
-
-@limit_for_every_domain.mutant("forgets the lower end of the domain", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ABSOLUTE, p=p)
+limit_for_every_domain.mutant("forgets the lower end of the domain", replaces="solve")(
+    with_divergence(lambda d: ABSOLUTE)
+)
 
 
 # --- Rates ----------------------------------------------------------------------------------------
@@ -159,20 +157,9 @@ def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = wo
     return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: {1 - got:.6g} missing")
 
 
-@rates_for_uniform_losses.mutant("drops the factor 1/2 of the quadratic")
-@rates_with_an_atom.mutant("drops the factor 1/2 of the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
+rates_for_uniform_losses.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
+rates_with_an_atom.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
 
 
-@rates_for_uniform_losses.mutant("counts only one side of the absolute value")
-@rates_with_an_atom.mutant("counts only one side of the absolute value")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, HINGE if d is ABSOLUTE else d, p=p)
-
-
-@rates_for_uniform_losses.mutant("takes the largest loss")
-@rates_with_an_atom.mutant("takes the largest loss")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).max(losses))
+rates_for_uniform_losses.mutant("takes the largest loss")(LARGEST_LOSS)
+rates_with_an_atom.mutant("takes the largest loss")(LARGEST_LOSS)

@@ -54,11 +54,6 @@ def linearisation_error_is_halved(
     yield from linearisation(points, rho, ratio, phi, linear, 0.5)
 
 
-@linearisation_error_is_halved.mutant("takes eta twice")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, ball, 2 * eta, phi)
-
-
 @claim(
     "Proposition EC.2, constant 1/2 attained",
     id="H1-attained",
@@ -101,11 +96,6 @@ def half_is_attained(linear: Linear = surrogate) -> Iterator[Evidence | Curve]:
 @half_is_attained.mutant("forgets eta")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 1.0, phi)
-
-
-@half_is_attained.mutant("takes the variance R3")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return r3(g, ball, eta, ENTROPIC)
 
 
 # --- How fast R1 tends to R2 ----------------------------------------------------------------------
@@ -159,11 +149,6 @@ def rates_of_the_variation(oce: Linear = r1) -> Iterator[Evidence | Curve]:
         )
 
 
-@rates_of_the_variation.mutant("takes the quadratic phi for every phi")
-def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
-    return r1(g, ball, C, QUADRATIC if g.shape[-1] == 1 else phi)
-
-
 @rates_of_the_variation.mutant("drops the logarithm in higher dimension")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, C, phi) if g.shape[-1] == 1 else r2(g, ball) * (1 - 1 / C)
@@ -213,11 +198,6 @@ def variance_is_exact(
 @variance_is_exact.mutant("takes the entropic phi", replaces="oce")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, C, ENTROPIC)
-
-
-@variance_is_exact.mutant("divides by d + 1", replaces="regulariser")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return r3(g, ball, eta, phi) * (g.shape[-1] + 2) / (g.shape[-1] + 1)
 
 
 # --- The entropic phi -----------------------------------------------------------------------------
@@ -277,11 +257,6 @@ def variance_error_of_fourth_order(
 @variance_error_of_fourth_order.mutant("takes the ball of norm 2", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, Ball(2, ball.radius), eta, phi)
-
-
-@variance_error_of_fourth_order.mutant("takes the quadratic phi", replaces="linear")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, ball, eta, QUADRATIC) * (1 - 1e-3)
 
 
 @variance_error_of_fourth_order.mutant("takes the variance for 1/4 of the square", replaces="regulariser")

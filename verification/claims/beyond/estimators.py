@@ -59,11 +59,6 @@ def _(gamma: list[Fraction]) -> Fraction:
     return chi_square(gamma) / (4 * len(gamma))
 
 
-@random_half_variance_exactly.mutant("is the bound of the paper")
-def _(gamma: list[Fraction]) -> Fraction:
-    return chi_square(gamma) / (2 * len(gamma))
-
-
 # --- One level ------------------------------------------------------------------------------------
 
 
@@ -198,15 +193,3 @@ def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
     if isinstance(estimator, SG):
         return second_moment(estimator, lipschitz, C)
     return second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
-
-
-@whole_second_moment.mutant("forgets 1/P(l)", replaces="bound")
-@second_moment_is_attained.mutant("forgets 1/P(l)", replaces="bound")
-def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
-    top = estimator.level
-    return lipschitz**2 * (1 + sum(min(1.0, C / (2.0**k - 1)) for k in range(1, top + 1)))
-
-
-@second_moment_is_attained.mutant("is the corrected bound with eps = 0", replaces="bound")
-def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
-    return lipschitz**2 * (4 + 6 * estimator.level * C)

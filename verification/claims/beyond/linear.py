@@ -109,14 +109,6 @@ def the_risk_has_one_dimension(risk: Risk = linear_model_risk) -> Iterator[Evide
     )
 
 
-@the_risk_has_one_dimension.mutant("takes t uniform")
-def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how: Any) -> Any:
-    if coef.ndim == 2:
-        return linear_model_risk(problem, coef, intercept, X, y, **how)
-    size = float(np.linalg.norm(coef))
-    return linear_model_risk(problem, np.asarray([size]), intercept, X[:, :1], y)
-
-
 @the_risk_has_one_dimension.mutant("forgets that the ball has one dimension more")
 def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how: Any) -> Any:
     more = np.zeros((len(X), 1))
@@ -169,12 +161,6 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> An
     return linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
 
 
-@limits_of_the_risk.mutant("takes eta for its inverse")
-def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
-    eta = inf if problem.eta == 0 else 0.0 if problem.eta == inf else 1 / problem.eta
-    return linear_model_risk(replace(problem, eta=eta), coef, intercept, X, y)
-
-
 @claim(
     "Linear models, convexity",
     id="V3",
@@ -203,13 +189,6 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> An
     right = linear_model_risk(problem, coef, intercept, X, y)
     less = linear_model_risk(replace(problem, ball=Ball(2, 0.0)), coef, intercept, X, y)
     return replace(right, coef_gradient=less.coef_gradient, intercept_gradient=less.intercept_gradient)
-
-
-@the_risk_is_convex.mutant("subtracts a ridge")
-def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any) -> Any:
-    right = linear_model_risk(problem, coef, intercept, X, y)
-    square = float(coef @ coef)
-    return replace(right, value=right.value - 3 * square, coef_gradient=right.coef_gradient - 6 * coef)
 
 
 @claim(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from math import exp, inf, log
+from math import exp, inf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,16 +65,6 @@ def _(ball: Ball, s: Array) -> Array:
     return ball.variance(s) / 2
 
 
-@exponential_moments.mutant("forgets the volume of the ball of norm 1")
-def _(ball: Ball, s: Array) -> Array:
-    return ball.log_mgf(s) - (log(s.shape[-1]) if ball.norm == 1 else 0.0)
-
-
-@exponential_moments.mutant("takes the dimension for one less")
-def _(ball: Ball, s: Array) -> Array:
-    return Ball(ball.norm, 1.0).log_mgf(s[1:] if s.shape[0] > 1 else s)
-
-
 @claim(
     "Eq. (20c), closed forms",
     id="H2-variance",
@@ -112,11 +101,6 @@ def variances_of_balls(
 def _(ball: Ball, g: Array) -> Array:
     d = g.shape[-1]
     return ball.variance(g) * ((d + 2) / d if ball.norm == 2 else 1.0)
-
-
-@variances_of_balls.mutant("forgets to square rho")
-def _(ball: Ball, g: Array) -> Array:
-    return ball.variance(g) / (ball.radius or 1.0)
 
 
 # --- The range of the regularisers ----------------------------------------------------------------
@@ -168,11 +152,6 @@ def _(g: Array, ball: Ball) -> Array:
     return ball.radius * ball.length(g)
 
 
-@between_zero_and_the_variation.mutant("forgets that mu pays", replaces="linear")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, ball, eta, phi) - eta
-
-
 @between_zero_and_the_variation.mutant("takes the variance at every C", replaces="oce")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return C * ball.variance(g) / (2 * ball.radius)
@@ -199,12 +178,6 @@ def regulariser_may_be_negative(risk: Integrated = integrated_risk) -> Iterator[
     value = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, 1.0), 1.0, ENTROPIC).value)
     error = abs(exp(value) - float(np.sqrt(np.pi) / 2 * erf(1.0)))
     yield Evidence(error, 1e-12, f"E = {value:.4f} at rho = eta = 1")
-
-
-@regulariser_may_be_negative.mutant("is cut off at f(z)")
-def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Divergence, panels: int = 4) -> Any:
-    got = integrated_risk(loss, z, ball, eta, phi, panels=panels)
-    return replace(got, value=0 * got.value if got.value < 0 else got.value)
 
 
 @regulariser_may_be_negative.mutant("is linearised")

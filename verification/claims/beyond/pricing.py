@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import exp, inf, log, sqrt, tanh
+from math import exp, log, sqrt, tanh
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,11 +70,6 @@ def best_bounded_price(a: float, b: float, W: float, price: Price = best_price) 
     yield Evidence(short, 2.0**-48 * (abs(a) * W**2 + b * W), "the best revenue on a grid")
 
 
-@best_bounded_price.mutant("forgets the bound")
-def _(a: Any, b: Any, W: float) -> Any:
-    return np.where(a < 0, -b / (2 * np.where(a < 0, a, -1.0)), W)
-
-
 @claim(
     "Pricing with w in [0, W]",
     id="P3-optimum",
@@ -101,12 +96,6 @@ def bounded_optimum(price: Price = best_price) -> Iterator[Evidence]:
 @bounded_optimum.mutant("always asks the highest price")
 def _(a: Any, b: Any, W: float) -> Any:
     return np.full_like(a, W)
-
-
-@best_bounded_price.mutant("takes the root of the revenue for its top")
-@bounded_optimum.mutant("takes the root of the revenue for its top")
-def _(a: Any, b: Any, W: float) -> Any:
-    return np.minimum(W, np.where(a < 0, -b / np.where(a < 0, a, -1.0), W))
 
 
 # --- A sign alone does not repair it --------------------------------------------------------------
@@ -147,8 +136,3 @@ def sign_is_not_enough(mean: Callable[[float], float] = truncated_mean) -> Itera
 @sign_is_not_enough.mutant("the square root of the singularity")
 def _(t: float) -> float:
     return truncated_mean(t, 0.5)
-
-
-@sign_is_not_enough.mutant("a bounded integrand")
-def _(t: float) -> float:
-    return min(truncated_mean(t), inf if t > 1e-3 else 10.0)

@@ -54,12 +54,6 @@ def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Any)
     return array_namespace(Q).max(array_namespace(Q).stack(per_action), axis=0)
 
 
-@robust_value_is_between.mutant("the maximum is inside in either case, and outside where asked inside")
-def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Maximum) -> Array:
-    other = Maximum.INSIDE if maximum is Maximum.OUTSIDE else Maximum.OUTSIDE
-    return robust_value(Q, beta, eta, d, maximum=other)
-
-
 @claim(
     "Section 6.2, robust value",
     id="J2-nominal",

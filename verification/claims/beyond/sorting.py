@@ -107,11 +107,6 @@ def _(f: list[Fraction], eta: Fraction) -> Fraction:
     return sum(f, Fraction(0)) / len(f) - eta
 
 
-@sorting_solves_example_3.mutant("sorts upwards")
-def _(f: list[Fraction], eta: Fraction) -> Fraction:
-    return -sort_and_fill([-v for v in f], eta)
-
-
 @sorting_costs_m_log_m.mutant("looks for the largest loss again and again")
 def _(f: list[Fraction], eta: Fraction) -> Fraction:
     left = [Counted(v) for v in f]

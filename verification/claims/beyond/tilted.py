@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import product
-from math import cosh, exp, inf, log, prod, sinh, sqrt
+from math import exp, inf, log, prod, sqrt
 from typing import Any, TypeAlias
 
 import mpmath as mp
@@ -88,12 +88,6 @@ def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array
     return ball.sample_tilted(z, s / 2, n, source)[0], log_w
 
 
-@weights_are_unbiased.mutant("forgets the moment generating function")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    points, log_w = ball.sample_tilted(z, s, n, source)
-    return points, log_w - ball.log_mgf(s)
-
-
 # --- A linear loss --------------------------------------------------------------------------------
 
 Estimate: TypeAlias = Callable[..., Any]
@@ -168,19 +162,6 @@ def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
     return tilted_values(ball, 1.0, tuple(v / eta for v in g), *rest)
 
 
-@linear_loss_is_exact.mutant("draws uniform points")
-def _(
-    ball: Ball,
-    eta: float,
-    g: tuple[float, ...],
-    curvature: float,
-    level: int,
-    shape: tuple[int, int],
-    seed: int,
-) -> Any:
-    return tilted_values(ball, eta, g, curvature, level, shape, seed, Uniform())
-
-
 # --- One point, and more --------------------------------------------------------------------------
 
 
@@ -228,13 +209,6 @@ def _mean_is(values: Any, exact: float, note: str) -> Evidence:
     return Evidence(error, TAIL * float(values.std(ddof=1)) / sqrt(len(values)) + 1e-12, note)
 
 
-@one_point_is_a_lower_bound.mutant("leaves the divergence out")
-def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
-    a = g[0] / eta
-    kl = a * (cosh(a) / sinh(a) - 1 / a) - log(sinh(a) / a) if a else 0.0
-    return tilted_values(ball, eta, g, *rest) + eta * kl
-
-
 @one_point_is_a_lower_bound.mutant("takes two points for one")
 def _(ball: Ball, eta: float, g: tuple[float, ...], curvature: float, level: int, *rest: Any) -> Any:
     return tilted_values(ball, eta, g, curvature, 1, *rest)
@@ -262,12 +236,6 @@ def inner_expectation_is_unbiased(estimate: Estimate = tilted_values, seed: int 
 @inner_expectation_is_unbiased.mutant("solves with twice the eta of the tilt")
 def _(ball: Ball, eta: float, *rest: Any) -> Any:
     return tilted_values(ball, 2 * eta, *rest)
-
-
-@inner_expectation_is_unbiased.mutant("normalises the weight of a single point to one")
-def _(ball: Ball, eta: float, g: tuple[float, ...], *rest: Any) -> Any:
-    a = g[0] / eta
-    return tilted_values(ball, eta, g, *rest) - eta * log(sinh(a) / a)
 
 
 # --- RT-MLMC --------------------------------------------------------------------------------------
@@ -318,13 +286,6 @@ def rt_mlmc_with_tilted_points(
     top = float(np.max(f))
     risk = top + eta * log(float(nu @ np.exp((np.array(f) - top) / eta)))
     yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the untilted law")
-
-
-@rt_mlmc_with_tilted_points.mutant("weighs the halves by one")
-def _(rows: Array, eta: float, phi: Any, *, telescoping: bool) -> tuple[Array, Array]:
-    value, w = signed_weights(rows, eta, phi, telescoping=telescoping)
-    whole, all_w = signed_weights(rows, eta, phi, telescoping=False)
-    return (whole + 2 * (value - whole), all_w + 2 * (w - all_w)) if rows.shape[-1] > 1 else (value, w)
 
 
 @rt_mlmc_with_tilted_points.mutant("drops the constant of level 0")

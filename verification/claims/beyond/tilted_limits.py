@@ -61,12 +61,6 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
         yield curve.exactly(rate, 0.05)
 
 
-@small_eta_is_fgm.mutant("forgets eta")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    xp = active().namespace
-    return ball.sample_tilted(z, s / xp.max(xp.abs(s)), n, source)
-
-
 @small_eta_is_fgm.mutant("goes down instead of up")
 def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
     return ball.sample_tilted(z, -s, n, source)
@@ -146,12 +140,6 @@ def _rising(a: float, k: int) -> float:
 @large_eta_is_uniform.mutant("tilts twice as much")
 def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
     return ball.sample_tilted(z, 2 * s, n, source)
-
-
-@large_eta_is_uniform.mutant("gives every point weight one")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    points, log_w = ball.sample_tilted(z, s, n, source)
-    return points, 1e-3 + 0 * log_w
 
 
 # --- More points ----------------------------------------------------------------------------------
@@ -239,9 +227,3 @@ def _(proposal: Any, eta: float, level: int, runs: int, seed: int) -> tuple[Any,
 def _(proposal: Any, eta: float, level: int, runs: int, seed: int) -> tuple[Any, float]:
     value, gain = bowl_values(proposal, eta, level, runs, seed)
     return value + 0.1 * eta * log10(2.0**level), gain
-
-
-@more_points_tighten.mutant("draws uniform points, and adds their bias")
-def _(proposal: Any, eta: float, level: int, runs: int, seed: int) -> tuple[Any, float]:
-    value, gain = bowl_values(Uniform(), eta, level, runs, seed)
-    return value + 1.1 * (_bowl_risk(eta) - value.mean()), gain

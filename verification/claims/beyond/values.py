@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import exp, expm1
 
-import numpy as np
 from hypothesis import strategies as st
 
 from phiball.refimpl import worst_case
@@ -77,16 +76,6 @@ def _(law: Law, level: int) -> float:
     return law.eta * expm1(law.ratio / 4) ** 2 * 2.0**-level
 
 
-@value_bias_by_variance.mutant("falls like 4^-l", replaces="bound")
-def _(law: Law, level: int) -> float:
-    return variance_bound(law, level) * 2.0**-level
-
-
-@value_bias_for_small_eta.mutant("falls like 4^-l", replaces="bound")
-def _(law: Law, level: int) -> float:
-    return large_ratio_bound(law, level) * 2.0**-level
-
-
 def _half_chi_square(q: float, ratio: float) -> float:
     return two_point_limit(q, ratio)[2] / 2
 
@@ -120,8 +109,3 @@ def value_bias_limit(
 @value_bias_limit.mutant("chi^2 without its half", replaces="limit")
 def _(q: float, ratio: float) -> float:
     return 2 * _half_chi_square(q, ratio)
-
-
-@value_bias_limit.mutant("the largest chi^2 for any law", replaces="limit")
-def _(q: float, ratio: float) -> float:
-    return float(np.sinh(ratio / 2) ** 2 / 2)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import array_namespace
 from phiball.refimpl import Divergence, worst_case
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import best_case, with_answer, with_eta, with_losses
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -173,62 +173,21 @@ def risk_is_convex_in_theta(
 # --- Faults ---------------------------------------------------------------------------------------
 
 
-@risk_is_between_mean_and_maximum.mutant("adds the divergence in place of subtracting it")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    linear = array_namespace(losses).sum(s.weights * losses)
-    return replace(s, value=2 * linear - s.value)
+risk_is_between_mean_and_maximum.mutant("takes the best case")(best_case)
+risk_is_convex_in_theta.mutant("takes the best case")(best_case)
 
 
-@risk_is_between_mean_and_maximum.mutant("takes the best case")
-@risk_is_convex_in_theta.mutant("takes the best case")
-@risk_falls_with_eta.mutant("takes the best case")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(-losses, eta, d, p=p)
-    return replace(s, value=-s.value, mu=-s.mu)
+risk_follows_added_constants.mutant("cuts losses off at zero")(
+    with_losses(lambda losses: array_namespace(losses).clip(losses, 0.0, None))
+)
 
 
-@risk_follows_added_constants.mutant("cuts losses off at zero")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp = array_namespace(losses)
-    return worst_case(xp.where(losses > 0, losses, xp.zeros_like(losses)), eta, d, p=p)
+risk_is_homogeneous.mutant("keeps eta at one")(with_eta(lambda eta: 1.0))
 
 
-@risk_follows_added_constants.mutant("weighs by the losses themselves")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    weights = xp.abs(losses) + eta
-    return replace(s, weights=weights / xp.sum(weights))
+risk_falls_with_eta.mutant("inverts eta")(with_eta(lambda eta: 1 / eta))
 
 
-@risk_is_homogeneous.mutant("keeps eta at one")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
-
-
-@risk_is_homogeneous.mutant("inverts eta")
-@risk_falls_with_eta.mutant("inverts eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1 / eta, d, p=p)
-
-
-@risk_is_monotone.mutant("keeps every point active: the mean and the variance")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    mean = xp.sum(law * losses)
-    return replace(s, value=mean + xp.sum(law * (losses - mean) ** 2) / (2 * eta))
-
-
-@risk_is_monotone.mutant("penalises the size of the losses")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=s.value - array_namespace(losses).max(losses) * 1.5)
-
-
-@risk_is_convex_in_theta.mutant("gives the smallest loss")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).min(losses))
+risk_is_monotone.mutant("penalises the size of the losses")(
+    with_answer(value=lambda s, f: s.value - 1.5 * array_namespace(f).max(f))
+)

@@ -99,11 +99,6 @@ def conjugate_of_eta_phi(
     yield Evidence(abs(definitions.difference(got, exact)), ROUNDING * scale)
 
 
-@conjugate_of_eta_phi.mutant("forgets eta in front")
-def _(d: Divergence, s: float, eta: float) -> float:
-    return scaled_conjugate(d, s, eta) / eta
-
-
 @conjugate_of_eta_phi.mutant("forgets eta in the argument")
 def _(d: Divergence, s: float, eta: float) -> float:
     return eta * float(d.conj(array([s]))[0])
@@ -170,8 +165,3 @@ def _loss_at_the_centre() -> Evidence:
 @risk_on_a_line.mutant("takes the loss at z")
 def _(G: float, eta: float, d: Divergence) -> float:
     return G / 2
-
-
-@risk_on_a_line.mutant("takes the largest loss")
-def _(G: float, eta: float, d: Divergence) -> float:
-    return G

@@ -8,22 +8,21 @@ from math import log, sqrt
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import array_namespace
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
     QUADRATIC,
     Divergence,
     cressie_read,
-    primal_value,
     worst_case,
 )
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.divergences import CONSISTENT, absolute_on
+from phiball.verification.instances.faulty_solvers import MULTIPLIER_FOR_VALUE, with_answer, with_divergence
 from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -91,21 +90,12 @@ def _no_density_below_a_half() -> Evidence:
     )
 
 
-@risk_tends_to_the_maximum.mutant("forbids densities below a half")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, absolute_on(0.5) if d is ABSOLUTE else d, p=p)
+risk_tends_to_the_maximum.mutant("forbids densities below a half")(
+    with_divergence(lambda d: absolute_on(0.5) if d is ABSOLUTE else d)
+)
 
 
-@risk_tends_to_the_maximum.mutant("keeps eta above a tenth of the range")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp = array_namespace(losses)
-    return worst_case(losses, max(eta, 0.1 * float(xp.max(losses) - xp.min(losses))), d, p=p)
-
-
-@risk_tends_to_the_maximum.mutant("gives the multiplier for the value")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=s.mu)
+risk_tends_to_the_maximum.mutant("gives the multiplier for the value")(MULTIPLIER_FOR_VALUE)
 
 
 # --- An infinite phi(0) ---------------------------------------------------------------------------
@@ -142,16 +132,7 @@ def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]
     yield curve.at_most(-1.0, 1 / log(X[0]))
 
 
-@burg_is_consistent.mutant("keeps densities above a tenth")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    weights = s.weights + 0.05
-    return replace(s, value=primal_value(losses, weights / array_namespace(losses).sum(weights), eta, d, p=p))
-
-
-@burg_is_consistent.mutant("takes the entropic phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ENTROPIC, p=p)
+burg_is_consistent.mutant("takes the entropic phi")(with_divergence(lambda d: ENTROPIC))
 
 
 # --- The proof's multiplier -----------------------------------------------------------------------
@@ -208,7 +189,6 @@ def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
         yield Evidence(1 - mu, 0.0, f"f = (0, 1), eta = 0.1, {shown}: {mu:.4f} < 1")
 
 
-@multiplier_is_above_the_maximum.mutant("gives the largest loss for mu")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, mu=array_namespace(losses).max(losses))
+multiplier_is_above_the_maximum.mutant("gives the largest loss for mu")(
+    with_answer(mu=lambda s, f: array_namespace(f).max(f))
+)

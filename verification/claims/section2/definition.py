@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import QUADRATIC, Divergence, primal_value, worst_case
 from phiball.refimpl.inner.divergences import centred
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import without_law
 from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, problems
@@ -116,25 +116,6 @@ def _(d: Divergence) -> Divergence:
     return replace(d, phi=lambda x: d.phi(x) + 0.5, conj=lambda s: d.conj(s) - 0.5, family=None)
 
 
-@centred_phi_keeps_the_definition.mutant("squares without the factor 1/2")
-def _(d: Divergence) -> Divergence:
-    if d is not QUADRATIC:
-        return centred(d)
-
-    def conj(s: Array) -> Array:
-        xp = array_namespace(s)
-        t = xp.where(s > -2, s, xp.full_like(s, -2.0))
-        return t + t * t / 4
-
-    return Divergence(
-        "(x - 1)^2",
-        phi=lambda x: 2 * centred(QUADRATIC).phi(x),
-        conj=conj,
-        dconj=lambda s: centred(QUADRATIC).dconj(s / 2),
-        d2conj=lambda s: centred(QUADRATIC).d2conj(s / 2) / 2,
-    )
-
-
 # --- The constraint of the primal -----------------------------------------------------------------
 
 
@@ -172,14 +153,7 @@ def constraint_is_redundant(
     yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")
 
 
-@constraint_is_redundant.mutant("ignores the reference law", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, d)
-
-
-@constraint_is_redundant.mutant("mixes a little of the uniform law into the reference", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array) -> WorstCase:
-    return worst_case(losses, eta, d, p=(1 - 1e-9) * p + 1e-9 / losses.shape[-1])
+constraint_is_redundant.mutant("ignores the reference law", replaces="solve")(without_law)
 
 
 @constraint_is_redundant.mutant("counts only points of positive reference", replaces="primal")

@@ -11,7 +11,7 @@ import mpmath as mp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -20,6 +20,13 @@ from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import (
+    LARGEST_LOSS,
+    MULTIPLIER_FOR_VALUE,
+    even_on_the_support,
+    without_atom,
+    without_law,
+)
 from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
@@ -92,20 +99,7 @@ def _no_interior() -> Evidence:
     )
 
 
-@strong_duality.mutant("drops the atom at the maximum")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    kept = xp.where(s.weights > law, law, s.weights)
-    return replace(s, weights=kept) if d in (ABSOLUTE, HINGE) else s
-
-
-@strong_duality.mutant("forgets eta in front of the divergence")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    linear = array_namespace(losses).sum(s.weights * losses)
-    return replace(s, value=linear - (linear - s.value) / eta)
+strong_duality.mutant("drops the atom at the maximum")(without_atom)
 
 
 @strong_duality.mutant("gives the multiplier of the centred phi")
@@ -114,9 +108,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=s.mu + eta * d.slope1)
 
 
-@strong_duality.mutant("ignores the reference law")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, d)
+strong_duality.mutant("ignores the reference law")(without_law)
 
 
 @claim(
@@ -146,16 +138,7 @@ def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
             yield Evidence(abs(primal - dual) / max(1, problem.size), 1e-6, f"{d.name}, {problem}")
 
 
-@strong_duality_by_cones.mutant("drops the divergence from the value")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).sum(s.weights * losses))
-
-
-@strong_duality_by_cones.mutant("gives all the mass to the maximum")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).max(losses))
+strong_duality_by_cones.mutant("gives all the mass to the maximum")(LARGEST_LOSS)
 
 
 # --- Example 1 ------------------------------------------------------------------------------------
@@ -235,16 +218,7 @@ def _mass_of_an_atom() -> Evidence:
     return Evidence(mass - 1, 0.0, note)
 
 
-@indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    kept = xp.where(s.weights > 0, law, xp.zeros_like(law))
-    return replace(s, weights=kept / xp.sum(kept))
+indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")(even_on_the_support)
 
 
-@indicator_is_average_value_at_risk.mutant("gives the value at risk itself")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=s.mu)
+indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULTIPLIER_FOR_VALUE)

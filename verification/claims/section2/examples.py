@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import mpmath as mp
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -16,6 +16,12 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
+from phiball.verification.instances.faulty_solvers import (
+    quadratic_without_half,
+    with_divergence,
+    with_eta,
+    without_atom,
+)
 from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
 from phiball.verification.instances.strategies import Problem, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
@@ -52,17 +58,7 @@ def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Ite
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
-@entropic_is_log_sum_exp.mutant("forgets eta in the exponent")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
-
-
-@entropic_is_log_sum_exp.mutant("gives the logarithm of the sum, not of the mean")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    extra = eta * xp.log(xp.sum(xp.ones_like(losses)))
-    return replace(s, value=s.value + extra, mu=s.mu + extra)
+entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda eta: 1.0))
 
 
 # --- Example 3 ------------------------------------------------------------------------------------
@@ -104,17 +100,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=s.mu + eta)
 
 
-@quadratic_is_a_positive_part.mutant("keeps every point active")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    mean = xp.mean(losses) if p is None else xp.sum(p * losses)
-    return replace(s, mu=mean - eta)
-
-
-@quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 2 * eta, d, p=p)
+quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_without_half)
 
 
 # --- Examples 4 and 5 -----------------------------------------------------------------------------
@@ -250,33 +236,11 @@ def _mass_hinge() -> Evidence:
     return _printed_mass(1.0)
 
 
-@absolute_value_has_an_atom.mutant("drops the atom at the maximum")
-@hinge_has_an_atom.mutant("drops the atom at the maximum")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    return replace(s, weights=xp.where(s.weights > law, law, s.weights))
+absolute_value_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
+hinge_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
 
 
-@absolute_value_has_an_atom.mutant("gives the atom to one of several maxima")
-@hinge_has_an_atom.mutant("gives the atom to one of several maxima")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    extra = xp.where(s.weights > law, s.weights - law, xp.zeros_like(law))
-    first = xp.argmax(extra)
-    at_first = xp.arange(losses.shape[-1]) == first
-    weights = xp.where(at_first, law + xp.sum(extra), s.weights - extra)
-    return replace(s, weights=weights)
+absolute_value_has_an_atom.mutant("uses the width of the hinge")(with_divergence(lambda d: HINGE))
 
 
-@absolute_value_has_an_atom.mutant("uses the width of the hinge")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, HINGE, p=p)
-
-
-@hinge_has_an_atom.mutant("uses the width of the absolute value")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ABSOLUTE, p=p)
+hinge_has_an_atom.mutant("uses the width of the absolute value")(with_divergence(lambda d: ABSOLUTE))

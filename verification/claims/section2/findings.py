@@ -9,7 +9,7 @@ from math import exp, log, sqrt
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace, to_numpy
+from phiball.backends import Array, to_numpy
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -17,6 +17,12 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
+from phiball.verification.instances.faulty_solvers import (
+    even_on_the_support,
+    quadratic_without_half,
+    with_divergence,
+    with_eta,
+)
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -61,14 +67,6 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return worst_case(losses, eta, indicator(max(0.01, 1 - d.parameter)), p=p)
 
 
-@indicator_ignores_eta.mutant("smooths the indicator by eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s, smooth = worst_case(losses, eta, d, p=p), worst_case(losses, eta, QUADRATIC, p=p)
-    if d.parameter == 1:
-        return s
-    return replace(s, weights=(s.weights + smooth.weights) / 2)
-
-
 # --- Finding 2: the entropy -----------------------------------------------------------------------
 
 
@@ -107,14 +105,12 @@ def entropy_from_uniform_to_peak(
             yield Evidence(error, slack * (1 + abs(log(z))), "the ratio of two densities")
 
 
-@entropy_from_uniform_to_peak.mutant("forgets eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
+entropy_from_uniform_to_peak.mutant("forgets eta")(with_eta(lambda eta: 1.0))
 
 
-@entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, QUADRATIC, p=p)
+entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")(
+    with_divergence(lambda d: QUADRATIC)
+)
 
 
 # --- Finding 3: the quadratic ---------------------------------------------------------------------
@@ -181,14 +177,10 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
     yield sparse.below_bound(ROUNDING)
 
 
-@quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ENTROPIC, p=p)
+quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")(with_divergence(lambda d: ENTROPIC))
 
 
-@quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
+quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
 
 
 # --- Finding 4: the absolute value and the hinge --------------------------------------------------
@@ -250,15 +242,9 @@ def _unequal() -> Evidence:
     return Evidence(float(w[2] - w[1]), 0.0, f"{note}: the third of f = 0 < 1 - 2 eta has moved to f = 1")
 
 
-@equal_weights_and_an_atom.mutant("shares the mass equally over the support")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    even = xp.where(s.weights > 0, law, xp.zeros_like(law))
-    return replace(s, weights=even / xp.sum(even))
+equal_weights_and_an_atom.mutant("shares the mass equally over the support")(even_on_the_support)
 
 
-@equal_weights_and_an_atom.mutant("takes the width of the other phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, HINGE if d is ABSOLUTE else ABSOLUTE, p=p)
+equal_weights_and_an_atom.mutant("takes the width of the other phi")(
+    with_divergence(lambda d: HINGE if d is ABSOLUTE else ABSOLUTE)
+)

@@ -74,11 +74,6 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     return adversarial_risk(*args, attack=None, **rest)
 
 
-@wasserstein_is_adversarial.mutant("a ball of nine tenths")
-def _(loss: Any, z: Array, ball: Ball, *, attack: Any, **rest: Any) -> Any:
-    return adversarial_risk(loss, z, ball, attack=lambda z: z + 0.9 * (attack(z) - z), **rest)
-
-
 # --- A price for the divergence, and a budget ------------------------------------------------------
 
 
@@ -115,11 +110,6 @@ def budget_has_the_price(
     off = float(np.max(np.abs(to_numpy(got.weights) - best.weights)))
     yield Evidence(off, 1e-6, f"the worst case, at eta' = {budget:.3g}")
     yield Evidence(abs(float(got.eta) / eta - 1), 1e-5, "the multiplier")
-
-
-@budget_has_the_price.mutant("takes the price for the budget")
-def _(f: Array, radius: float, phi: Divergence) -> Any:
-    return constrained_worst_case(f, 2 * radius**0.5, phi)
 
 
 @budget_has_the_price.mutant("a tenth more of the budget")

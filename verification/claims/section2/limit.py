@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -19,13 +18,13 @@ from phiball.refimpl import (
     integrated_risk,
     worst_case,
 )
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import CONSISTENT
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, without_law
 from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -60,12 +59,6 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
             )  # fmt: skip
             yield curve
             yield curve.exactly(0.0, ROUNDING)
-
-
-@indicator_is_inconsistent.mutant("lets alpha fall with eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    assert d.parameter is not None
-    return worst_case(losses, eta, indicator(min(d.parameter, eta)), p=p)
 
 
 # --- What it tends to -----------------------------------------------------------------------------
@@ -119,16 +112,11 @@ def _one_point() -> Evidence:
     )
 
 
-@limit_is_the_essential_supremum.mutant("counts points of measure zero")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, d)
+limit_is_the_essential_supremum.mutant("counts points of measure zero")(without_law)
 
 
-@indicator_is_inconsistent.mutant("takes the largest loss")
-@limit_is_the_essential_supremum.mutant("takes the largest loss")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=array_namespace(losses).max(losses))
+indicator_is_inconsistent.mutant("takes the largest loss")(LARGEST_LOSS)
+limit_is_the_essential_supremum.mutant("takes the largest loss")(LARGEST_LOSS)
 
 
 Risk: TypeAlias = Callable[[Array, float, Divergence], float]
@@ -181,11 +169,6 @@ def _two_points() -> Evidence:
         f"data 0 and 1, f(x) = x, rho = 1/4, eta = 1e-6: the optimal value is (0.25 + 1.25)/2 = {got:.4f}, "
         "and ess-sup f around z = 1 is 1.25",
     )
-
-
-@limit_is_a_mean_over_data.mutant("takes the largest over the data")
-def _(z: Array, eta: float, d: Divergence) -> float:
-    return risk_of_data(z[1:, :], eta, d)
 
 
 @limit_is_a_mean_over_data.mutant("adds the data up")

@@ -85,11 +85,6 @@ def _interval() -> Evidence:
     )
 
 
-@volume_does_not_depend_on_the_centre.mutant("forgets the radius")
-def _(ball: Ball, d: int) -> float:
-    return exp(Ball(ball.norm, 1.0).log_volume(d))
-
-
 @volume_does_not_depend_on_the_centre.mutant("takes the Euclidean ball for every norm")
 def _(ball: Ball, d: int) -> float:
     return exp(Ball(2, ball.radius).log_volume(d))

@@ -30,6 +30,7 @@ from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import without_atom
 from phiball.verification.instances.laws import Midpoints
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -115,12 +116,6 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     return replace(worst, density=worst.density * 2 * ball.radius)
 
 
-@density_of_the_worst_case.mutant("adds the data points up in place of their mean")
-def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
-    worst = worst_case_density(loss, z, ball, eta, d, **rest)
-    return replace(worst, density=worst.density * z.shape[0])
-
-
 @density_of_the_worst_case.mutant("solves with half of eta")
 def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
     return worst_case_density(loss, z, ball, eta / 2, d, **rest)
@@ -161,17 +156,6 @@ def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_
     reached = definitions.primal(problem.f, w, *instance, problem.p)
     short = abs(definitions.difference(exact, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal value")
-
-
-@optimality_condition.mutant("takes the derivative of phi* and no more")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    # On the left of a kink; the sum is then divided out, as Algorithm 2 does.
-    x = law * d.dconj((losses - s.mu) / eta - 1e-9)
-    total = xp.sum(x)
-    return replace(s, weights=xp.where(total > 0, x, law) / xp.where(total > 0, total, xp.ones_like(total)))
 
 
 @optimality_condition.mutant("moves mu by a hundredth of eta")
@@ -247,22 +231,4 @@ def _not_reached() -> Evidence:
     )
 
 
-@supremum_is_reached.mutant("drops the atom at the maximum")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    if d not in (ABSOLUTE, HINGE):
-        return s
-    law = 1 / losses.shape[-1]
-    kept = xp.where(s.weights > law, xp.full_like(losses, law), s.weights)
-    return replace(s, weights=kept / xp.sum(kept))
-
-
-@supremum_is_reached.mutant("caps the density at two")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    if p is None:
-        return s
-    xp = array_namespace(losses)
-    kept = xp.where(s.weights > 2 * p, 2 * p, s.weights)
-    return replace(s, weights=kept / xp.sum(kept))
+supremum_is_reached.mutant("drops the atom at the maximum")(without_atom)

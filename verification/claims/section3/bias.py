@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
+from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, bisection, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -19,6 +18,7 @@ from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import entropic_on
 from phiball.verification.instances.enumeration import halved, level_weights, moments
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
@@ -164,13 +164,6 @@ def _(rows: Array, eta: float, phi: Divergence, *, tol: float) -> WorstCase:
     return WorstCase(exact.value, exact.mu, halved(rows, eta, phi, 3), exact.gap)
 
 
-@expectation_is_a_subgradient.mutant("gives equal weights")
-def _(rows: Array, eta: float, phi: Divergence, *, tol: float) -> WorstCase:
-    exact = worst_case(rows, eta, phi)
-    equal = array_namespace(rows).full_like(rows, 1 / rows.shape[-1])
-    return WorstCase(exact.value, exact.mu, equal, exact.gap)
-
-
 # --- The bias of a level --------------------------------------------------------------------------
 
 
@@ -223,14 +216,7 @@ def bias_of_a_level(
         )
 
 
-@bias_of_a_level.mutant("gives the mean", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence) -> WorstCase:
-    return replace(worst_case(losses, eta, d), value=array_namespace(losses).mean(losses, axis=-1))
-
-
-@bias_of_a_level.mutant("gives the largest loss", replaces="solve")
-def _(losses: Array, eta: float, d: Divergence) -> WorstCase:
-    return replace(worst_case(losses, eta, d), value=array_namespace(losses).max(losses, axis=-1))
+bias_of_a_level.mutant("gives the largest loss", replaces="solve")(LARGEST_LOSS)
 
 
 @bias_of_a_level.mutant("falls like 4^-l", replaces="bound")

@@ -59,12 +59,6 @@ def printed_bracket_holds_mu(
     return Evidence(_excess(ends, problem, phi), bisection_tolerance(problem), "the dual on the bracket")
 
 
-@printed_bracket_holds_mu.mutant("swaps the signs of eta K")
-def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    low, high = printed_bracket(f, eta, phi)
-    return low, max(low, 2 * float(array_namespace(f).max(f)) - high)
-
-
 @printed_bracket_holds_mu.mutant("starts at the mean")
 def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     mean = float(array_namespace(f).mean(f))
@@ -104,14 +98,7 @@ def corrected_bracket_holds_mu(
         )
 
 
-@corrected_bracket_holds_mu.mutant("the printed bracket")
-def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    return printed_bracket(f, eta, phi)
-
-
-@corrected_bracket_holds_mu.mutant("forgets eta")
-def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    return corrected_bracket(f, 1.0, phi)
+corrected_bracket_holds_mu.mutant("the printed bracket")(printed_bracket)
 
 
 @corrected_bracket_holds_mu.mutant("has the sign of g wrong")
@@ -183,8 +170,3 @@ def _(width: float, kappa: float, eta: float, eps: float) -> int:
 @number_of_halvings.mutant("takes the natural logarithm")
 def _(width: float, kappa: float, eta: float, eps: float) -> int:
     return max(1, ceil(max(printed_iterations(width, kappa, eta, eps), 1.0) * log(2)))
-
-
-@number_of_halvings.mutant("forgets the factor 1/2")
-def _(width: float, kappa: float, eta: float, eps: float) -> int:
-    return max(1, ceil(2 * max(printed_iterations(width, kappa, eta, eps), 0.5)))

@@ -127,13 +127,6 @@ def _(delta: float, *, lipschitz: float, diameter: float, **rest: Any) -> Plan:
     return Plan(SG(0), 1, min(T, 10**4), step, delta)
 
 
-@plan_reaches_delta.mutant("a ninth of the steps")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    steps = max(1, made.steps // 9)
-    return replace(made, steps=steps, step_size=made.step_size * sqrt(made.steps / steps))
-
-
 # --- Table 1: the level ---------------------------------------------------------------------------
 
 
@@ -203,11 +196,6 @@ def _(G: float, delta: float) -> float:
     return max(0, ceil(log(8 * G / delta)))
 
 
-@level_of_table_1.mutant("rounds down")
-def _(G: float, delta: float) -> float:
-    return max(0, int(log2(8 * G / delta)))
-
-
 # --- The cost -------------------------------------------------------------------------------------
 
 
@@ -260,21 +248,10 @@ def _plan_of_the_proof() -> Evidence:
     )
 
 
-@cost_in_delta.mutant("forgets C")
-def _(delta: float, *, chi_square: float, **rest: Any) -> Plan:
-    return convex_plan(delta, **rest)
-
-
 @cost_in_delta.mutant("a level for delta^2")
 def _(delta: float, *, estimator: Any, **rest: Any) -> Plan:
     made = convex_plan(delta, estimator=estimator, **rest)
     return replace(made, estimator=estimator(min(30, 2 * made.estimator.level)))
-
-
-@cost_in_delta.mutant("the level of the coarsest delta")
-def _(delta: float, **rest: Any) -> Plan:
-    made, rough = convex_plan(delta, **rest), convex_plan(DELTAS[0], **rest)
-    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound)
 
 
 # --- End to end: f = abs(theta - z - b), b uniform on [-rho, rho], z in DATA --------------------------
@@ -350,12 +327,6 @@ def delta_is_reached(
 def _(delta: float, **rest: Any) -> Plan:
     made = convex_plan(delta, **rest)
     return replace(made, steps=max(1, made.steps // 16))
-
-
-@delta_is_reached.mutant("forgets the root of T", replaces="plan")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    return replace(made, step_size=made.step_size / sqrt(made.steps))
 
 
 @delta_is_reached.mutant("climbs", replaces="sgd")

@@ -181,8 +181,3 @@ def _(level: int) -> tuple[float, ...]:
 @cost_of_estimators.mutant("does not count the halves", replaces="points")
 def _(level: int) -> int:
     return 1 << level
-
-
-@cost_of_estimators.mutant("solves two halves at level 0", replaces="points")
-def _(level: int) -> int:
-    return 2 << level

@@ -70,13 +70,6 @@ def _(problem: Problem, d: Divergence) -> list[float]:
     return list(problem.probabilities)
 
 
-@danskin_gradient.mutant("takes the gradient at the largest loss")
-def _(problem: Problem, d: Divergence) -> list[float]:
-    top = max(problem.charged)
-    w = [q if v == top else 0.0 for v, q in zip(problem.f, problem.probabilities, strict=True)]
-    return [v / sum(w) for v in w]
-
-
 @danskin_gradient.mutant("differentiates the penalty as well")
 def _(problem: Problem, d: Divergence) -> list[float]:
     w = numbers(worst_case(problem.losses, problem.eta, d, p=problem.law).weights)

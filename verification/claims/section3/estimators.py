@@ -19,6 +19,7 @@ from phiball.verification.instances.all_draws import ListedLaw, batch_of_all_dra
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition
 from phiball.verification.instances.divergences import PAPER_DIVERGENCES
+from phiball.verification.instances.faulty_solvers import halves_by_one
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.oracles import levels
 
@@ -58,11 +59,6 @@ def levels_are_a_law(level: int, law: Levels = _probabilities) -> Iterator[Evide
 @levels_are_a_law.mutant("is not truncated")
 def _(level: int) -> tuple[float, ...]:
     return tuple(2.0 ** -(k + 1) for k in range(level + 1))
-
-
-@levels_are_a_law.mutant("is uniform")
-def _(level: int) -> tuple[float, ...]:
-    return (1 / (level + 1),) * (level + 1)
 
 
 @claim(
@@ -212,17 +208,6 @@ def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> Regularize
     return RegularizedLoss(law, eta, phi, wrong)
 
 
-@same_expectation.mutant("drops level 0")
-def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
-    wrong = _NoLevelZero(estimator.level) if isinstance(estimator, RTMLMC) else estimator
-    return RegularizedLoss(law, eta, phi, wrong)
-
-
-@same_expectation.mutant("solves with another eta")
-def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
-    return RegularizedLoss(law, 2 * eta, phi, estimator)
-
-
 @same_expectation.mutant("takes a level less")
 def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
     return RegularizedLoss(law, eta, phi, SG(max(0, estimator.level - 1)))
@@ -265,13 +250,4 @@ def log_sum_exp_differences(
     yield Evidence(float(np.abs(to_numpy(w) - gamma).max()), rounding, "the weights")
 
 
-@log_sum_exp_differences.mutant("weighs the halves by one")
-def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    value, w = signed_weights(rows, eta, phi, telescoping=True)
-    _, whole = signed_weights(rows, eta, phi, telescoping=False)
-    return value, 2 * w - whole
-
-
-@log_sum_exp_differences.mutant("forgets eta")
-def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    return signed_weights(rows, 1.0, phi, telescoping=True)
+log_sum_exp_differences.mutant("weighs the halves by one")(halves_by_one)

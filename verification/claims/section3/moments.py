@@ -184,17 +184,9 @@ def _level_zero() -> Iterator[Evidence]:
         yield Evidence.at_most(value, limit, 0.0, f"{words} {name}: {value:.5g} > 6 (L + 1) C = {limit:.3g}")
 
 
-@rt_second_moment.mutant("the printed bound", replaces="bound")
-def _(lipschitz: float, chi_square: float, ratio: float, level: int) -> float:
-    return printed_moment(lipschitz, chi_square, ratio, level)
+rt_second_moment.mutant("the printed bound", replaces="bound")(printed_moment)
 
 
-@rt_second_moment.mutant("forgets 1/P(0) in level 0", replaces="bound")
-def _(lipschitz: float, chi_square: float, ratio: float, level: int) -> float:
-    return printed_moment(lipschitz, chi_square, ratio, level - 1) + lipschitz**2 * (1 + 2 * ratio)
-
-
-@sg_second_moment.mutant("halves only once", replaces="solve")
 @rt_second_moment.mutant("halves only once", replaces="solve")
 def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
     return halved(rows, eta, phi, 1)
@@ -283,8 +275,3 @@ def _printed_coefficient() -> Evidence:
 @half_of_a_level.mutant("the printed coefficient")
 def _(level: int) -> float:
     return 2.0**level
-
-
-@half_of_a_level.mutant("forgets the half")
-def _(level: int) -> float:
-    return 0.0

@@ -113,12 +113,6 @@ def _(delta: float, **rest: Any) -> Plan:
     return Plan(RTMLMC(0), 1, max(1, ceil(0.01 / delta**2)), made.step_size, made.bound)
 
 
-@samples_are_near_the_least.mutant("steps for delta^3")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    return Plan(made.estimator, made.batch, ceil(made.steps / delta), made.step_size, made.bound)
-
-
 # --- Mirror descent -------------------------------------------------------------------------------
 
 Descent: TypeAlias = Callable[..., Any]
@@ -189,8 +183,3 @@ def mirror_descent_keeps_the_order(
 @mirror_descent_keeps_the_order.mutant("climbs", replaces="mirror")
 def _(gradient: Any, theta0: Array, **how: Any) -> Any:
     return mirror_descent(lambda theta: -gradient(theta), theta0, **how)
-
-
-@mirror_descent_keeps_the_order.mutant("takes Euclidean steps of that length", replaces="mirror")
-def _(gradient: Any, theta0: Array, **how: Any) -> Any:
-    return projected_sgd(gradient, theta0, project=onto_simplex, **how)

@@ -9,8 +9,7 @@ from math import ceil, exp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array
-from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, projected_sgd, signed_weights
+from phiball.refimpl import ENTROPIC, RTMLMC, projected_sgd, signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -21,6 +20,7 @@ from phiball.verification.instances.enumeration import (
     exact_level_mean,
     second_moment_of,
 )
+from phiball.verification.instances.faulty_solvers import without_halves
 from phiball.verification.instances.laws import Law, bounded_laws
 from phiball.verification.instances.printed_algorithms import (
     EPSILONS,
@@ -62,19 +62,7 @@ def variance_is_bounded(
     return Evidence.at_most(variance, bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
 
 
-@variance_is_bounded.mutant("does not subtract the halves", replaces="weights")
-def _(losses: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    return signed_weights(losses, eta, phi, telescoping=False)
-
-
-@variance_is_bounded.mutant("has a constant that falls with B", replaces="bound")
-def _(law: Law, top: int) -> float:
-    return 2 * (top + 1) * law.lipschitz**2 * law.growth(-4)
-
-
-@variance_is_bounded.mutant("is not squared in L_f", replaces="bound")
-def _(law: Law, top: int) -> float:
-    return 2 * (top + 1) * law.lipschitz * law.growth(4)
+variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(without_halves)
 
 
 # --- The hyper-parameters -------------------------------------------------------------------------
@@ -142,18 +130,6 @@ def _step_of_the_printed_constant() -> Evidence:
     )
 
 
-@hyper_parameters_suffice.mutant("the natural logarithm")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = table_2(problem, eps)
-    return replace(h, level=ceil(h.level * 0.6931))
-
-
-@hyper_parameters_suffice.mutant("a batch without its L + 1")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = table_2(problem, eps)
-    return replace(h, batch=ceil(h.batch / (h.level + 1)))
-
-
 @hyper_parameters_suffice.mutant("a tenth of the steps")
 def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
@@ -200,20 +176,10 @@ def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
                     yield piece
 
 
-@exponents_of_table_2.mutant("a batch for both")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    return replace(table_2(problem, eps), batch=table_2(replace(problem, constrained=True), eps).batch)
-
-
 @exponents_of_table_2.mutant("steps for epsilon^3")
 def _(problem: Setting, eps: float) -> HyperParameters:
     h = table_2(problem, eps)
     return replace(h, steps=ceil(h.steps / eps))
-
-
-@exponents_of_table_2.mutant("a step that grows as epsilon falls")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    return replace(table_2(problem, eps), step_size=1 / problem.smoothness / eps**0.1)
 
 
 # --- Memory ---------------------------------------------------------------------------------------
@@ -255,11 +221,4 @@ def memory_in_the_mean(memory: Callable[[int, int], float] = expected_points) ->
         yield Evidence(abs(peak - said), 0.5, f"the largest step of a run holds {peak:.0f} points on average")
 
 
-@memory_in_the_mean.mutant("the peak of the run")
-def _(level: int, steps: int) -> float:
-    return expected_peak(level, steps)
-
-
-@memory_in_the_mean.mutant("the printed L/(2 - 2^-L)")
-def _(level: int, steps: int) -> float:
-    return level / (2 - 2.0**-level)
+memory_in_the_mean.mutant("the peak of the run")(expected_peak)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import ceil, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -66,19 +66,6 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
 def _(epsilon: float, *, estimator: Any, **rest: Any) -> Plan:
     made = nonconvex_plan(epsilon, estimator=estimator, **rest)
     return replace(made, estimator=SG(made.estimator.level))
-
-
-@cost_in_epsilon.mutant("steps for epsilon^3")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, steps=ceil(made.steps / epsilon))
-
-
-@cost_in_epsilon.mutant("the level of the coarsest epsilon")
-def _(epsilon: float, **rest: Any) -> Plan:
-    rough = nonconvex_plan(EPSILONS[0], **rest)
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound / 2)
 
 
 # --- End to end: f = B (1 - cos(theta - b))/2, b uniform on [-1, 1] -----------------------------------
@@ -146,12 +133,6 @@ def random_iterate_of_training(
         tail = float(student.isf(TEST_LEVEL, runs - 1))
         note = f"T = {made.steps}, batch {made.batch}: E|mapping|^2 is {mean:.3g} for {EPSILON**2:.3g}"
         yield Evidence.at_most(mean, EPSILON**2, tail * spread / sqrt(runs), note)
-
-
-@random_iterate_of_training.mutant("steps that are 300 times too small", replaces="plan")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, step_size=made.step_size / 300)
 
 
 @random_iterate_of_training.mutant("a hundredth of the steps", replaces="plan")

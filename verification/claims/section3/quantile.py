@@ -107,11 +107,6 @@ def _(pieces: Pieces) -> Fraction:
     return min(Fraction(w * sum(m for _, m in pieces), mass) for w, mass in pieces)
 
 
-@density_bounded_below.mutant("takes the mean density")
-def _(pieces: Pieces) -> Fraction:
-    return Fraction(sum(width for width, _ in pieces))
-
-
 # --- Linear losses on balls -----------------------------------------------------------------------
 
 SIZES = (4, 16, 64, 256, 1024)
@@ -167,11 +162,6 @@ def linear_loss_on_a_disc(
 @linear_loss_on_a_disc.mutant("has one active coordinate", replaces="bias")
 def _(n: int) -> float:
     return levels.hinge_bias(n, 1, 0.05)
-
-
-@linear_loss_on_a_disc.mutant("is the bias of a flat phi", replaces="bias")
-def _(n: int) -> float:
-    return 1 / (n + 1)
 
 
 @linear_loss_on_a_disc.mutant("is a loss on an interval", replaces="d")

@@ -86,14 +86,7 @@ def _shallow(sgd: Sgd = projected_sgd) -> Iterator[Evidence]:
         )
 
 
-@average_of_sgd.mutant("the printed step", replaces="step")
-def _(F: PiecewiseLinear) -> float:
-    return printed_step(F)
-
-
-@average_of_sgd.mutant("takes M^2 for M", replaces="step")
-def _(F: PiecewiseLinear) -> float:
-    return F.distance / (F.M**2 * sqrt(F.steps))
+average_of_sgd.mutant("the printed step", replaces="step")(printed_step)
 
 
 @claim(
@@ -116,11 +109,6 @@ def sgd_rate(sgd: Sgd = projected_sgd, step: Step = corrected_step) -> Iterator[
     yield curve
     yield curve.below_bound()
     yield curve.exactly(-0.5, 0.06)  # the gap is (1 + 1/sqrt T)/(2 sqrt T)
-
-
-@sgd_rate.mutant("a step that does not fall with T", replaces="step")
-def _(F: PiecewiseLinear) -> float:
-    return 0.3 * F.distance / F.M
 
 
 @average_of_sgd.mutant("forgets the root of T", replaces="step")
@@ -193,11 +181,6 @@ def _(gradient: Array, theta: Array, *, step_size: float, project: Any = lambda 
     return (theta - project(theta - 0.1 * gradient)) / step_size
 
 
-@mapping_is_the_gradient.mutant("is not divided by the step")
-def _(gradient: Array, theta: Array, *, step_size: float, project: Any = lambda theta: theta) -> Array:
-    return theta - project(theta - step_size * gradient)
-
-
 # --- Smooth nonconvex: the shape of F is that of a wave or a bowl ---------------------------------
 
 
@@ -257,11 +240,6 @@ def _(F: SmoothFunction) -> float:
     return F.lipschitz
 
 
-@projected_step_descends.mutant("half of S", replaces="S")
-def _(F: SmoothFunction) -> float:
-    return F.smoothness / 2
-
-
 def lemma_bound(F: SmoothFunction) -> float:
     """8 S D/T + 6 sigma^2/m."""
     return 8 * F.smoothness * F.drop / F.steps + 6 * F.sigma**2 / F.batch
@@ -291,13 +269,3 @@ def random_iterate_is_stationary(
 @random_iterate_is_stationary.mutant("forgets the noise", replaces="bound")
 def _(F: SmoothFunction) -> float:
     return 8 * F.smoothness * F.drop / F.steps
-
-
-@random_iterate_is_stationary.mutant("forgets S", replaces="bound")
-def _(F: SmoothFunction) -> float:
-    return 8 * F.drop / F.steps + 6 * F.sigma**2 / F.batch
-
-
-@random_iterate_is_stationary.mutant("steps of 4/S", replaces="sgd")
-def _(gradient: Any, theta0: Array, *, step_size: float, steps: int, project: Any) -> Any:
-    return projected_sgd(gradient, theta0, step_size=8 * step_size, steps=steps, project=project)

@@ -78,11 +78,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return surrogate(g, ball, 1.0, phi)
 
 
-@linearisation_error.mutant("takes the diameter for the radius")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, Ball(ball.norm, 2 * ball.radius), eta, phi)
-
-
 # --- The certainty equivalent ---------------------------------------------------------------------
 
 
@@ -114,11 +109,6 @@ def r1_is_the_certainty_equivalent(
     yield Evidence(abs(inner_form - outer_form), rounding, "the two forms of the certainty equivalent")
     got = mean(regulariser(array([g]), Ball(2, rho), C, phi)) / rho
     yield Evidence(abs(got - outer_form), QUADRATURE * size + rounding, "R1/rho and the certainty equivalent")
-
-
-@r1_is_the_certainty_equivalent.mutant("forgets rho", replaces="regulariser")
-def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
-    return r1(g, ball, C, phi) / ball.radius
 
 
 @r1_is_the_certainty_equivalent.mutant("takes C for 1/C", replaces="regulariser")
@@ -204,12 +194,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return phi.curvature1 * r3(g, ball, eta, phi)
 
 
-@variance_is_divided_by_curvature.mutant("forgets the half", replaces="regulariser")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return 2 * r3(g, ball, eta, phi)
-
-
 @linearisation_error.mutant("gives the largest increase in the ball")
-@variance_is_divided_by_curvature.mutant("takes the largest increase", replaces="linear")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r2(g, ball)

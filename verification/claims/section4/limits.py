@@ -8,7 +8,7 @@ from math import inf, sqrt
 import numpy as np
 
 from phiball.backends import Array
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, r1, r2, r3, surrogate
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, r1, r2, surrogate
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -120,16 +120,6 @@ def r1_at_a_fixed_ratio(regulariser: Linear = r1) -> Iterator[Evidence | Curve]:
     yield curve.below_bound()
 
 
-@r1_at_a_fixed_ratio.mutant("takes the variation R2")
-def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
-    return r2(g, ball)
-
-
-@r1_at_a_fixed_ratio.mutant("takes the variance R3")
-def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
-    return r3(g, ball, ball.radius / C, ENTROPIC)
-
-
 @r1_at_a_fixed_ratio.mutant("takes C for 1/C")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1 / C, phi)
@@ -228,13 +218,3 @@ def _infinite_near_zero() -> Iterator[Evidence]:
 @r2_at_a_large_ratio.mutant("takes the norm itself, not its dual")
 def _(g: Array, ball: Ball) -> Array:
     return ball.radius * ball.length(g)
-
-
-@r2_at_a_large_ratio.mutant("forgets rho")
-def _(g: Array, ball: Ball) -> Array:
-    return r2(g, Ball(ball.norm, 1.0))
-
-
-@r2_at_a_large_ratio.mutant("gives half of it, as the phi of the counterexample")
-def _(g: Array, ball: Ball) -> Array:
-    return r2(g, ball) / 2

@@ -100,11 +100,6 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return r3(g, ball, eta, phi) / ball.radius
 
 
-@r3_within_o_of_rho.mutant("takes the variation R2")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return r2(g, ball)
-
-
 # From rho = 0.1 the remainder is not monotone: two of its terms cancel there.
 SCALES = tuple(10 ** (-k / 2) for k in range(4, 11))
 
@@ -160,19 +155,9 @@ def r3_at_a_small_ratio(regulariser: Linear = r3) -> Iterator[Evidence | Curve]:
         yield Evidence(abs(ratio - 1), 0.01, f"E/R3 = {ratio:.4f} at rho = 1e-5, {phi.name} phi")
 
 
-@r3_at_a_small_ratio.mutant("is 0")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return 0 * r3(g, ball, eta, phi)
-
-
 @r3_at_a_small_ratio.mutant("is seven times R3")
 def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return 7 * r3(g, ball, eta, phi)
-
-
-@r3_at_a_small_ratio.mutant("forgets the half")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return 2 * r3(g, ball, eta, phi)
 
 
 # --- R1 between R3 and R2 -------------------------------------------------------------------------
@@ -257,11 +242,6 @@ def r1_interpolates(
 @r1_interpolates.mutant("keeps C = 1", replaces="oce")
 def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     return r1(g, ball, 1.0, phi)
-
-
-@r1_interpolates.mutant("takes the largest entry of the gradient", replaces="largest")
-def _(g: Array, ball: Ball) -> Array:
-    return r2(g, Ball(1, ball.radius))
 
 
 @r1_interpolates.mutant("takes eta = rho C", replaces="smallest")

@@ -111,13 +111,6 @@ def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
     return CoveringBound(b.alpha, b.approximation, b.complexity / 2, b.confidence)
 
 
-@covering_number_bound.mutant("takes alpha = 1/n")
-def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
-    b = covering_bound(n, delta, log_covering)
-    rest = printed_bound(n, delta, log_covering, 1 / n) - 8 / n - b.confidence
-    return CoveringBound(1 / n, 8 / n, rest, b.confidence)
-
-
 @covering_number_bound.mutant("leaves the class out of the bound")
 def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
     return covering_bound(n, delta, lambda eps: 0.0)
@@ -170,13 +163,3 @@ def linear_class_bound(
 @linear_class_bound.mutant("forgets the root of d", replaces="capacity")
 def _(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
     return linear_capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho) / sqrt(d)
-
-
-@linear_class_bound.mutant("integrates log N without the root", replaces="bound")
-def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
-    return covering_bound(n, delta, lambda eps: log_covering(eps) ** 2)
-
-
-@linear_class_bound.mutant("forgets 8/n", replaces="order")
-def _(n: int, delta: float, capacity: float, *, constant: float) -> float:
-    return excess_order(n, delta, capacity, constant=constant) - 8 / n

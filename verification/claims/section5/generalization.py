@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -21,12 +20,12 @@ from phiball.refimpl import (
     primal_value,
     worst_case,
 )
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, strongly_convex
+from phiball.verification.instances.faulty_solvers import with_losses
 from phiball.verification.instances.function_classes import classes, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -63,15 +62,7 @@ def covering_of_robust_losses(
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
-@covering_of_robust_losses.mutant("drops the divergence")
-def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, phi, p=p)
-    return replace(s, value=array_namespace(losses).sum(s.weights * losses, axis=-1))
-
-
-@covering_of_robust_losses.mutant("doubles the losses")
-def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(2 * losses, eta, phi, p=p)
+covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses: 2 * losses))
 
 
 # --- The divergence in the proof ------------------------------------------------------------------
@@ -163,8 +154,3 @@ def _printed_divergence() -> Iterator[Evidence]:
 
 
 divergence_under_beta.mutant("the printed expectation")(under_the_worst_case)
-
-
-@divergence_under_beta.mutant("forgets eta")
-def _(losses: Array, weights: Array, eta: float, phi: Divergence, p: Array | None = None) -> Array:
-    return primal_value(losses, weights, 1.0, phi, p=p)

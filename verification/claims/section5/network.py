@@ -123,13 +123,6 @@ def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho:
     return network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho) / sqrt(len(s))
 
 
-@network_class_covering.mutant("adds the ratios without squares", replaces="capacity")
-def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
-    A = network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho)
-    squares = sqrt(sum((v / u) ** 2 for u, v in zip(s, a, strict=True)))
-    return A / squares * sum(v / u for u, v in zip(s, a, strict=True))
-
-
 # --- The closing remark ---------------------------------------------------------------------------
 
 

@@ -56,11 +56,6 @@ def _(eps: float, **family: float) -> float:
     return linear_covering(eps / 10, **family)  # type: ignore[arg-type]
 
 
-@quoted_covering_follows.mutant("cubes in place of squares")
-def _(eps: float, **family: float) -> float:
-    return linear_covering(eps, **family) * (1 + 1 / eps)  # type: ignore[arg-type]
-
-
 @claim(
     "Remark 5, lower bound",
     id="I8",
@@ -96,11 +91,6 @@ def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iter
         yield curve
         yield curve.below_bound(2.0**-40)
         yield curve.at_most(1.0, log(1.01))
-
-
-@bound_is_d_times_the_lower_one.mutant("grows with the square of Lambda")
-def _(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return Lambda * linear_capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho)
 
 
 @bound_is_d_times_the_lower_one.mutant("forgets the root of d")

@@ -99,20 +99,6 @@ def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence
             yield Evidence(apart, CONIC * (1 + abs(case.cost).max()), f"{d.name}, eta = {eta}, seed = {seed}")
 
 
-@causal_duality.mutant("lets the plan see z")
-@regularized_causal_duality.mutant("lets the plan see z")
-def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
-    # A covariate for each pair (x, z), so that nothing is averaged before the maximum.
-    xp = array_namespace(places)
-    K, m = data.share.shape
-    rows = xp.reshape(xp.broadcast_to(xp.arange(K)[:, None], (K, m)), (-1,))
-    z = xp.reshape(data.z, (-1, 1))
-    weight = xp.reshape(data.weight[:, None] * data.share, (-1,))
-    pairs = Conditional(xp.take(data.x, rows), z, xp.ones_like(z), weight)
-    seen = conditional_loss(lambda x: 1 + x, lambda w, v: w * v + xp.sin(3 * w * v), pairs)
-    return causal_value(seen, pairs, xp.take(places, rows, axis=0), eta, d, p=xp.take(p, rows, axis=0))
-
-
 @causal_duality.mutant("goes beyond the reach")
 @regularized_causal_duality.mutant("takes the uniform law for the reference")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
@@ -125,11 +111,6 @@ def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *,
     xp = array_namespace(places)
     alike = Conditional(data.x, data.z, data.share, xp.full_like(data.weight, 1 / data.weight.shape[0]))
     return causal_value(loss, alike, places, eta, d, p=p)
-
-
-@regularized_causal_duality.mutant("forgets eta")
-def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
-    return causal_value(loss, data, places, 1.0, d, p=p)
 
 
 # --- Why the plan must be causal ------------------------------------------------------------------

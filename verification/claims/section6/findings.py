@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import sqrt
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from scipy.special import expit
@@ -51,11 +51,6 @@ def robust_is_above_regular(table: Table = printed_returns) -> Iterator[Evidence
         bar = sqrt(low**2 + high**2)
         note = f"{name}: the difference is {robust - regular:.2f}, its error bar {bar:.2f}"
         yield Evidence(regular - robust, 0.0, note)
-
-
-@robust_is_above_regular.mutant("the columns exchanged")
-def _() -> tuple[tuple[float, float, float, float], ...]:
-    return tuple((*row[2:], *row[:2]) for row in printed_returns())
 
 
 @robust_is_above_regular.mutant("one environment reversed")
@@ -185,8 +180,3 @@ def linearisation_is_wrong(
 @linearisation_is_wrong.mutant("searches the whole interval", replaces="estimate")
 def _(draw: int, x: float) -> float:
     return float(POINTS[int(np.argmax(toy_loss(draw, POINTS)))])
-
-
-@linearisation_is_wrong.mutant("a loss that is linear", replaces="loss")
-def _(draw: int, z: Any) -> Any:
-    return np.abs(z)

@@ -150,16 +150,6 @@ def score_is_a_share(
     yield Evidence(abs(float(plain - turned)), 0.0, "in other units, also with the sign changed")
 
 
-@score_is_a_share.mutant("without the optimum")
-def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
-    return 1 - risk / erm if erm else Fraction(0)
-
-
 @score_is_a_share.mutant("relative to the optimum")
 def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
     return (erm - risk) / best if best else Fraction(0)
-
-
-@score_is_a_share.mutant("takes absolute gaps of loss")
-def _(risk: Fraction, erm: Fraction, best: Fraction) -> Fraction:
-    return 1 - max(risk - best, Fraction(0)) / abs(erm - best)

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from scipy.signal import find_peaks
-from scipy.special import expit
 from scipy.stats import binom
 
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
@@ -120,11 +119,6 @@ def _() -> float:
     return 400.0
 
 
-@returns_below_the_cap.mutant("the cap of CartPole-v0")
-def _() -> float:
-    return 200.0
-
-
 NUMBERED = {
     "table": ("hyper-parameters, convex", "hyper-parameters, nonconvex", "returns of Q-learning"),
     "figure": ("landscape", "worst cases", "supervised learning", "training of Q-learning", "pricing"),
@@ -170,9 +164,7 @@ def _numbers() -> Iterator[Evidence]:
     yield from _off_by(text_numbers)
 
 
-@references_agree.mutant("the numbers of the text")
-def _() -> dict[tuple[str, str], int]:
-    return text_numbers()
+references_agree.mutant("the numbers of the text")(text_numbers)
 
 
 # --- The toy loss of Section 2, in the last appendix ----------------------------------------------
@@ -217,14 +209,7 @@ def _printed() -> Evidence:
     return Evidence(_mismatch(printed_shapes), 0.0, "W_4 of shape (10, 1) meets a vector of length 10, not 1")
 
 
-@dimensions_fit.mutant("the printed W_4")
-def _() -> tuple[tuple[int, int], ...]:
-    return printed_shapes()
-
-
-@dimensions_fit.mutant("no W_3")
-def _() -> tuple[tuple[int, int], ...]:
-    return (*shapes()[:2], shapes()[3])
+dimensions_fit.mutant("the printed W_4")(printed_shapes)
 
 
 DRAWS, POINTS = 100, np.linspace(-5, 5, 161, dtype=np.float32)
@@ -264,11 +249,6 @@ def many_local_maxima(loss: Losses = toy_loss, seed: int = 0) -> Evidence:
 @many_local_maxima.mutant("leaves out the network")
 def _(seed: int, z: Any) -> Any:
     return z * z
-
-
-@many_local_maxima.mutant("draws one weight for all")
-def _(seed: int, z: Any) -> Any:
-    return expit(np.random.default_rng(seed).normal() * z) ** 2
 
 
 @unchecked(
