@@ -42,7 +42,6 @@ GROUPS = {
     "L": "Causal transport",
     "Q": "The toy loss",
     "T": "Tilted sampling",
-    "U": "What users call",
     "V": "Linear models",
 }
 """The first letters of the ids with what these claims are about, in the order of the paper."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-from scipy.special import roots_jacobi, xlogy
 
 Function = Callable[[Any], Any]
 DIGITS = 30
@@ -156,34 +155,6 @@ def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
     return (low + high) / 2
 
 
-def plain_loss(name: str, z: Any, y: Any) -> Any:
-    """The losses of arrays, in double precision."""
-    if name == "logistic":
-        return np.logaddexp(0, -y * z)
-    if name == "hinge":
-        return np.maximum(0, 1 - y * z)
-    if name == "squared":
-        return (z - y) ** 2 / 2
-    if name == "absolute":
-        return np.abs(z - y)
-    if name == "poisson":
-        return np.exp(z) - y * z + xlogy(y, y) - y
-    e, q = y - z, float(name.partition(" ")[2])  # such as "quantile 0.7"
-    return np.maximum(q * e, (q - 1) * e)
-
-
-def moved_losses(name: str, theta: Any, c: float, X: Any, y: Any, radii: Any) -> tuple[Any, Any]:
-    """(losses (n, K), law (K,)): of examples moved in a Euclidean ball, whose axes have these radii.
-
-    A feature with radius zero is no dimension of the ball.
-    """
-    d = np.count_nonzero(radii)
-    t, p = roots_jacobi(150, (d - 1) / 2, (d - 1) / 2)
-    reach = np.linalg.norm(np.asarray(radii) * theta)
-    z = (X @ theta + c)[:, None] + reach * t
-    return plain_loss(name, z, y[:, None]), p / p.sum()
-
-
 def entropic(losses: Any, law: Any, eta: float) -> Any:
     """The entropic risk of each row; the mean for eta = inf, and the largest for eta = 0."""
     if eta == 0:
@@ -246,11 +217,3 @@ def power(losses: Any, law: Any, eta: float, k: float) -> Any:
         heavy = density(mu) @ law[:, None] > 1
         low, high = np.where(heavy, mu, low), np.where(heavy, high, mu)
     return (high + eta * ((density(high) ** k - 1) / k) @ law[:, None])[:, 0]
-
-
-def tail_mean(losses: Any, law: Any, alpha: float) -> Any:
-    """The mean of the largest losses of each row, those of mass alpha."""
-    order = np.argsort(-losses, axis=1)
-    ranked, mass = np.take_along_axis(losses, order, axis=1), law[order]
-    used = np.clip(alpha - (np.cumsum(mass, axis=1) - mass), 0.0, mass)
-    return (used * ranked).sum(axis=1) / alpha
