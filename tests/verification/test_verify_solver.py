@@ -54,7 +54,7 @@ def test_worst_case_passes_everything() -> None:
     assert report.ok, str(report)
     assert not report.missing
     assert {check.outcome for check in report.checks} == {Outcome.PASSED}
-    assert {"A1", "A1-conic", "E1", "E5", "E8", "E20"} <= {check.id for check in report.checks}
+    assert {"A1", "A1-conic", "E1", "E5", "E8", "E19"} <= {check.id for check in report.checks}
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
@@ -142,9 +142,9 @@ def test_alpha_one() -> None:
         return worst_case(losses, eta, d)
 
     report = quick(solve, divergences=[indicator(1.0), indicator(0.5)])
-    example, wrong = failure_of(report, "E18")
+    example, wrong = failure_of(report, "A1")
     assert "indicator(1)" in example
-    assert "at alpha = 1" in wrong
+    assert "off by" in wrong
 
 
 def test_overflow_to_nan() -> None:
@@ -193,7 +193,7 @@ def test_answer_that_cannot_be_read(solve: Any, outcome: Outcome, words: str) ->
     report = quick(solve, effort=0.1)
     assert not report.ok
     assert {check.outcome for check in report.checks} == {outcome, Outcome.NOT_ASKED}
-    assert {"A1", "E3", "E8", "E9", "E10", "E15", "E17", "E20"} <= {check.id for check in report.failures}
+    assert {"A1", "E3", "E8", "E9", "E10", "E15", "E17", "E19"} <= {check.id for check in report.failures}
     assert all(words in check.wrong for check in report.failures)
     assert all(check.example.startswith("losses = (") for check in report.failures)
 
@@ -230,7 +230,7 @@ def test_only_what_is_there_is_judged() -> None:
 
 def test_claims_for_any_solver_are_the_ones_about_the_inner_problem() -> None:
     ids = [claim.id for claim in inner_claims()]
-    assert ids == ["A1", "A1-conic", *(f"E{k}" for k in (1, 2, 3, 4, 5, *range(8, 21)))]
+    assert ids == ["A1", "A1-conic", *(f"E{k}" for k in (1, 2, 3, 4, 5, 8, 9, 10, 13, 14, 15, 17, 19))]
     assert all("solve" in claim.injectable for claim in inner_claims())
 
 
@@ -263,7 +263,7 @@ def test_options_leave_out_what_a_solver_is_not_meant_for() -> None:
     assert report.ok, str(report)
     assert set(seen) == {(1, QUADRATIC, ())}
     left = {check.id for check in report.checks if check.outcome is Outcome.NOT_ASKED}
-    assert left == {"A1-conic", "E1", "E2", "E4", "E5", "E13", "E14", "E18"}
+    assert left == {"A1-conic", "E1", "E2", "E4", "E5", "E13", "E14"}
     assert "not asked   A1-conic strong_duality_by_cones, E1 indicator_is_average_value_at_risk" in str(
         report
     )

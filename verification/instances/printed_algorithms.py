@@ -108,10 +108,6 @@ def _moves_the_wrong_end(
 FAULTY_ALGORITHMS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
     "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
-    "starts from the printed bracket": lambda f, eta, phi, T, _: algorithm2(
-        f, eta, phi, T + 3, printed_bracket(f, eta, phi)
-    ),
-    "forgets eta in (f - mu)/eta": lambda f, _, phi, T, ends: algorithm2(f, 1.0, phi, T, ends),
 }
 """Mutants of Algorithm 2 that its guarantees must reject, by their faults."""
 

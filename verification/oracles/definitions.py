@@ -5,6 +5,7 @@ Nothing here shares code with refimpl.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -87,6 +88,23 @@ def dual(f: Any, mu: Any, eta: float, family: str, parameter: float | None = Non
         return mu + e * mp.fsum(q * conjugate((v - mu) / e, family, parameter) for v, q in pairs)
 
 
+def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps: int) -> tuple[Any, Any]:
+    """The least value of a convex function, and where; where it is infinite at both points, it goes right."""
+    golden = (5**0.5 - 1) / 2
+    a, b = high - golden * (high - low), low + golden * (high - low)
+    at_a, at_b = function(a), function(b)
+    for _ in range(steps):
+        if at_a < at_b:
+            high, b, at_b = b, a, at_a
+            a = high - golden * (high - low)
+            at_a = function(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + golden * (high - low)
+            at_b = function(b)
+    return (at_a, a) if at_a < at_b else (at_b, b)
+
+
 def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
     """The least value of the dual, by widening an interval and golden section: no theory of mu is used."""
     with mp.workdps(DIGITS):
@@ -103,21 +121,7 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
                 step, best = 2 * step, ahead
                 ahead = at(start + side * step)
             ends.append(start + side * step)
-        low, high = ends
-        golden = (mp.sqrt(5) - 1) / 2
-        a, b = high - golden * (high - low), low + golden * (high - low)
-        at_a, at_b = at(a), at(b)
-        for _ in range(90):  # 0.618^90 = 2e-19 of the interval
-            # Where both are infinite, the minimum lies to the right.
-            if at_a < at_b:
-                high, b, at_b = b, a, at_a
-                a = high - golden * (high - low)
-                at_a = at(a)
-            else:
-                low, a, at_a = a, b, at_b
-                b = low + golden * (high - low)
-                at_b = at(b)
-        return min(at_a, at_b)
+        return golden_section(at, *ends, steps=90)[0]  # 0.618^90 = 2e-19 of the interval
 
 
 def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> float:

@@ -16,6 +16,8 @@ import mpmath as mp
 import numpy as np
 from scipy.optimize import brentq
 
+from phiball.verification.oracles.definitions import golden_section
+
 Function = Callable[[Any], Any]
 
 # --- The risk of a function on a line -------------------------------------------------------------
@@ -165,37 +167,24 @@ def expected_conjugate(scale: float, shift: float, d: int, family: str, paramete
     return total / mass
 
 
-def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """The least value of a convex function by golden section; where both ends are infinite, go right."""
-    golden = (5**0.5 - 1) / 2
-    a, b = high - golden * (high - low), low + golden * (high - low)
-    at_a, at_b = function(a), function(b)
-    for _ in range(70):  # 0.618^70 = 2e-15 of the interval
-        if at_a < at_b:
-            high, b, at_b = b, a, at_a
-            a = high - golden * (high - low)
-            at_a = function(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + golden * (high - low)
-            at_b = function(b)
-    return min(at_a, at_b)
-
-
 def certainty_outside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
     """inf over mu of mu + E[eta phi*((X - mu)/eta)], X = size times a coordinate of the Euclidean ball."""
     reach = size + 2 * eta
-    return _least(
-        lambda mu: mu + eta * expected_conjugate(size / eta, mu / eta, d, family, parameter), -reach, reach
-    )
+
+    def dual(mu: float) -> float:
+        return mu + eta * expected_conjugate(size / eta, mu / eta, d, family, parameter)
+
+    return float(golden_section(dual, -reach, reach, steps=70)[0])  # 0.618^70 = 2e-15 of the interval
 
 
 def certainty_inside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
     """eta inf over mu of mu + E[phi*(X/eta - mu)], for the same X."""
     reach = size / eta + 2
-    return eta * _least(
-        lambda mu: mu + expected_conjugate(size / eta, mu, d, family, parameter), -reach, reach
-    )
+
+    def dual(mu: float) -> float:
+        return mu + expected_conjugate(size / eta, mu, d, family, parameter)
+
+    return eta * float(golden_section(dual, -reach, reach, steps=70)[0])
 
 
 def quadratic_on_box(g: Sequence[float], eta: float) -> float:

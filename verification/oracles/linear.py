@@ -155,32 +155,6 @@ def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
     return (low + high) / 2
 
 
-def entropic(losses: Any, law: Any, eta: float) -> Any:
-    """The entropic risk of each row; the mean for eta = inf, and the largest for eta = 0."""
-    if eta == 0:
-        return losses.max(axis=-1)
-    if eta == np.inf:
-        return losses @ law
-    top = losses.max(axis=-1, keepdims=True)
-    return top[..., 0] + eta * np.log(np.exp((losses - top) / eta) @ law)
-
-
-def disc(points: int = 40) -> tuple[Any, Any]:
-    """Nodes (K, 2) and weights of the uniform law on the unit disc."""
-    s, w = np.polynomial.legendre.leggauss(points)
-    radius, share = np.sqrt((s + 1) / 2), w / 2
-    angle = 2 * np.pi * np.arange(points) / points
-    nodes = np.stack([np.outer(radius, np.cos(angle)), np.outer(radius, np.sin(angle))], axis=-1)
-    return nodes.reshape(-1, 2), np.repeat(share, points) / points
-
-
-def square(points: int = 40) -> tuple[Any, Any]:
-    """Nodes (K, 2) and weights of the uniform law on [-1, 1]^2."""
-    s, w = np.polynomial.legendre.leggauss(points)
-    nodes = np.stack(np.meshgrid(s, s, indexing="ij"), axis=-1).reshape(-1, 2)
-    return nodes, np.outer(w, w).ravel() / 4
-
-
 def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) -> float:
     """The entropic risk of the cross entropy of W (x + b), for b uniform on the ball of radius rho in R^3.
 
@@ -197,23 +171,3 @@ def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) 
     f = np.log(np.sum(np.exp(z), axis=-1)) - z[..., y]
     top = float(np.max(f))
     return top + eta * float(np.log(np.sum(p * np.exp((f - top) / eta)) / np.sum(p)))
-
-
-def power(losses: Any, law: Any, eta: float, k: float) -> Any:
-    """The values of rows of losses under a law, for the Cressie-Read divergence of order k, by bisection.
-
-    The density is (1 + (k - 1) s)_+^(1/(k - 1)) at s = (f - mu)/eta, and phi*(s) its k-th power less 1, by k.
-    """
-    top = losses.max(axis=1, keepdims=True)
-    low, high = losses.min(axis=1, keepdims=True), top  # of mu
-    if k < 1:
-        low = np.maximum(low, top - eta / (1 - k))
-
-    def density(mu: Any) -> Any:
-        return np.maximum(1 + (k - 1) * (losses - mu) / eta, 1e-300) ** (1 / (k - 1))
-
-    for _ in range(60):
-        mu = (low + high) / 2
-        heavy = density(mu) @ law[:, None] > 1
-        low, high = np.where(heavy, mu, low), np.where(heavy, high, mu)
-    return (high + eta * ((density(high) ** k - 1) / k) @ law[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Beyond the paper: the limit of the risk for every phi, and how fast it is reached."""
+"""Beyond the paper: the limit of the risk for every phi, its rates, and worst cases with atoms."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from math import inf, isfinite, log
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 from hypothesis import strategies as st
 
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, worst_case
+from phiball.backends import Array, rng, to_numpy
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Ball,
+    Divergence,
+    cressie_read,
+    worst_case,
+    worst_case_density,
+)
+from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
@@ -20,6 +33,7 @@ from phiball.verification.instances.faulty_solvers import (
     quadratic_without_half,
     with_divergence,
 )
+from phiball.verification.instances.laws import Midpoints
 from phiball.verification.instances.solutions import Solver, exact_law, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
@@ -47,9 +61,8 @@ def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
     "The limit of the risk for every domain of phi",
     id="B2",
     verdict=Verdict.HOLDS,
-    formula=r"\overline{\text{dom}}\,\phi=[a,b]:\quad \lim_{\eta\to 0}R_\eta = a\,\mathbb{E}[f]"
-    r" + (1-a)\,\text{AV@R}_{(1-a)/(b-a)}(f),\qquad"
-    r" 0\le\lim R-R_\eta\le\eta\,\mathbb{E}[\phi(\zeta^*)]",
+    formula=r"\overline{\text{dom}}\,\phi=[a,b]:\quad \lim_{\eta\to 0}R_\eta = a\,\mathbb{E}[f] + "
+    r"(1-a)\,\text{AV@R}_{(1-a)/(b-a)}(f),\qquad 0\le\lim R-R_\eta\le\eta\,\mathbb{E}[\phi(\zeta^*)]",
     assumptions="f bounded; AV@R of level 0 is the essential supremum. So R is consistent for every bounded "
     "f if and only if (0, infinity) is in the domain of phi",
     examples=150,
@@ -159,7 +172,102 @@ def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = wo
 
 rates_for_uniform_losses.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
 rates_with_an_atom.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
-
-
 rates_for_uniform_losses.mutant("takes the largest loss")(LARGEST_LOSS)
 rates_with_an_atom.mutant("takes the largest loss")(LARGEST_LOSS)
+
+
+CELLS = 1000
+
+
+@claim(
+    "Worst case of the absolute value and the hinge, without atoms in the reference law",
+    id="E4c",
+    verdict=Verdict.HOLDS,
+    formula=r"P_* = 1\{f>\max f-c\}\,\nu + \nu(f\le\max f-c)\,\delta_{\arg\max f},\quad"
+    r" \mathbb{E}_{P_*}[f]-\eta\left(\mathbb{E}_\nu[\phi(\zeta)]+\phi'(\infty)\,P_*^{\perp}(Z)\right) = R",
+    assumptions="D counts mass that is singular to the reference law at phi'(infinity) a unit; "
+    "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], in cells",
+)
+def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:
+    """With singular mass at its price, the density and the atom have mass one and reach the risk."""
+    h = 1 / CELLS
+    x = h * (np.arange(CELLS) + 0.5)
+    for d, width in ((ABSOLUTE, 2.0), (HINGE, 1.0)):
+        for eta in (0.05, 0.2, 0.33):
+            worst = density(
+                lambda x, i: x[:, 0],
+                array([0.5])[:, None],
+                Midpoints(2, 0.5),
+                eta,
+                d,
+                at=array(x.tolist())[:, None],
+                samples=CELLS,
+                rng=rng(0),
+            )
+            zeta, atom = to_numpy(worst.density), float(worst.masses[0])
+            where, note = float(worst.atoms[0, 0]), f"{d.name}, eta = {eta}"
+            yield Evidence(abs(zeta.mean() + atom - 1), ROUNDING, f"{note}: the mass")
+            # A cell more or less, as the largest loss sits in the middle of the last one.
+            yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
+            cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
+            reached = float((zeta * x).mean()) + atom * where - eta * cost
+            exact = uniform.value(eta, d.name)
+            # The maximum is half a cell low, and the sum over cells exact for f itself.
+            yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is reached, R = {exact:.6f}")
+    outside = density(
+        lambda x, i: x[:, 0],
+        array([0.5])[:, None],
+        Ball(2, 0.5),
+        0.2,
+        HINGE,
+        at=array([-0.1, 1.1, 7.0])[:, None],
+        samples=100,
+        rng=rng(0),
+    )
+    yield Evidence(float(np.abs(to_numpy(outside.density)).max()), 0.0, "no density outside the ball")
+
+
+@density_and_atom.mutant("drops the atom at the maximum")
+def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -> Density:
+    worst = worst_case_density(loss, z, ball, eta, d, **rest)
+    return replace(worst, masses=0 * worst.masses)
+
+
+@claim(
+    "Worst case of Burg's and Hellinger's phi at a sharp peak",
+    id="E4c-pole",
+    verdict=Verdict.HOLDS,
+    formula=r"P_*(\{\arg\max f\}) = 1-\mathbb{E}_\nu\left[\phi^{*\prime}\left(\phi'(\infty)"
+    r"+\frac{f-\max f}{\eta}\right)\right]\quad\text{where that is positive}",
+    assumptions="phi differentiable with finite lim phi(t)/t; f = -u^(1/2) for Burg's phi and -u^(1/4) for "
+    "Hellinger's, u uniform on [0, 1]: the expectations are 2 eta and 8 eta^2",
+)
+def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
+    """A smooth phi of finite recession has an atom at the maximum too, if f is peaked enough for eta."""
+    u, p = uniform.dyadic()
+    for k, root in ((0.0, 0.5), (0.5, 0.25)):
+        d = cressie_read(k)
+        for eta in (0.05, 0.1, 0.2, 0.3):
+            s = solve(array((-(u**root)).tolist()), eta, d, p=array(p.tolist()))
+            atom = 1 - (2 * eta if k == 0 else 8 * eta**2)
+            near = float(to_numpy(s.weights)[u < 1e-30].sum())
+            note = f"{d.name}, eta = {eta}"
+            # The nodes below 1e-30 have at most 1e-15 of the density; the last one is 1e-12 below max f.
+            yield Evidence(abs(near - atom), 1e-10, f"{note}: {near:.6f} at the maximum, {atom:.6f} expected")
+            value = _burg(eta) if k == 0 else _hellinger(eta)
+            yield Evidence(abs(float(s.value) - value), 1e-11, f"{note}: the value {value:.6f}")
+
+
+def _burg(eta: float) -> float:
+    """-eta + eta E[-log(1 - s)] with s = 1 - u^(1/2)/eta."""
+    return -eta + eta * (log(eta) + 0.5)
+
+
+def _hellinger(eta: float) -> float:
+    """-2 eta + eta E[s/(1 - s/2)] with s = 2 - u^(1/4)/eta, and E u^(-1/4) = 4/3."""
+    return -4 * eta + 4 * eta**2 * 4 / 3
+
+
+atom_of_a_smooth_phi.mutant("forgets the recession: the entropic phi")(
+    with_divergence(lambda d: cressie_read(1.0))
+)

@@ -28,10 +28,8 @@ from phiball.verification.instances.strategies import powers_of_ten
     "Proposition 5, every phi",
     id="I1-every",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|) "
-        r"\le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)"
-    ),
+    formula=r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, "
+    r"|\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)",
     assumptions="any convex phi, kinked or not: T is monotone and commutes with constants",
     examples=60,
     family=classes(),
@@ -81,10 +79,8 @@ def _centres(losses: Any, eps: float) -> int:
     "Example 6, explicit",
     id="I5-explicit",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le K d \log\left(1 + "
-        r"\frac{4 \Lambda (\Psi + \sqrt{d} \rho)}{\varrho \epsilon}\right)"
-    ),
+    formula=r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le K d \log\left(1 + \frac{4 "
+    r"\Lambda (\Psi + \sqrt{d} \rho)}{\varrho \epsilon}\right)",
     assumptions="ramp loss of margin varrho, K classes, norm of W at most Lambda, norm of x at most Psi",
 )
 def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evidence | Curve]:

@@ -50,10 +50,8 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     "Proposition 2 (IV), Example 3",
     id="C9-exact",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mu^* = \frac{1}{j} \left(\sum_{i \le j} f_{(i)} - m \eta\right), \quad f_{(j+1)} \le \mu^* "
-        r"< f_{(j)}"
-    ),
+    formula=r"\mu^* = \frac{1}{j} \left(\sum_{i \le j} f_{(i)} - m \eta\right), \quad f_{(j+1)} \le \mu^* < "
+    r"f_{(j)}",
     assumptions="phi = (x^2 - 1)/2, f sorted downwards; exact arithmetic",
     examples=150,
     problem=problems(laws=False),
@@ -102,9 +100,7 @@ def sorting_costs_m_log_m(fill: Filler = sort_and_fill, seed: int = 0) -> Iterat
     )
 
 
-@sorting_solves_example_3.mutant("keeps every loss active")
-def _(f: list[Fraction], eta: Fraction) -> Fraction:
-    return sum(f, Fraction(0)) / len(f) - eta
+sorting_solves_example_3.mutant("keeps every loss active")(lambda f, eta: sum(f, Fraction(0)) / len(f) - eta)
 
 
 @sorting_costs_m_log_m.mutant("looks for the largest loss again and again")

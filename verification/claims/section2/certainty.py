@@ -167,27 +167,16 @@ def risk_is_convex_in_theta(
     return Evidence(over, 2 * max(value_tolerance(low), value_tolerance(high)))
 
 
-# --- Danskin --------------------------------------------------------------------------------------
-
-
 # --- Faults ---------------------------------------------------------------------------------------
 
 
 risk_is_between_mean_and_maximum.mutant("takes the best case")(best_case)
 risk_is_convex_in_theta.mutant("takes the best case")(best_case)
-
-
 risk_follows_added_constants.mutant("cuts losses off at zero")(
     with_losses(lambda losses: array_namespace(losses).clip(losses, 0.0, None))
 )
-
-
 risk_is_homogeneous.mutant("keeps eta at one")(with_eta(lambda eta: 1.0))
-
-
 risk_falls_with_eta.mutant("inverts eta")(with_eta(lambda eta: 1 / eta))
-
-
 risk_is_monotone.mutant("penalises the size of the losses")(
     with_answer(value=lambda s, f: s.value - 1.5 * array_namespace(f).max(f))
 )

@@ -32,9 +32,8 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, on_an_interval
-from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap
 from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
-from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
+from phiball.verification.instances.sgd_paths import PiecewiseLinear, Sgd, mean_gap, stacked_gradient
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from phiball.verification.oracles.complexity import distance_risk
@@ -143,8 +142,7 @@ def rounded_level(G: float, delta: float) -> float:
     r" 2\left[ \epsilon + \frac{G}{2^L} \right] \le \frac{\delta}{2}",
     assumptions="epsilon = delta/8; the inverse distribution function of f is G-Lipschitz",
     quote=r"We take $\epsilon=\frac{\delta}{8}$ and $L=\log\frac{8G_{\text{idf}}}{\delta}$ to make the "
-    r"relation "
-    r"on the left-hand-side holds.",
+    r"relation on the left-hand-side holds.",
     correction="the logarithm to base 2, rounded up",
     assessment=Assessment(
         Kind.IMPRECISE,
@@ -215,8 +213,7 @@ def cost(made: Plan, delta: float) -> float:
     r"\eqref{Eq:ent:adv:trans:max:summary} with computational cost",
     correction="the orders of the theorem stand, with the constants of F1, F2, F3, D4 and D6 in its proof",
     corrected=r"T = \left\lceil \frac{4 M^2 D^2}{\delta^2} \right\rceil, \quad M^2 \ge \mathbb{E}\|V\|^2, "
-    r"\quad"
-    r" D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
+    r"\quad D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.REPAIR,

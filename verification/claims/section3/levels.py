@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from math import exp
 
 import numpy as np
@@ -17,19 +18,17 @@ from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
     Bound,
+    QuadraticLosses,
+    Smoothness,
     Weights,
     difference_moment,
+    gradient_change,
     gradient_error,
     level_mean,
+    quadratic_losses,
 )
 from phiball.verification.instances.faulty_solvers import with_answer, with_eta, without_halves
 from phiball.verification.instances.laws import BOUNDED, LIPSCHITZ, TWO_POINTS, Law, bounded_laws
-from phiball.verification.instances.quadratic_losses import (
-    QuadraticLosses,
-    Smoothness,
-    gradient_change,
-    quadratic_losses,
-)
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level
 
@@ -225,14 +224,13 @@ def level_is_smooth(
     return Evidence.at_most(change, S * distance, f.rounding, note)
 
 
-def _within_flat_parabola() -> Iterator[Evidence]:
-    yield from in_the_definition(ENTROPIC)
-    yield from on_an_interval(
-        lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)
-    )
-
-
-@level_is_smooth.counterexample(margin=0.01, meets=_within_flat_parabola)
+@level_is_smooth.counterexample(
+    margin=0.01,
+    meets=lambda: chain(
+        in_the_definition(ENTROPIC),
+        on_an_interval(lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)),
+    ),
+)
 def _flat_parabola() -> Evidence:
     f = QuadraticLosses(((0.0, 0.0, 0.1),), 0.1, 1.0)
     printed = _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
@@ -251,8 +249,6 @@ def _flat_parabola() -> Evidence:
 value_bias_is_bounded.mutant("adds the logarithm of the number of points", replaces="solve")(
     with_answer(value=lambda s, losses: s.value + np.log(losses.shape[-1]))
 )
-
-
 value_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
 gradient_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
 

@@ -43,10 +43,8 @@ Certainty: TypeAlias = Callable[..., float]
     "Proposition EC.2",
     id="H1",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\left| \mathcal{E}(f;\rho,\eta) - \widetilde{\mathcal{E}}(f;\rho,\eta) \right| \le "
-        r"\mathbb{E}_z[S(z)] \rho^2"
-    ),
+    formula=r"\left| \mathcal{E}(f;\rho,\eta) - \widetilde{\mathcal{E}}(f;\rho,\eta) \right| \le "
+    r"\mathbb{E}_z[S(z)] \rho^2",
     assumptions="the gradient of f is S(z)-Lipschitz from the norm to its dual",
     examples=60,
     points=QUADRATICS,
@@ -73,9 +71,7 @@ def linearisation_error(
     )
 
 
-@linearisation_error.mutant("forgets eta")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return surrogate(g, ball, 1.0, phi)
+linearisation_error.mutant("forgets eta")(lambda g, ball, eta, phi: surrogate(g, ball, 1.0, phi))
 
 
 # --- The certainty equivalent ---------------------------------------------------------------------
@@ -85,12 +81,10 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     "Eq. (20a), optimized certainty equivalent",
     id="H2",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mathcal{R}_1 = \rho\, \mathbb{E}_z\left[\mathfrak{S}_{1/C}(\nabla f(z)^\top b)\right], \quad "
-        r"\mathfrak{S}_\eta(X) = \eta \inf_\mu \left\{ \mu + \mathbb{E}\left[\phi^*\left(\frac{X}{\eta} - "
-        r"\mu\right)\right] \right\} = \inf_\mu \left\{ \mu + \mathbb{E}\left[\eta \phi^*\left("
-        r"\frac{X - \mu}{\eta}\right)\right] \right\}"
-    ),
+    formula=r"\mathcal{R}_1 = \rho\, \mathbb{E}_z\left[\mathfrak{S}_{1/C}(\nabla f(z)^\top b)\right], \quad "
+    r"\mathfrak{S}_\eta(X) = \eta \inf_\mu \left\{ \mu + \mathbb{E}\left[\phi^*\left(\frac{X}{\eta} - "
+    r"\mu\right)\right] \right\} = \inf_\mu \left\{ \mu + \mathbb{E}\left[\eta \phi^*\left(\frac{X - "
+    r"\mu}{\eta}\right)\right] \right\}",
     assumptions="b uniform on the unit ball; here the Euclidean one, in up to four dimensions",
     examples=50,
     g=st.lists(SLOPES, min_size=1, max_size=4),
@@ -149,10 +143,8 @@ def _fourth_order(derivatives: tuple[float, float, float]) -> float:
     id="H6",
     part_of="H5",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mathcal{R}_3 = \frac{\rho^2}{2 \eta\, \phi''(1)} \mathbb{E}_z\left[\mathrm{Var}_b[\nabla f(z)"
-        r"^\top b]\right], \quad \frac{\widetilde{\mathcal{E}}}{\mathcal{R}_3} \to 1 \quad (\rho/\eta \to 0)"
-    ),
+    formula=r"\mathcal{R}_3 = \frac{\rho^2}{2 \eta\, \phi''(1)} \mathbb{E}_z\left[\mathrm{Var}_b[\nabla "
+    r"f(z)^\top b]\right], \quad \frac{\widetilde{\mathcal{E}}}{\mathcal{R}_3} \to 1 \quad (\rho/\eta \to 0)",
     assumptions="phi twice continuously differentiable around 1 with phi''(1) > 0; the gradient is not 0",
 )
 def variance_is_divided_by_curvature(
@@ -194,6 +186,4 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
     return phi.curvature1 * r3(g, ball, eta, phi)
 
 
-@linearisation_error.mutant("gives the largest increase in the ball")
-def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
-    return r2(g, ball)
+linearisation_error.mutant("gives the largest increase in the ball")(lambda g, ball, eta, phi: r2(g, ball))

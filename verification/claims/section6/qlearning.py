@@ -28,15 +28,13 @@ from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.decision_processes import Tables, law, tables
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.qlearning import followed, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
 Fixed: TypeAlias = Callable[..., FixedPoint]
-
-ROUNDING = 2.0**-44
-"""Of a sum of a dozen terms, relative to the largest entry: 256 units."""
 
 
 # --- The update -----------------------------------------------------------------------------------
@@ -91,12 +89,6 @@ def update_is_robust(
     yield Evidence(abs(updated([0, 1, 2], p) - target), ROUNDING * size, "the update of Q(s, a)")
     plain = (1 - alpha) * Q[0, 0] + alpha * reward + discount * alpha * Q[1].max()
     yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (24)")
-
-
-@update_is_robust.mutant("favours the agent: a soft maximum over the perturbations")
-def _(Q: Array, s: int, a: int, reward: float, *rest: Any, **options: Any) -> Array:
-    # Minus the soft minimum of -Q, for the first action.
-    return -q_update(-Q[:, :1], s, a, -reward, *rest, **options)
 
 
 @update_is_robust.mutant("forgets 1/eta in the exponent")
@@ -238,10 +230,6 @@ def _supremum_rewards_noise() -> Evidence:
         "eta = "
         f"1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, and the update tends to {robust:.4f}",
     )
-
-
-def _one(mdp: DecisionProcess, a: int) -> DecisionProcess:
-    return DecisionProcess(mdp.transition[:, a : a + 1, :], mdp.reward[:, a : a + 1], mdp.discount)
 
 
 @fixed_point_is_an_infimum.mutant("stops after ten iterations")
