@@ -108,14 +108,7 @@ class Midpoints(Ball):
     """An interval whose sample is the midpoints of n equal cells, so that averages over it are exact sums."""
 
     def sample(
-        self,
-        z: Array,
-        n: int,
-        rng: Rng,
-        *,
-        event_ndim: int = 1,
-        antithetic: bool = False,
-        qmc: bool = False,
+        self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1, antithetic: bool = False, qmc: bool = False
     ) -> Array:
         """The midpoints around each z (N, 1); shape (N, n, 1)."""
         xp = array_namespace(z)

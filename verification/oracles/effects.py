@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise, product
-from math import factorial, inf, log10, pi, prod
+from itertools import pairwise
+from math import inf, log10, pi
 from typing import Any
 
 import mpmath as mp
@@ -185,32 +185,6 @@ def certainty_inside(size: float, d: int, eta: float, family: str, parameter: fl
         return mu + expected_conjugate(size / eta, mu, d, family, parameter)
 
     return eta * float(golden_section(dual, -reach, reach, steps=70)[0])
-
-
-def quadratic_on_box(g: Sequence[float], eta: float) -> float:
-    """inf over mu of mu + eta/2 + E(g.b - mu)_+^2/(2 eta), b uniform on [-1, 1]^d, no g_j being 0.
-
-    E(g.b - mu)_+^k = sum over corners of (product of signs) (g.corner - mu)_+^(k+d) k!/((k+d)! prod 2 g_j).
-    """
-    d = len(g)
-    with mp.workdps(40):
-        corners = [(prod(c), mp.fsum(a * mp.mpf(v) for a, v in zip(c, g, strict=True))) for c in _signs(d)]
-        volume = mp.fprod(2 * mp.mpf(v) for v in g)
-
-        def above(mu: Any, k: int) -> Any:
-            total = mp.fsum(sign * max(at - mu, mp.mpf(0)) ** (k + d) for sign, at in corners)
-            return total * factorial(k) / (factorial(k + d) * volume)
-
-        top, e = mp.fsum(abs(mp.mpf(v)) for v in g), mp.mpf(eta)
-        low, high = -top - 2 * e, top
-        for _ in range(60):  # an error of mu enters the value by its square
-            middle = (low + high) / 2
-            low, high = (middle, high) if above(middle, 1) > e else (low, middle)
-        return float(low + e / 2 + above(low, 2) / (2 * e))
-
-
-def _signs(d: int) -> list[tuple[int, ...]]:
-    return list(product((-1, 1), repeat=d))
 
 
 # --- Moments of the uniform laws on balls -------------------------------------------------------------

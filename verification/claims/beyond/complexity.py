@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import ceil, exp, expm1, sinh, sqrt
+from math import ceil, exp, expm1, sinh
 from typing import Any
 
 from hypothesis import strategies as st
@@ -35,6 +35,7 @@ from phiball.verification.instances.printed_algorithms import (
     Planner,
     Setting,
     Table,
+    altered,
     guarantee,
     settings,
     table_2,
@@ -213,17 +214,9 @@ def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_pl
     yield Evidence(made.evaluations / theirs - 1, 0.0, note)
 
 
-@plan_is_cheaper.mutant("S_f for S")
-def _(epsilon: float, *, smoothness: float, lipschitz: float, eta: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, smoothness=smoothness, lipschitz=lipschitz, eta=eta, **rest)
-    share = smoothness / (smoothness + lipschitz**2 / eta)
-    return replace(made, steps=max(1, int(made.steps * share)), step_size=made.step_size / share)
-
-
-@plan_is_cheaper.mutant("a thousand times the steps")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, steps=1000 * made.steps, step_size=made.step_size / sqrt(1000))
+plan_is_cheaper.mutant("a thousand times the steps")(
+    altered(nonconvex_plan, steps=lambda made: 1000 * made.steps)
+)
 
 
 @claim(
@@ -245,7 +238,6 @@ def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
         yield from curve.within_order(0.05)
 
 
-@cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, estimator=SG(2 * made.estimator.level))
+cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")(
+    altered(nonconvex_plan, estimator=lambda made: SG(2 * made.estimator.level))
+)

@@ -126,6 +126,6 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     yield curve.below_bound()
 
 
-@explicit_covering.mutant("counts one class only")
-def _(eps: float, *, K: int, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return linear_covering(eps, K=K, d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho) / K
+explicit_covering.mutant("counts one class only")(
+    lambda eps, **family: linear_covering(eps, **family) / family["K"]
+)

@@ -28,7 +28,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition, on_an_interval
-from phiball.verification.instances.divergences import CONSISTENT, absolute_on
+from phiball.verification.instances.divergences import CONSISTENT, HALF_ABSOLUTE
 from phiball.verification.instances.faulty_solvers import (
     LARGEST_LOSS,
     MULTIPLIER_FOR_VALUE,
@@ -84,7 +84,7 @@ def risk_tends_to_the_maximum(
 
 
 def _within_proposition_1() -> Iterator[Evidence]:
-    d = absolute_on(0.5)
+    d = HALF_ABSOLUTE
     yield from in_the_definition(d)
     yield Evidence(abs(d.recession - 1), 0.0, "lim phi(t)/t = 1")
     mus = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).mu) for eta in (0.1, 0.01, 1e-4)]
@@ -93,7 +93,7 @@ def _within_proposition_1() -> Iterator[Evidence]:
 
 @risk_tends_to_the_maximum.counterexample(margin=0.25, meets=_within_proposition_1)
 def _no_density_below_a_half() -> Evidence:
-    d = absolute_on(0.5)
+    d = HALF_ABSOLUTE
     values = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]
     shown = ", ".join(f"{v:.5g}" for v in values)
     return Evidence(
@@ -105,7 +105,7 @@ def _no_density_below_a_half() -> Evidence:
 
 
 risk_tends_to_the_maximum.mutant("forbids densities below a half")(
-    with_divergence(lambda d: absolute_on(0.5) if d is ABSOLUTE else d)
+    with_divergence(lambda d: HALF_ABSOLUTE if d is ABSOLUTE else d)
 )
 risk_tends_to_the_maximum.mutant("gives the multiplier for the value")(MULTIPLIER_FOR_VALUE)
 

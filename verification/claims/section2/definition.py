@@ -34,11 +34,10 @@ from phiball.verification.instances.assumptions import each, in_the_definition, 
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.faulty_solvers import without_law
 from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
-from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.solutions import Solver, exact_value, instance, solved, value_is
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL, value_tolerance
 from phiball.verification.oracles import definitions, uniform
-from phiball.verification.oracles.inner import solve_exactly
 
 # --- The definition of phi ------------------------------------------------------------------------
 
@@ -81,18 +80,10 @@ def centred_phi_keeps_the_definition(
         if isfinite(b) or isfinite(a + e)
     ]
     yield Evidence(max(bends), ROUNDING * max(v for v in values if isfinite(v)), "convex on a grid")
-    exact = solve_exactly(problem.f, problem.eta, d.family or "", d.parameter, problem.p).value
-    solution = solved(worst_case, problem, c)
-    error = abs(definitions.difference(float(solution.value), exact))
-    yield Evidence(error, value_tolerance(problem), "the risk")
-    before = definitions.dual(
-        problem.f,
-        float(solution.mu) - problem.eta * d.slope1,
-        problem.eta,
-        d.family or "",
-        d.parameter,
-        problem.p,
-    )
+    exact, solution = exact_value(problem, d), solved(worst_case, problem, c)
+    yield value_is(solution, exact, problem)
+    mu = float(solution.mu) - problem.eta * d.slope1
+    before = definitions.dual(problem.f, mu, *instance(problem, d))
     # mu - eta is rounded at the size of eta, where the dual is flat.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
     yield Evidence(abs(definitions.difference(before, exact)), slack, "the multiplier")
@@ -159,9 +150,7 @@ def constraint_is_redundant(
     wide = Problem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
     solution = solved(solve, wide, d)
     yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight out of reach")
-    exact = solve_exactly(problem.f, problem.eta, d.family or "", d.parameter).value
-    error = abs(definitions.difference(float(solution.value), exact))
-    yield Evidence(error, value_tolerance(problem), "the value")
+    yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.law))
     yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")

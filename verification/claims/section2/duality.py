@@ -37,18 +37,14 @@ from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import (
-    LARGEST_LOSS,
-    without_atom,
-    without_law,
-)
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, without_atom, without_law
 from phiball.verification.instances.laws import Midpoints
-from phiball.verification.instances.solutions import Solver, rows_exactly, solved
+from phiball.verification.instances.solutions import Solver, rows_exactly, solved, value_is
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions, uniform
+from phiball.verification.oracles.causal import wasserstein_value
 from phiball.verification.oracles.inner import solve_exactly, solve_extended
-from phiball.verification.oracles.transport import wasserstein_value
 
 # --- Theorem 1 (I) --------------------------------------------------------------------------------
 
@@ -95,7 +91,7 @@ def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) 
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
     bound = definitions.dual(problem.f, float(solution.mu), *instance)
     yield Evidence(abs(definitions.difference(bound, primal)), tolerance, "the dual at mu")
-    yield Evidence(abs(definitions.difference(float(solution.value), primal)), tolerance, "the value")
+    yield value_is(solution, primal, problem)
 
 
 @strong_duality.counterexample(
@@ -184,12 +180,7 @@ NODES = 200
     cells=st.integers(0, 300),
 )
 def density_of_the_worst_case(
-    d: Divergence,
-    eta: float,
-    wave: int,
-    slope: float,
-    cells: int,
-    density: Densities = worst_case_density,
+    d: Divergence, eta: float, wave: int, slope: float, cells: int, density: Densities = worst_case_density
 ) -> Iterator[Evidence]:
     """The printed density has mass one, and its expected loss less the divergence is the dual value."""
     rho = 0.25

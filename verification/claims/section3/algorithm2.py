@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from math import exp, floor, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
@@ -25,7 +25,13 @@ from phiball.refimpl import (
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition, strongly_convex
+from phiball.verification.instances.assumptions import (
+    bounded_loss,
+    each,
+    evidence_from,
+    in_the_definition,
+    strongly_convex,
+)
 from phiball.verification.instances.divergences import KAPPA, NAMED, QUARTIC, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
     FAULTY_ALGORITHMS,
@@ -196,6 +202,11 @@ QUOTE = (
 SEARCHED = (
     "phi kappa-strongly convex; T rounded up; the search starts from the bracket of C2, which holds mu*"
 )
+SEARCH: dict[str, Any] = {
+    "problem": moderate_problems(),
+    "phi": st.sampled_from(STRONGLY_CONVEX),
+    "eps": precisions(),
+}
 DUAL_VALUE = Reading("R~ is the dual value D(mu)", "true: see C4")
 GAMMA = Reading("R~ is the objective at the returned gamma", "false: see C4-gamma")
 NORMALISED = Reading(
@@ -264,9 +275,7 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
         "h(mu) is the sum of gamma minus 1, which the search drives to 0 whatever the optimal value is.",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
-    problem=moderate_problems(),
-    phi=st.sampled_from(STRONGLY_CONVEX),
-    eps=precisions(),
+    **SEARCH,
 )
 def residual_is_the_value(problem: Problem, phi: Divergence, eps: float, value: Value = residual) -> Evidence:
     """The output h(mu) is the estimated optimal value."""
@@ -292,17 +301,11 @@ def _residual(value: Value = residual) -> Evidence:
         "The paper does not say what the estimated value R~ is, and what Algorithm 2 returns as such, h(mu), "
         "is not meant.",
         reading=DUAL_VALUE.sense,
-        others=(
-            Reading("R~ is h(mu), which Algorithm 2 returns", "false: see C3"),
-            GAMMA,
-            NORMALISED,
-        ),
+        others=(Reading("R~ is h(mu), which Algorithm 2 returns", "false: see C3"), GAMMA, NORMALISED),
     ),
     corrected=r"0 \le D(\mu) - \mathcal{R} \le \frac{(\mu - \mu^*)^2}{2 \kappa \eta} \le \epsilon",
     examples=200,
-    problem=moderate_problems(),
-    phi=st.sampled_from(STRONGLY_CONVEX),
-    eps=precisions(),
+    **SEARCH,
 )
 def dual_value_is_within_eps(
     problem: Problem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
@@ -346,9 +349,7 @@ for _fault, _algorithm in FAULTY_ALGORITHMS.items():
         others=(DUAL_VALUE, NORMALISED),
     ),
     corrected=r"\sum_i \gamma_i f_i - \frac{\eta}{m} \sum_i \phi(m \gamma_i) = D(\mu) + \mu\, h(\mu)",
-    problem=moderate_problems(),
-    phi=st.sampled_from(STRONGLY_CONVEX),
-    eps=precisions(),
+    **SEARCH,
 )
 def value_at_gamma_is_within_eps(
     problem: Problem, phi: Divergence, eps: float, value: Value = lagrangian_free_value
@@ -469,9 +470,9 @@ output_claim = partial(
     verdict=Verdict.HOLDS,
     assumptions="phi kappa-strongly convex; T rounded up; a bracket that holds mu*",
     examples=200,
-    problem=moderate_problems(),
-    phi=st.sampled_from(STRONGLY_CONVEX),
-    eps=precisions(),
+    problem=SEARCH["problem"],
+    phi=SEARCH["phi"],
+    eps=SEARCH["eps"],
     bracket=st.sampled_from([corrected_bracket, printed_bracket]),
 )
 
@@ -572,7 +573,7 @@ def entropic_guarantee(
 )
 def _kappa_one() -> Evidence:
     problem, eps = Problem((5.0,) + (0.0,) * 7, 1.0), 0.01
-    evidence = next(entropic_guarantee.statement(problem, eps, kappa=lambda _: 1.0))
+    evidence = evidence_from(entropic_guarantee, problem, eps, kappa=lambda _: 1.0)[0]
     return Evidence(
         evidence.violation,
         0.0,

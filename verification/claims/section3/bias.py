@@ -17,7 +17,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, strongly_convex
-from phiball.verification.instances.divergences import entropic_on
+from phiball.verification.instances.divergences import restricted
 from phiball.verification.instances.enumeration import (
     bias_by_sampling,
     bias_of_order_statistics,
@@ -106,7 +106,7 @@ def _arc() -> Any:
 
 
 def _within_section_3() -> Iterator[Evidence]:
-    phi = entropic_on(TOP)
+    phi = restricted(ENTROPIC, 0.0, TOP)
     yield from in_the_definition(phi)
     yield from strongly_convex(phi, 1 / TOP)
     # Ratios x of mean one in [0, 4] have a mean of x^2 of at most 4.
@@ -128,7 +128,7 @@ def _within_section_3() -> Iterator[Evidence]:
 
 @expectation_is_a_subgradient.counterexample(margin=0.1, meets=_within_section_3)
 def _curl() -> Evidence:
-    phi, eta, theta, h = entropic_on(TOP), 1.0, np.array([1.0, 0.0]), 1e-5
+    phi, eta, theta, h = restricted(ENTROPIC, 0.0, TOP), 1.0, np.array([1.0, 0.0]), 1e-5
 
     def curl(T: int) -> float:
         ahead, behind = (
@@ -302,63 +302,3 @@ def _gap() -> Evidence:
 @density_bounded_below.mutant("takes the largest density")
 def _(pieces: Pieces) -> Fraction:
     return min(Fraction(w * sum(m for _, m in pieces), mass) for w, mass in pieces)
-
-
-# --- Linear losses on balls -----------------------------------------------------------------------
-
-SIZES = (4, 16, 64, 256, 1024)
-
-
-def _coordinates() -> int:
-    """The dimension of the disc."""
-    return 2
-
-
-def _disc(n: int) -> float:
-    """F - F^n of the hinge at eta = 0.05 for f = b_1, b uniform on the disc."""
-    return levels.hinge_bias(n, 2, 0.05)
-
-
-@claim(
-    "Assumption 3 (II)",
-    id="D11",
-    section="beyond",
-    verdict=Verdict.HOLDS,
-    formula=r"\frac{Q(1) - Q(1 - u)}{u} \to \infty \quad (u \to 0), \qquad n\,(F - F^n) \to \infty",
-    assumptions="f = b_1, b uniform on the disc; hinge, eta = 0.05",
-    remark="A remark on Assumption 3 (II), which the paper calls relatively mild: the density of a linear "
-    "loss vanishes at the edge of a ball of two or more active coordinates, so that Q is not Lipschitz. "
-    "D11-rate gives the rate of the bias.",
-)
-def linear_loss_on_a_disc(
-    bias: Callable[[int], float] = _disc, d: Callable[[], int] = _coordinates
-) -> Iterator[Evidence | Curve]:
-    """For a linear loss on a disc Assumption 3 (II) fails, and its bias falls more slowly than 1/n."""
-    t = 10.0 ** -np.arange(1, 6)
-    slopes = t / (1 - levels.coordinate_law(1 - t, d())[0])
-    growth = float(slopes[-1] / slopes[0])
-    note = (
-        f"from t below the edge to it Q has slope {slopes[0]:.3g} for t = 0.1, {slopes[-1]:.3g} for t = 1e-5"
-    )
-    yield Evidence(20.0 - growth, 0.0, note)
-    seen = tuple(bias(n) for n in SIZES)
-    curve = Curve(
-        "bias of the hinge, f linear on a disc",
-        "points n",
-        "F - F^n",
-        "G/n with the least G that n = 4 allows",
-        SIZES,
-        seen,
-        tuple(seen[0] * SIZES[0] / n for n in SIZES),
-    )
-    yield curve
-    # At n = 4 the order has not quite set in: 1/n itself has the exponent -0.95 at these sizes.
-    yield Evidence(-0.9 - curve.fit.slope, 0.0, f"the bias falls with the exponent {curve.fit}")
-
-
-@linear_loss_on_a_disc.mutant("has one active coordinate", replaces="bias")
-def _(n: int) -> float:
-    return levels.hinge_bias(n, 1, 0.05)
-
-
-linear_loss_on_a_disc.mutant("is a loss on an interval", replaces="d")(lambda: 1)

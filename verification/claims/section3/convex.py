@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import ceil, log, log2, sqrt
@@ -32,7 +31,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, on_an_interval
-from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
+from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner, altered
 from phiball.verification.instances.sgd_paths import PiecewiseLinear, Sgd, mean_gap, stacked_gradient
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
@@ -245,10 +244,9 @@ def _plan_of_the_proof() -> Evidence:
     )
 
 
-@cost_in_delta.mutant("a level for delta^2")
-def _(delta: float, *, estimator: Any, **rest: Any) -> Plan:
-    made = convex_plan(delta, estimator=estimator, **rest)
-    return replace(made, estimator=estimator(min(30, 2 * made.estimator.level)))
+cost_in_delta.mutant("a level for delta^2")(
+    altered(convex_plan, estimator=lambda made: type(made.estimator)(min(30, 2 * made.estimator.level)))
+)
 
 
 # --- End to end: f = abs(theta - z - b), b uniform on [-rho, rho], z in DATA --------------------------
@@ -320,10 +318,9 @@ def delta_is_reached(
         )
 
 
-@delta_is_reached.mutant("a sixteenth of the steps", replaces="plan")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    return replace(made, steps=max(1, made.steps // 16))
+delta_is_reached.mutant("a sixteenth of the steps", replaces="plan")(
+    altered(convex_plan, steps=lambda made: max(1, made.steps // 16))
+)
 
 
 @delta_is_reached.mutant("climbs", replaces="sgd")

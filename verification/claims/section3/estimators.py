@@ -96,12 +96,6 @@ def danskin_gradient(
 danskin_gradient.mutant("averages under the reference law")(lambda problem, d: list(problem.probabilities))
 
 
-@danskin_gradient.mutant("differentiates the penalty as well")
-def _(problem: Problem, d: Divergence) -> list[float]:
-    w = numbers(worst_case(problem.losses, problem.eta, d, p=problem.law).weights)
-    return [2 * v - q for v, q in zip(w, problem.probabilities, strict=True)]
-
-
 Levels: TypeAlias = Callable[[int], tuple[float, ...]]
 Cost: TypeAlias = Callable[[int], float]
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
@@ -289,34 +283,25 @@ def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[floa
     return float(drawn.value), float(gradient)
 
 
-class _Rescaled(RTMLMC):
-    """RT-MLMC whose groups are scaled wrongly."""
+def rescaled(scale: Callable[[Any], float]) -> type[RTMLMC]:
+    """RT-MLMC whose groups are scaled by another number than 1/P(l)."""
 
-    def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
-        """The groups of RT-MLMC, with the scale of `rescaled`."""
-        groups = super().assign_levels(n, rng, like=like)
-        return [replace(group, scale=self.rescaled(group)) for group in groups]
+    class Rescaled(RTMLMC):
+        def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
+            groups = super().assign_levels(n, rng, like=like)
+            return [replace(group, scale=scale(group)) for group in groups]
 
-    def rescaled(self, group: Any) -> float:
-        """1 in the place of 1/P(l)."""
-        return 1.0
-
-
-class _NoLevelZero(_Rescaled):
-    """RT-MLMC without its level 0."""
-
-    def rescaled(self, group: Any) -> float:
-        """The scale of the group, or 0 for level 0."""
-        return float(group.scale) if group.level else 0.0
+    return Rescaled
 
 
 @same_expectation.counterexample(
     margin=0.4, meets=lambda: chain(in_the_definition(ENTROPIC), bounded_loss((0.0, 1.0)))
 )
 def _without_level_zero() -> Evidence:
+    without_zero = rescaled(lambda group: float(group.scale) if group.level else 0.0)
     f = [0.0, 1.0]
     whole = _level(f, 1.0, ENTROPIC, 1)[0]
-    rest = _enumerated(RegularizedLoss(ListedLaw(2), 1.0, ENTROPIC, _NoLevelZero(1)), f, 1)[0]
+    rest = _enumerated(RegularizedLoss(ListedLaw(2), 1.0, ENTROPIC, without_zero(1)), f, 1)[0]
     return Evidence(
         whole - rest,
         0.0,
@@ -327,7 +312,7 @@ def _without_level_zero() -> Evidence:
 
 @same_expectation.mutant("forgets 1/P(l)")
 def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
-    wrong = _Rescaled(estimator.level, estimator.allocation) if isinstance(estimator, RTMLMC) else estimator
+    wrong = rescaled(lambda _: 1.0)(estimator.level) if isinstance(estimator, RTMLMC) else estimator
     return RegularizedLoss(law, eta, phi, wrong)
 
 
@@ -349,16 +334,10 @@ def log_sum_exp_differences(
     """For the entropic phi, differences of log-sum-exp are the general construction."""
     n = 2**level
     v = np.array(f[:n])
-
-    def u(x: Any) -> tuple[Any, Any]:
-        e = np.exp((x - x.max()) / eta)
-        return x.max() + eta * np.log(e.mean()), e / e.sum()
-
-    value, gamma = u(v)
+    value, gamma = levels.solve(v, eta, "entropic")
     if n > 1:
-        halves = [u(v[: n // 2]), u(v[n // 2 :])]
-        value = value - sum(h[0] for h in halves) / 2
-        gamma = gamma - np.concatenate([h[1] for h in halves]) / 2
+        parts, halves = levels.solve(v.reshape(2, -1), eta, "entropic")
+        value, gamma = value - parts.mean(), gamma - halves.ravel() / 2
     xp = active().namespace
     got, w = weights(xp.asarray(v), eta, ENTROPIC, telescoping=True)
     rounding = 2.0**-44 * (1 + 1 / eta) * (1 + np.abs(v).max())

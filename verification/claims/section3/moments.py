@@ -26,7 +26,13 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
-from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition, strongly_convex
+from phiball.verification.instances.assumptions import (
+    bounded_loss,
+    each,
+    evidence_from,
+    in_the_definition,
+    strongly_convex,
+)
 from phiball.verification.instances.divergences import KAPPA, NAMED, STRONGLY_CONVEX
 from phiball.verification.instances.enumeration import (
     RowSolver,
@@ -95,11 +101,6 @@ def sg_second_moment(
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
         yield Evidence.at_most(variance, limit / 2, rounding(law, phi), "the variance of a batch of two")
-
-
-@sg_second_moment.mutant("forgets to divide by m", replaces="solve")
-def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
-    return rows.shape[-1] * algorithm2_rows(rows, eta, phi, eps)
 
 
 @sg_second_moment.mutant("forgets the factor 2", replaces="bound")
@@ -254,7 +255,7 @@ def half_of_a_level(
 )
 def _printed_coefficient() -> Evidence:
     f, eta, eps = [0.0, 1.0, 0.0, 1.0], 0.26, 0.031
-    _, evidence = half_of_a_level.statement(f, eta, cressie_read(2), eps, 2, lambda level: 2.0**level)
+    _, evidence = evidence_from(half_of_a_level, f, eta, cressie_read(2), eps, 2, lambda level: 2.0**level)
     return Evidence(
         evidence.violation, 0.0, f"(x - 1)^2/2, f = {f}, eta = {eta}, eps = {eps}, l = 2: {evidence.note}"
     )

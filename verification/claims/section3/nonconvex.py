@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import chain
 from math import ceil, exp, sqrt
 from typing import Any
@@ -38,10 +37,10 @@ from phiball.verification.instances.printed_algorithms import (
     EPSILONS,
     INVERSE_EPSILONS,
     NONCONVEX_UNITS,
-    HyperParameters,
     Planner,
     Setting,
     Table,
+    altered,
     guarantee,
     settings,
     table_2,
@@ -143,10 +142,9 @@ def _step_of_the_printed_constant() -> Evidence:
     )
 
 
-@hyper_parameters_suffice.mutant("a tenth of the steps")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = table_2(problem, eps)
-    return replace(h, steps=max(1, h.steps // 10))
+hyper_parameters_suffice.mutant("a tenth of the steps")(
+    altered(table_2, steps=lambda made: max(1, made.steps // 10))
+)
 
 
 # --- The orders -----------------------------------------------------------------------------------
@@ -189,10 +187,7 @@ def exponents_of_table_2(table: Table = table_2) -> Iterator[Evidence | Curve]:
                     yield piece
 
 
-@exponents_of_table_2.mutant("steps for epsilon^3")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = table_2(problem, eps)
-    return replace(h, steps=ceil(h.steps / eps))
+exponents_of_table_2.mutant("the square of the steps")(altered(table_2, steps=lambda made: made.steps**2))
 
 
 # --- Memory ---------------------------------------------------------------------------------------
@@ -263,10 +258,9 @@ def cost_in_epsilon(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve
         yield from Curve.of_order(name, "1/epsilon", INVERSE_EPSILONS, costs, 4, 2).within_order()
 
 
-@cost_in_epsilon.mutant("draws all levels in full")
-def _(epsilon: float, *, estimator: Any, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, estimator=estimator, **rest)
-    return replace(made, estimator=SG(made.estimator.level))
+cost_in_epsilon.mutant("draws all levels in full")(
+    altered(nonconvex_plan, estimator=lambda made: SG(made.estimator.level))
+)
 
 
 # --- End to end: f = B (1 - cos(theta - b))/2, b uniform on [-1, 1] -----------------------------------
@@ -335,7 +329,6 @@ def random_iterate_of_training(
         yield Evidence.at_most(mean, EPSILON**2, tail * spread / sqrt(runs), note)
 
 
-@random_iterate_of_training.mutant("a hundredth of the steps", replaces="plan")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, steps=max(1, made.steps // 100))
+random_iterate_of_training.mutant("a hundredth of the steps", replaces="plan")(
+    altered(nonconvex_plan, steps=lambda made: max(1, made.steps // 100))
+)

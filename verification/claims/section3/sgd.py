@@ -29,7 +29,7 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import on_an_interval
-from phiball.verification.instances.printed_algorithms import DELTAS, Planner
+from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
 from phiball.verification.instances.sgd_paths import (
     PiecewiseLinear,
     Sgd,
@@ -344,8 +344,7 @@ def samples_are_near_the_least(plan: Planner = convex_plan) -> Iterator[Evidence
     curve = Curve.of_order("samples that every method needs", "1/delta", x, needed, 2)
     yield curve
     yield curve.exactly(2.0, 0.05)  # at delta = 1/4 there are one or two
-    units = {"lipschitz": 1.0, "diameter": 1.0, "idf": 1.0, "chi_square": 1.0}
-    spent = [plan(delta, **units, estimator=RTMLMC).evaluations for delta in DELTAS]
+    spent = [plan(delta, **CONVEX_UNITS, estimator=RTMLMC).evaluations for delta in DELTAS]
     for delta, s, n in zip(DELTAS, spent, needed, strict=True):
         yield Evidence(n - s, 0.0, f"delta = {delta:.2g}: {s:.3g} samples, at least {n:.3g} are needed")
     above = Curve(
@@ -405,9 +404,7 @@ def gaps_of_runs(descend: Descent, step: float, steps: int, seed: int, runs: int
     error_level=5 * TEST_LEVEL,  # a bound at four T, and a comparison
 )
 def mirror_descent_keeps_the_order(
-    mirror: Descent = mirror_descent,
-    plain: Descent = PROJECTED,
-    seed: int = 0,
+    mirror: Descent = mirror_descent, plain: Descent = PROJECTED, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
     """Mirror descent has a bound of the same order in T, with log d for d; here its gap is smaller."""
     d = WIDTH
@@ -424,10 +421,7 @@ def mirror_descent_keeps_the_order(
     means["projected"] = tuple(
         float(gaps_of_runs(plain, b / d, T, seed, 4).mean()) for T, b in zip(STEPS, wide, strict=True)
     )
-    for name, words, stated in (
-        ("mirror", "M sqrt(2 log d/T)", bounds),
-        ("projected", "M sqrt(d/T)", wide),
-    ):
+    for name, words, stated in (("mirror", "M sqrt(2 log d/T)", bounds), ("projected", "M sqrt(d/T)", wide)):
         yield Curve(f"gap of the average, {name} steps", "T", "F - min F", words, x, means[name], stated)
     ahead = means["projected"][-1] - means["mirror"][-1]
     note = f"T = {STEPS[-1]}: mirror steps are ahead by {ahead:.3g}"

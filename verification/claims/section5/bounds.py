@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import islice
 from math import log, sqrt
 from typing import Any, TypeAlias
 
@@ -28,7 +27,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
-from phiball.verification.instances.assumptions import each
+from phiball.verification.instances.assumptions import each, evidence_from
 from phiball.verification.instances.function_classes import (
     Capacity,
     LogCovering,
@@ -116,9 +115,9 @@ def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Itera
     yield curve.below_bound()
 
 
-@covering_number_bound.mutant("leaves the class out of the bound")
-def _(n: int, delta: float, log_covering: LogCovering) -> CoveringBound:
-    return covering_bound(n, delta, lambda eps: 0.0)
+covering_number_bound.mutant("leaves the class out of the bound")(
+    lambda n, delta, log_covering: covering_bound(n, delta, lambda eps: 0.0)
+)
 
 
 # --- The linear class -----------------------------------------------------------------------------
@@ -163,9 +162,9 @@ def linear_class_bound(
     yield Evidence(total / closed - 1, 1e-9, "the bound is no larger")
 
 
-@linear_class_bound.mutant("forgets the root of d", replaces="capacity")
-def _(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return linear_capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho) / sqrt(d)
+linear_class_bound.mutant("forgets the root of d", replaces="capacity")(
+    lambda **family: linear_capacity(**family) / sqrt(family["d"])
+)
 
 
 LogNumber: TypeAlias = Callable[..., float]
@@ -203,9 +202,9 @@ def quoted_covering_follows(
     return Evidence.at_most(own, quoted, 2.0**-40 * quoted, f"log N = {own:.4g}, quoted {quoted:.4g}")
 
 
-@quoted_covering_follows.mutant("a centre for each tenth of epsilon")
-def _(eps: float, **family: float) -> float:
-    return linear_covering(eps / 10, **family)  # type: ignore[arg-type]
+quoted_covering_follows.mutant("a centre for each tenth of epsilon")(
+    lambda eps, **family: linear_covering(eps / 10, **family)
+)
 
 
 @claim(
@@ -245,9 +244,9 @@ def bound_is_d_times_the_lower_one(capacity: Capacity = linear_capacity) -> Iter
         yield curve.at_most(1.0, log(1.01))
 
 
-@bound_is_d_times_the_lower_one.mutant("forgets the root of d")
-def _(*, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return sqrt(d) * linear_capacity(d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho)
+bound_is_d_times_the_lower_one.mutant("takes the root of d twice")(
+    lambda **family: linear_capacity(**family) * sqrt(family["d"])
+)
 
 
 # --- The network class ----------------------------------------------------------------------------
@@ -326,19 +325,17 @@ def _within_printed_power() -> Iterator[Evidence]:
 
 @network_class_covering.counterexample(margin=4.6, meets=_within_printed_power)
 def _printed_power() -> Iterator[Evidence]:
-    pieces = network_class_covering.statement(ONES, 0.01, 0.01, [(1.0, 1.0)], covering=printed_covering)
-    for evidence in islice(pieces, 2):
+    example = (ONES, 0.01, 0.01, [(1.0, 1.0)])
+    for evidence in evidence_from(network_class_covering, *example, covering=printed_covering)[:2]:
         yield Evidence(
             evidence.violation, 0.0, f"all parameters 1, rho = 0, eps = 0.01, as printed: {evidence.note}"
         )
 
 
 network_class_covering.mutant("the printed power of eps", replaces="covering")(printed_covering)
-
-
-@network_class_covering.mutant("counts the layers once", replaces="capacity")
-def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho: float) -> float:
-    return network_capacity(d=d, s=s, a=a, Psi=Psi, rho=rho, varrho=varrho) / sqrt(len(s))
+network_class_covering.mutant("counts the layers once", replaces="capacity")(
+    lambda **family: network_capacity(**family) / sqrt(len(family["s"]))
+)
 
 
 # --- The closing remark ---------------------------------------------------------------------------
@@ -352,9 +349,7 @@ def _(*, d: int, s: list[float], a: list[float], Psi: float, rho: float, varrho:
     r"Proposition~\ref{Proposition:cover} by that of $\mathcal{G}_{\mid S}$",
     correction="Proposition 5 is meant, which is checked as I1",
     assessment=Assessment(
-        Kind.MISPRINT,
-        Consequence.NONE,
-        "Proposition 4 is quoted from earlier work, and does not speak of G.",
+        Kind.MISPRINT, Consequence.NONE, "Proposition 4 is quoted from earlier work, and does not speak of G."
     ),
 )
 def novelty() -> None:

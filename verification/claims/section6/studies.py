@@ -18,6 +18,7 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.assumptions import evidence_from
 from phiball.verification.instances.tolerances import TEST_LEVEL
 
 # --- Section 6.1 ----------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def references_agree(numbers: Callable[[], dict[tuple[str, str], int]] = right_n
 
 @references_agree.counterexample(margin=1)
 def _numbers() -> Iterator[Evidence]:
-    yield from references_agree.statement(text_numbers)
+    yield from evidence_from(references_agree, text_numbers)
 
 
 references_agree.mutant("the numbers of the text")(text_numbers)
@@ -253,7 +254,7 @@ def maxima(f: Any) -> int:
     return len(find_peaks(np.concatenate([[-1.0], f, [-1.0]]), prominence=0.01 * np.ptp(f) + 1e-12)[0])
 
 
-SHARE = 0.8  # 325 of 400 draws have three maxima or more
+SHARE = 0.8  # 325 of 400 draws have three maxima or more, and 339 a wrong one if linearised
 LEAST = int(binom.ppf(TEST_LEVEL, DRAWS, SHARE))  # fewer hits are next to impossible
 
 
@@ -394,9 +395,6 @@ def unregularized_prices_are_worse_than_erm() -> None:
 
 # --- Remark 4: linearisation of the toy loss --------------------------------------------------------
 
-FINE = np.linspace(-5, 5, 401, dtype=np.float32)
-WRONG_SHARE = 0.8  # 340 of 400 draws have a wrong maximum
-LEAST_WRONG = int(binom.ppf(TEST_LEVEL, DRAWS, WRONG_SHARE))  # fewer are next to impossible
 Estimate: TypeAlias = Callable[[int, float], float]
 
 
@@ -439,14 +437,13 @@ def linearisation_is_wrong(
 ) -> Evidence:
     """A linear approximation near 0 puts the maximum at an end of [-5, 5], mostly a wrong one."""
     wrong = 0
-    for k in range(DRAWS * seed, DRAWS * (seed + 1)):
-        f = loss(k, FINE)
+    for k, f in enumerate(_draws(loss, seed), start=DRAWS * seed):
         at = float(loss(k, np.array([estimate(k, 0.1)], dtype=np.float32))[0])
         wrong += float(f.max()) - at > 0.01 * float(np.ptp(f))
-    note = f"a wrong maximum in {wrong} of {DRAWS} draws; {LEAST_WRONG} are the least to be expected"
-    return Evidence(LEAST_WRONG - wrong, 0.0, note)
+    note = f"a wrong maximum in {wrong} of {DRAWS} draws; {LEAST} are the least to be expected"
+    return Evidence(LEAST - wrong, 0.0, note)
 
 
-@linearisation_is_wrong.mutant("searches the whole interval", replaces="estimate")
-def _(draw: int, x: float) -> float:
-    return float(FINE[int(np.argmax(toy_loss(draw, FINE)))])
+linearisation_is_wrong.mutant("searches the whole interval", replaces="estimate")(
+    lambda draw, x: float(POINTS[int(np.argmax(_draws(toy_loss, draw // DRAWS)[draw % DRAWS]))])
+)
