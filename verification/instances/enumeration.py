@@ -10,16 +10,14 @@ from math import factorial, log2, prod
 from typing import Any, TypeAlias
 
 import numpy as np
-from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace, rng, to_numpy
-from phiball.refimpl import ENTROPIC, RTMLMC, Divergence, dual_value, indicator
+from phiball.backends import Array, Rng, array_namespace, to_numpy
+from phiball.refimpl import ENTROPIC, RTMLMC, Divergence
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import KAPPA
 from phiball.verification.instances.laws import Law
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.instances.strategies import powers_of_ten
-from phiball.verification.oracles import levels, uniform
+from phiball.verification.oracles import levels
 
 RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
 """gamma of each row of losses, for eta, phi and the precision eps."""
@@ -154,102 +152,58 @@ def second_moment_of(law: Law, top: int, weights: Weights) -> float:
     return sum(difference_moment(law, k, weights) / p[k] for k in range(top + 1))
 
 
-def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
-    """F - F^1 for f uniform on [0, 1]: the distance t of two points has density 2 (1 - t)."""
-    kinks = (eta, 2 * eta)
-    nodes, weights = uniform.graded(kinks)
-    rows = array(np.stack([np.zeros_like(nodes), nodes], axis=-1))
-    above = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # over the mean
-    F = uniform.value(eta, phi.family or "", phi.parameter)
-    return F - 0.5 - float((weights * 2 * (1 - nodes) * above).sum())
-
-
-def bias_of_order_statistics(n: int, alpha: float, solve: Solver) -> float:
-    """F - F^n of AV@R for f uniform on [0, 1]: it is linear in the order statistics, of means i/(n + 1)."""
-    rows = array(np.arange(1, n + 1) / (n + 1))
-    return 1 - alpha / 2 - float(solve(rows, 1.0, indicator(alpha)).value)
-
-
-def bias_by_sampling(
-    n: int, eta: float, phi: Divergence, solve: Solver, rows: int, seed: int
-) -> tuple[float, float]:
-    """F - F^n for f uniform on [0, 1], and its standard error.
-
-    On every sample the dual at the mu* of the law has mean F and is above the value, by little.
-    """
-    xp = active().namespace
-    f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
-    mu = uniform.multiplier(eta, phi.family or "")
-    over = to_numpy(dual_value(f, mu, eta, phi) - solve(f, eta, phi).value)
-    return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
+# --- All draws in one batch: each data point says by its number which draw it takes -----------------
 
 
 @dataclass(frozen=True)
-class QuadraticLosses:
-    """f_i = c_i + g_i theta + h_i theta^2/2 on abs(theta) <= tau, one for each perturbed point."""
+class ListedLaw:
+    """A law on the points 0, ..., k - 1: a data point (c, i) takes the digits of c to base k, i its number.
 
-    terms: tuple[tuple[float, float, float], ...]
-    tau: float
-    eta: float
+    A data point that is asked for one point several times in a row takes one digit after the other.
+    """
 
-    def __str__(self) -> str:
-        return f"((c, g, h) = {self.terms}, tau = {self.tau!r}, eta = {self.eta!r})"
+    k: int
 
-    @property
-    def lipschitz(self) -> float:
-        """L_f."""
-        return max(abs(g) + abs(h) * self.tau for _, g, h in self.terms)
-
-    @property
-    def smoothness(self) -> float:
-        """S_f."""
-        return max(abs(h) for _, _, h in self.terms)
-
-    @property
-    def height(self) -> float:
-        """A bound B on the range of the losses, which a constant moves to [0, B]."""
-        swing = [abs(g) * self.tau + abs(h) * self.tau**2 / 2 for _, g, h in self.terms]
-        up = max(c + s for (c, _, _), s in zip(self.terms, swing, strict=True))
-        return up - min(c - s for (c, _, _), s in zip(self.terms, swing, strict=True))
-
-    @property
-    def ratio(self) -> float:
-        """B/eta."""
-        return self.height / self.eta
-
-    @property
-    def rounding(self) -> float:
-        """Of a gradient, whose weights are off by the rounding of f over eta."""
-        size = max(abs(c) for c, _, _ in self.terms) + self.height
-        return 2.0**-46 * self.lipschitz * (1 + size / self.eta)
+    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
+        """The next n digits of each z (N, 2), as points (N, n, 2), whose second coordinate is the number."""
+        code, number = to_numpy(z)[:, 0].astype(int), to_numpy(z)[:, 1]
+        begins = np.concatenate([[True], number[1:] != number[:-1]])
+        row = np.arange(len(code))
+        asked = row - np.maximum.accumulate(np.where(begins, row, 0))
+        digits = code[:, None] // self.k ** (asked[:, None] * n + np.arange(n)) % self.k
+        points = np.stack([digits, np.broadcast_to(number[:, None], digits.shape)], axis=-1)
+        return array_namespace(z).asarray(points, dtype=z.dtype)
 
 
-Smoothness: TypeAlias = Callable[[QuadraticLosses], float]
+class EvenNumbers(Rng):
+    """Uniform numbers that are not random: row r has the midpoint of cell r mod `cells`.
+
+    A permutation leads to the same cells, so that each data point meets each cell in a batch of all pairs.
+    """
+
+    def __init__(self, cells: int) -> None:
+        super().__init__(0)
+        self.cells = cells
+
+    def uniform(self, shape: tuple[int, ...], *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
+        """((r mod cells) + 1/2)/cells, or 1/2 for a single number."""
+        if shape == ():
+            return array_namespace(like).asarray(0.5, dtype=like.dtype)
+        number = np.arange(int(np.prod(shape))) % self.cells
+        return array_namespace(like).asarray(((number + 0.5) / self.cells).reshape(shape), dtype=like.dtype)
+
+    def permutation(self, n: int, *, like: Array) -> Array:
+        """Row r goes to a place of its own in cell r mod `cells`."""
+        number = np.arange(n)
+        places = number % self.cells * (n // self.cells) + number // self.cells
+        return array_namespace(like).asarray(places)
 
 
-@st.composite
-def quadratic_losses(draw: st.DrawFn) -> QuadraticLosses:
-    """One to four of them; flat, steep or bent ones, B/eta up to about 100."""
-    eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
-    tau = draw(st.sampled_from([1.0, 0.1, 0.01]))
-    offset = st.one_of(st.just(0.0), st.floats(0, 1, width=32))
-    slope = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.1]), st.floats(-2, 2, width=32))
-    bend = st.one_of(st.sampled_from([0.0, 0.1, 1.0, -1.0]), st.floats(-4, 4, width=32))
-    term = st.tuples(offset, slope, bend)
-    # Two losses that are equal at 0, with opposite gradients, change their weights the most.
-    twins = term.map(lambda t: [t, (t[0], -t[1], -t[2])])
-    terms = draw(st.one_of(st.lists(term, min_size=1, max_size=4), twins))
-    unit = draw(st.one_of(st.sampled_from([1.0, 10.0, 0.1]), powers_of_ten(-1, 1)))
-    return QuadraticLosses(tuple((c, unit * g, unit * h) for c, g, h in terms), tau, eta)
+def batch_of_all_draws(k: int, level: int) -> tuple[Any, EvenNumbers]:
+    """The data points (N, 2) of all draws of 2^level points of k, each with each level, and their source.
 
-
-def gradient_change(
-    f: QuadraticLosses, places: tuple[float, float], solve: Callable[..., Any]
-) -> tuple[float, float]:
-    """|grad F^l(theta) - grad F^l(theta')| on these points as the sample, and |theta - theta'|."""
-    theta = np.array([[f.tau * place] for place in places])
-    c, g, h = np.array(f.terms).T
-    losses = array(c + g * theta + h * theta**2 / 2)
-    weights = to_numpy(solve(losses, f.eta, ENTROPIC).weights)
-    first, second = (weights * (g + h * theta)).sum(axis=-1)
-    return float(abs(first - second)), float(abs(theta[0, 0] - theta[1, 0]))
+    P(l) = 2^-l/(2 - 2^-L) is a number of 2^(L+1) - 1 equal cells.
+    """
+    cells = 2 ** (level + 1) - 1
+    codes = np.repeat(np.arange(k ** (2**level)), cells)
+    return np.stack([codes, np.arange(len(codes))], axis=1).astype(float), EvenNumbers(cells)

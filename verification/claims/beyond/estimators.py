@@ -29,16 +29,18 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.enumeration import (
+from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
+from phiball.verification.instances.laws import (
+    Law,
+    Mean,
     bias_of_order_statistics,
     bias_of_two,
-    largest_chi_square,
-    level_weights,
-    moments,
-    rt_moments,
+    chi_square,
+    half_variance,
+    laws,
+    simplex,
 )
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
-from phiball.verification.instances.laws import Law, Mean, chi_square, half_variance, laws, simplex
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL

@@ -129,12 +129,6 @@ def corrected_bracket_holds_mu(
 corrected_bracket_holds_mu.mutant("the printed bracket")(printed_bracket)
 
 
-@corrected_bracket_holds_mu.mutant("has the sign of g wrong")
-def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
-    low, high = corrected_bracket(f, eta, phi)
-    return low + 2 * eta * phi.slope1, high + 2 * eta * phi.slope1
-
-
 # --- The number of halvings -----------------------------------------------------------------------
 
 Count: TypeAlias = Callable[[float, float, float, float], int]
@@ -455,12 +449,6 @@ def gap_of_normalised_weights(
 @gap_of_normalised_weights.mutant("forgets eta in front of phi*", replaces="dual")
 def _(losses: Array, mu: float, eta: float, d: Divergence) -> Array:
     return mu + (dual_value(losses, mu, eta, d) - mu) / eta
-
-
-@gap_of_normalised_weights.mutant("forgets eta in front of phi", replaces="primal")
-def _(losses: Array, weights: Array, eta: float, d: Divergence) -> Array:
-    linear = array_namespace(losses).sum(weights * losses)
-    return linear + (primal_value(losses, weights, eta, d) - linear) / eta
 
 
 # --- gamma and mu ---------------------------------------------------------------------------------

@@ -18,15 +18,9 @@ from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, strongly_convex
 from phiball.verification.instances.divergences import restricted
-from phiball.verification.instances.enumeration import (
-    bias_by_sampling,
-    bias_of_order_statistics,
-    bias_of_two,
-    halved,
-    level_weights,
-    moments,
-)
+from phiball.verification.instances.enumeration import halved, level_weights, moments
 from phiball.verification.instances.faulty_solvers import LARGEST_LOSS
+from phiball.verification.instances.laws import bias_by_sampling, bias_of_order_statistics, bias_of_two
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL

@@ -18,17 +18,23 @@ from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
     Bound,
-    QuadraticLosses,
-    Smoothness,
     Weights,
     difference_moment,
-    gradient_change,
     gradient_error,
     level_mean,
-    quadratic_losses,
 )
 from phiball.verification.instances.faulty_solvers import with_answer, with_eta, without_halves
-from phiball.verification.instances.laws import BOUNDED, LIPSCHITZ, TWO_POINTS, Law, bounded_laws
+from phiball.verification.instances.laws import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    Law,
+    QuadraticLosses,
+    Smoothness,
+    bounded_laws,
+    gradient_change,
+    quadratic_losses,
+)
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level
 
