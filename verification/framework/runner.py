@@ -182,7 +182,22 @@ def _run_claim(
     return _run_one(claim, backend, effort, seed, mutants)
 
 
+def _import_sources(claim: Claim, backend: str) -> None:
+    """Import the modules that claims and kernels would import later.
+
+    Hypothesis also tries numbers that it reads in the imported source files, unless they are in
+    site-packages. The examples repeat if these files are the same when each claim starts.
+    """
+    if claim.statement.__module__.startswith("phiball."):
+        all_claims()
+    if backend == "numba":
+        kernels = import_module("phiball.backends.numba")
+        for module in walk_packages(kernels.__path__, f"{kernels.__name__}."):
+            import_module(module.name)
+
+
 def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool) -> Result:
+    _import_sources(claim, backend)
     with use(backend):
         result = claim.run(effort=effort, seed=seed)
         if not mutants:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Any, TypeAlias
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -12,7 +12,6 @@ from hypothesis import seed as with_seed
 from hypothesis.strategies import SearchStrategy
 
 from phiball.verification.framework.evidence import Curve, Evidence
-from phiball.verification.framework.repeatable import repeatable
 
 SHARES = 20
 """The number of steps from 0 to 1 in which shares of bounds are counted."""
@@ -62,11 +61,26 @@ class Search:
                 suppress_health_check=list(HealthCheck),
                 verbosity=Verbosity.quiet,
             )(given(**strategies)(check))
-            with repeatable():
-                with_seed(seed)(searched)()
+            with_seed(seed)(searched)()
         except Violated:
             return False
         return True
+
+    def outcome(self) -> dict[str, Any]:
+        """The fields of `Result` that the search decides."""
+        worst, closest = self.worst or Evidence(nan, 0.0), self.closest or Evidence(nan, 0.0)
+        return {
+            "violation": worst.violation,
+            "tolerance": worst.tolerance,
+            "note": worst.note,
+            "measured": closest.measured,
+            "bound": closest.bound,
+            "closest": closest.note,
+            "shares": tuple(self.shares) if any(self.shares) else (),
+            "examples": self.examples + bool(self.found),
+            "found": self.found,
+            "curves": self.curves,
+        }
 
     def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
         """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
