@@ -16,8 +16,7 @@ class Result(Metadata):
     - `verdict` was reached by execution; `recorded` is what the claim expects.
     - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
     - `measured` came closest to its `bound`, of all evidence that compares with one, as `closest` says; NaN
-      without bounds. `shares` counts all of it by the share of the bound that was measured, in equal steps
-      from 0 to 1.
+      without bounds.
     - `searched` says whether examples were drawn, `enumerated` whether expectations are sums over all draws.
     - `counterexamples`: those of the printed statement, with their numbers as computed.
     - `found`: the smallest example on which the statement itself fails.
@@ -40,7 +39,6 @@ class Result(Metadata):
     measured: float = nan
     bound: float = nan
     closest: str = ""
-    shares: tuple[int, ...] = ()
     searched: bool = False
     enumerated: bool = False
     examples: int = 0
