@@ -165,6 +165,11 @@ class Claim(Metadata):
             verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
         return self._result(search, verdict, texts, error, perf_counter() - began)
 
+    def rejects(self, mutant: str, *, seed: int = 0) -> bool:
+        """Whether one of three searches rejects a mutant by evidence; an error does not count."""
+        results = (self.run(seed=seed + k, mutant=mutant, shrink=False) for k in range(3))
+        return any(not result.error and not result.as_recorded for result in results)
+
     def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
         """What the counterexamples show, in words, and whether each violates what the paper prints."""
         texts: list[str] = []

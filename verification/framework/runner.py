@@ -202,10 +202,9 @@ def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool
         result = claim.run(effort=effort, seed=seed)
         if not mutants:
             return result
-        # A mutant is to be rejected by evidence, not by breaking down.
-        broken = {fault: claim.run(seed=seed, mutant=fault, shrink=False) for fault in claim.mutants}
-        survived = tuple(f for f, run in broken.items() if run.error or run.verdict is run.recorded)
-        return replace(result, rejected=tuple(f for f in broken if f not in survived), survived=survived)
+        rejected = tuple(fault for fault in claim.mutants if claim.rejects(fault, seed=seed))
+        survived = tuple(fault for fault in claim.mutants if fault not in rejected)
+        return replace(result, rejected=rejected, survived=survived)
 
 
 def _run_here(
