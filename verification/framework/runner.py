@@ -188,7 +188,7 @@ def _import_sources(claim: Claim, backend: str) -> None:
     Hypothesis also tries numbers that it reads in the imported source files, unless they are in
     site-packages. The examples repeat if these files are the same when each claim starts.
     """
-    if claim.statement.__module__.startswith("phiball."):
+    if claim.statement.__module__.partition(".")[0] == __name__.partition(".")[0]:
         all_claims()
     if backend == "numba":
         kernels = import_module("phiball.backends.numba")
