@@ -83,7 +83,7 @@ EXCEPTIONS = {
 MAY_NAME = {
     "": ("backends", "refimpl", "experiments.robustness"),
     "backends.selection": ("backends.numba",),
-    "verification.framework.runner": ("verification.claims",),  # the package, which it walks
+    "verification.framework.runner": ("verification.claims", "backends.numba"),  # packages that it walks
     "experiments.cli": ("experiments.studies", "experiments.benchmarks"),
 }
 # The mathematics knows arrays by their namespace alone. refimpl.sklearn is an extra that only its users load,
