@@ -17,6 +17,7 @@ if find_spec("hypothesis") is None:
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict
+from phiball.verification.framework.metadata import Metadata
 from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import all_claims, find, run
@@ -30,6 +31,7 @@ __all__ = [
     "Curve",
     "Evidence",
     "Kind",
+    "Metadata",
     "Outcome",
     "Paper",
     "Quantity",

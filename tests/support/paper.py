@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from functools import cache
@@ -207,15 +208,8 @@ def _optional(tex: str, start: int, kind: str) -> str:
     return ""
 
 
-if __name__ == "__main__":  # writes the data of phiball.verification.report.paper_items
+if __name__ == "__main__":  # python -m tests.support.paper > verification/report/paper_items.json
     if (text := source()) is None:
         raise SystemExit("PHIBALL_PAPER names no source of the paper")
-    rows = "".join(f"    {tuple(item)!r},\n" for item in numbering(text))
-    print(
-        '"""The numbered items of the paper: name, title, LaTeX labels and section, in their order.\n\n'
-        "SOURCE is the SHA-256 of the LaTeX source of arXiv:2408.09672 that they are from. To write this "
-        "file\n"
-        "anew: PHIBALL_PAPER=paper.tex python -m tests.support.paper > verification/report/paper_items.py\n"
-        f'"""\n\nSOURCE = {digest()!r}\n\n'
-        f"ITEMS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (\n{rows})"
-    )
+    rows = ",\n".join(f"  {json.dumps(item)}" for item in numbering(text))
+    print(f'{{\n "source": "{digest()}",\n "items": [\n{rows}\n ]\n}}')

@@ -1,8 +1,9 @@
-"""Curves and their exponents, statements that no run can check, and evidence that is looked at lazily."""
+"""From evidence to a verdict: curves and their exponents, searches, counterexamples and mutants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import exp, inf, nan
 
 import numpy as np
@@ -11,9 +12,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import linregress, t
 
+from phiball.refimpl import ENTROPIC, QUADRATIC
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.runner import SECTIONS, _place, all_claims
+from phiball.verification.framework.runner import _place, find
+from phiball.verification.instances.assumptions import (
+    bounded_loss,
+    in_the_definition,
+    on_an_interval,
+    strongly_convex,
+)
 
 SCALES = (1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -22,11 +30,22 @@ def curve(y: tuple[float, ...], x: tuple[float, ...] = SCALES) -> Curve:
     return Curve("error", "n", "error", "the bound", x, y, tuple(2 * v for v in y))
 
 
+def fixed(*pieces: Evidence | Curve, verdict: Verdict = Verdict.HOLDS) -> Claim:
+    """A claim that yields these pieces of evidence."""
+
+    @claim("x", id="X", section=2, verdict=verdict)
+    def statement() -> Iterator[Evidence | Curve]:
+        """Says something."""
+        yield from pieces
+
+    return statement
+
+
 # --- Curves ---------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.floats(-3, 3), min_size=5, max_size=5), st.floats(-4, 4))
-def test_fit_is_that_of_numpy_and_scipy(noise: list[float], slope: float) -> None:
+def test_fit_agrees_with_numpy_and_scipy(noise: list[float], slope: float) -> None:
     y = tuple(exp(e) * x**slope for x, e in zip(SCALES, noise, strict=True))
     fit = curve(y).fit
     u, v = np.log(SCALES), np.log(y)
@@ -39,11 +58,10 @@ def test_fit_is_that_of_numpy_and_scipy(noise: list[float], slope: float) -> Non
     assert fit.high == pytest.approx(other.slope + half, abs=1e-6)
 
 
-def test_curve_judges_its_exponent_and_its_bound() -> None:
+def test_curve_is_compared_with_an_exponent_and_a_bound() -> None:
     falls = curve(tuple(1 / x for x in SCALES))
     assert falls.at_most(-1, 1e-9).holds
     assert not falls.at_most(-1.1, 0.05).holds
-    assert falls.at_most(0, 0.0).holds
     assert falls.exactly(-1, 1e-9).holds
     assert not falls.exactly(0, 0.9).holds
     assert not falls.exactly(-2, 0.9).holds
@@ -53,154 +71,197 @@ def test_curve_judges_its_exponent_and_its_bound() -> None:
     assert "exponent -1.000 [-1.000, -1.000]" in falls.at_most(-1, 0.1).note
 
 
-@pytest.mark.parametrize("bad", [nan, inf, 0.0, -1.0])
 @pytest.mark.parametrize("place", ["x", "y", "bound"])
-def test_curve_takes_positive_numbers(place: str, bad: float) -> None:
-    values = {"x": SCALES, "y": SCALES, "bound": SCALES, place: (*SCALES[:4], bad)}
-    with pytest.raises(ValueError, match=f"{place} is .*expected 5 positive numbers"):
-        Curve("", "", "", "", **values)
+def test_curve_rejects_values_that_are_not_positive_and_finite(place: str) -> None:
+    for bad in (nan, inf, 0.0, -1.0):
+        values = {"x": SCALES, "y": SCALES, "bound": SCALES, place: (*SCALES[:4], bad)}
+        with pytest.raises(ValueError, match=f"{place} is .*expected 5 positive numbers"):
+            Curve("", "", "", "", **values)
 
 
 def test_curve_needs_four_scales_and_equal_lengths() -> None:
-    with pytest.raises(ValueError, match="expected four scales or more"):
-        curve((1.0, 2.0, 3.0), SCALES[:3])
-    with pytest.raises(ValueError, match="expected four scales or more"):
-        curve((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 2.0, 4.0))
+    for y, x in (((1.0, 2.0, 3.0), SCALES[:3]), ((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 2.0, 4.0))):
+        with pytest.raises(ValueError, match="expected four scales or more"):
+            curve(y, x)
     with pytest.raises(ValueError, match=r"y is .*expected 5 positive numbers"):
         curve((1.0, 2.0, 3.0, 4.0))
 
 
-def test_fixed_instances_may_give_curves_and_a_search_may_not() -> None:
-    drawn = curve((1.0, 2.0, 4.0, 8.0, 16.0))
-
-    @claim("x", id="X", section=3, verdict=Verdict.HOLDS)
-    def rate() -> Iterator[Evidence | Curve]:
-        """Grows."""
-        yield drawn
-        yield drawn.exactly(1, 1e-9)
-
-    result = rate.run()
-    assert result.verdict is Verdict.HOLDS
-    assert result.curves == (drawn,)
-    assert result.examples == 1
+def test_curves_come_from_fixed_instances_beside_evidence() -> None:
+    grows = curve(SCALES)
+    result = fixed(grows, grows.exactly(1, 1e-9)).run()
+    assert (result.verdict, result.curves, result.examples) == (Verdict.HOLDS, (grows,), 1)
+    assert fixed(grows).run().error == "no example was checked"
 
     @claim("x", id="X", section=3, verdict=Verdict.HOLDS, n=st.integers())
     def searched(n: int) -> Iterator[Evidence | Curve]:
         """Grows."""
-        yield drawn
-        yield drawn.exactly(1, 1e-9)
+        yield grows
+        yield grows.exactly(1, 1e-9)
 
-    result = searched.run()
-    assert result.verdict is Verdict.UNDECIDED
-    assert "expected curves from fixed instances" in result.error
+    assert "expected curves from fixed instances" in searched.run().error
 
 
-def test_curve_without_evidence_is_no_verdict() -> None:
-    @claim("x", id="X", section=3, verdict=Verdict.HOLDS)
-    def silent() -> Iterator[Curve]:
-        """Only draws."""
-        yield curve((1.0, 2.0, 4.0, 8.0, 16.0))
-
-    assert silent.run().error == "no example was checked"
+# --- Verdicts -------------------------------------------------------------------------------------
 
 
-# --- Statements -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("violation", "counterexample", "verdict"),
+    [
+        (0.5, None, Verdict.HOLDS),
+        (-inf, None, Verdict.HOLDS),
+        (1.5, None, Verdict.REFUTED),
+        (inf, None, Verdict.REFUTED),
+        (nan, None, Verdict.UNDECIDED),
+        (0.5, 2.0, Verdict.CORRECTED),
+        (1.5, 2.0, Verdict.REFUTED),
+        (0.5, 0.5, Verdict.UNDECIDED),
+        (0.5, nan, Verdict.UNDECIDED),
+        (1.5, 0.5, Verdict.UNDECIDED),
+        (nan, 2.0, Verdict.UNDECIDED),
+    ],
+)
+def test_verdict_from_statement_and_counterexample(
+    violation: float, counterexample: float | None, verdict: Verdict
+) -> None:
+    entry = fixed(Evidence(violation, 1.0))
+    if counterexample is not None:
+        entry.counterexample(margin=1.0)(lambda: Evidence(counterexample, 0.0))
+    result = entry.run()
+    assert result.verdict is verdict
+    assert result.as_recorded == (verdict is Verdict.HOLDS)
 
 
-def test_unchecked_statement_carries_its_reason() -> None:
-    @unchecked("Figure 4", id="S9", section=6, reason="no data", quote="best")
-    def best() -> None:
-        """It is best."""
-
-    result = best.run()
-    assert result.verdict is result.recorded is Verdict.UNCHECKED
-    assert (result.reason, result.title, result.quote, result.examples) == (
-        "no data",
-        "It is best.",
-        "best",
-        0,
-    )
-    assert result.error == ""
+@pytest.mark.parametrize(("off", "verdict"), [(0.0, Verdict.CORRECTED), (1.0, Verdict.UNDECIDED)])
+def test_counterexample_outside_the_assumptions_does_not_stand(off: float, verdict: Verdict) -> None:
+    entry = fixed(Evidence(0.0, 1.0))
+    meets = lambda: [Evidence(0.0, 0.0, "f bounded"), Evidence(off, 0.5, "phi convex")]  # noqa: E731
+    entry.counterexample(margin=1.0, meets=meets)(lambda: Evidence(2.0, 0.0, "f = (0, 1)"))
+    result = entry.run()
+    assert result.verdict is verdict
+    assert result.counterexamples == ("f = (0, 1)", "within the assumptions: f bounded, phi convex")
 
 
-def test_evidence_is_looked_at_up_to_the_first_failure() -> None:
-    reached: list[int] = []
-
-    @claim("x", id="X", section=2, verdict=Verdict.REFUTED)
-    def three() -> Iterator[Evidence]:
-        """Fails at the second."""
-        for i in range(3):
-            reached.append(i)
-            yield Evidence(float(i), 0.5, f"piece {i}")
-
-    result = three.run()
-    assert reached == [0, 1]
-    assert result.found == "the fixed instances: piece 1"
-    assert result.note == "piece 1"
+def test_counterexample_without_evidence_does_not_stand() -> None:
+    entry = fixed(Evidence(0.0, 1.0))
+    entry.counterexample(margin=1.0)(list)
+    assert entry.run().verdict is Verdict.UNDECIDED
 
 
-def test_result_keeps_the_worst_evidence() -> None:
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS)
-    def several() -> list[Evidence]:
-        """Holds."""
-        return [Evidence(-1, 0.5, "a"), Evidence(2, 10, "b"), Evidence(3, 100, "c")]
+def test_claim_without_examples_has_no_verdict() -> None:
+    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers())
+    def nothing_found(n: int) -> list[Evidence]:
+        """Says nothing of any number."""
+        return []
 
-    result = several.run()
+    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers().filter(lambda n: False))
+    def nothing_drawn(n: int) -> Evidence:
+        """Has no number to speak of."""
+        return Evidence(0, 0)
+
+    for entry in (fixed(), nothing_found, nothing_drawn):
+        result = entry.run()
+        assert result.verdict is Verdict.UNDECIDED
+        assert result.error
+
+
+def test_nan_and_exceptions_are_errors_even_if_a_refutation_is_expected() -> None:
+    @claim("x", id="X", section=2, verdict=Verdict.REFUTED, n=st.integers())
+    def not_a_number(n: int) -> Evidence:
+        """Is NaN."""
+        return Evidence(nan, 1.0)
+
+    @claim("x", id="X", section=2, verdict=Verdict.REFUTED, n=st.integers())
+    def breaks(n: int) -> Evidence:
+        """Breaks."""
+        raise ZeroDivisionError("by nought")
+
+    not_a_number.counterexample(margin=1.0)(lambda: Evidence(2.0, 0.0))
+    for entry, error in ((not_a_number, "NaN"), (breaks, "ZeroDivisionError: by nought")):
+        result = entry.run()
+        assert result.verdict is Verdict.UNDECIDED
+        assert error in result.error
+
+
+def test_failing_example_is_shrunk() -> None:
+    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers(0, 10**6))
+    def below_a_hundred(n: int) -> Evidence:
+        """n < 100."""
+        return Evidence(n, 99.5)
+
+    result = below_a_hundred.run()
+    assert (result.found, result.violation, result.tolerance) == ("n = 100", 100.0, 99.5)
+
+
+def test_search_stops_at_the_first_failure_and_keeps_the_worst_evidence() -> None:
+    result = fixed(*(Evidence(float(i), 0.5, f"piece {i}") for i in range(3))).run()
+    assert (result.found, result.note) == ("the fixed instances: piece 1", "piece 1")
+    result = fixed(Evidence(-1, 0.5, "a"), Evidence(2, 10, "b"), Evidence(3, 100, "c")).run()
     assert (result.violation, result.tolerance, result.note, result.examples) == (2, 10, "b", 3)
 
 
-def test_result_tells_how_much_of_the_bound_was_reached() -> None:
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS)
-    def bounded() -> list[Evidence]:
-        """Holds."""
-        return [
-            Evidence.at_most(0.0, 0.0, 0.0, "nothing of nothing"),
-            Evidence.at_most(1.0, 8.0, 1e-9, "far"),
-            Evidence.at_most(3.0, 4.0, 1e-3, "near"),
-        ]
-
-    result = bounded.run()
+def test_result_reports_the_share_of_the_bound() -> None:
+    result = fixed(
+        Evidence.at_most(0.0, 0.0, 0.0, "nothing of nothing"),
+        Evidence.at_most(1.0, 8.0, 1e-9, "far"),
+        Evidence.at_most(3.0, 4.0, 1e-3, "near"),
+    ).run()
     assert (result.measured, result.bound, result.share, result.closest) == (3.0, 4.0, 0.75, "near")
-    assert {place: count for place, count in enumerate(result.shares) if count} == {2: 1, 15: 1}
     assert result.note != "nothing of nothing"  # it says least, though its margin is the smallest
 
 
-def test_claims_are_in_the_order_of_the_paper() -> None:
+# --- Arguments ------------------------------------------------------------------------------------
+
+
+def test_bad_arguments_of_evidence_claims_and_mutants() -> None:
+    for tolerance in (nan, inf, -1.0):
+        with pytest.raises(ValueError, match="tolerance is"):
+            Evidence(0.0, tolerance)
+    with pytest.raises(ValueError, match="section is None; expected one"):
+        claim("x", id="X", verdict=Verdict.HOLDS)(lambda: Evidence(0, 0))
+    with pytest.raises(TypeError, match=r"forumla is 'x'; expected a strategy, or one of .*formula"):
+        claim("x", id="X", section=2, verdict=Verdict.HOLDS, forumla="x")
+    with pytest.raises(ValueError, match="replaces is 'solver'; expected one of solve"):
+        find("A1")[0].mutant("x", replaces="solver")
+    with pytest.raises(ValueError, match="expected one of dual, primal"):
+        find("C4-gap")[0].mutant("x")
+
+
+def test_mutant_is_rejected_by_evidence_only() -> None:
+    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers(1, 9))
+    def positive(n: int, value: float = 1.0) -> Evidence:
+        """Is positive."""
+        return Evidence(-value, 0.0)
+
+    for fault, value in (("negative", -1.0), ("positive", 2.0), ("nan", nan)):
+        positive.mutant(fault)(value)  # type: ignore[type-var]
+    assert [positive.rejects(fault) for fault in positive.mutants] == [True, False, False]
+
+
+def test_claims_are_sorted_in_the_order_of_the_paper() -> None:
     def named(name: str, section: str = "3") -> Claim:
         return unchecked("x", id=name, section=section, reason="r")(lambda: None)
 
     names = ["D10-disc", "D10", "D9", "X1", "C2", "G1", "D6b", "D6", "F1"]
     claims = [*map(named, names), named("A1", "beyond"), named("A1", "9"), named("T1", "2")]
-    ordered = [claim.id for claim in sorted(claims, key=_place)]
-    assert ordered == [
-        *("T1", "C2", "D6", "D6b", "D9", "D10", "D10-disc", "F1", "G1", "X1"),
-        *("A1", "A1"),
-    ]
-    sections = [claim.section for claim in all_claims()]
-    assert sections == sorted(sections, key=list(SECTIONS).index)
+    ordered = ["T1", "C2", "D6", "D6b", "D9", "D10", "D10-disc", "F1", "G1", "X1", "A1", "A1"]
+    assert [entry.id for entry in sorted(claims, key=_place)] == ordered
 
 
-# --- The search -----------------------------------------------------------------------------------
+def test_violated_assumptions_are_detected() -> None:
+    assert all(piece.holds for piece in in_the_definition(ENTROPIC))
+    assert [piece.note for piece in in_the_definition(QUADRATIC) if not piece.holds] == ["phi >= 0"]
+    failed = [piece.note for piece in in_the_definition(lambda x: abs(x - 1) ** 0.5) if not piece.holds]
+    assert failed == ["phi convex", "phi infinite below 0"]
+    assert all(piece.holds for piece in strongly_convex(QUADRATIC, 1.0))
+    assert not all(piece.holds for piece in strongly_convex(ENTROPIC, 1.0))
 
+    def ends_at_two(x: float, end: float) -> float:
+        return (x - 1) ** 2 if 0 <= x < 2 else end if x == 2 else inf
 
-def test_search_does_not_depend_on_what_is_imported() -> None:
-    """Hypothesis tries the constants of our source files, unless it is kept from it."""
-    from hypothesis.internal.conjecture import providers
-
-    assert hasattr(providers, "_get_local_constants")  # else what `repeatable` guards against is gone
-    drawn: list[float] = []
-
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, examples=300, v=st.floats(0, 1e6))
-    def collects(v: float) -> Evidence:
-        """Collects."""
-        drawn.append(v)
-        return Evidence(0, 0)
-
-    providers._get_local_constants().floats.add(424242.5)
-    providers.CONSTANTS_CACHE.cache.clear()
-    try:
-        collects.run()
-    finally:
-        providers._get_local_constants().floats.discard(424242.5)
-    assert len(drawn) >= 300
-    assert 424242.5 not in drawn
+    for end, notes in ((1.0, []), (3.0, ["phi lower semicontinuous"])):  # 3 is above the limit
+        found = in_the_definition(partial(ends_at_two, end=end))
+        assert [piece.note for piece in found if not piece.holds] == notes
+    assert [piece.holds for piece in bounded_loss((0.0, inf), (0.5, 0.4))] == [False, False]
+    wave = on_an_interval(lambda t: 2 * abs(t), -1, 1, convex=True, lipschitz=1, smooth=1, between=(0, 1))
+    assert [piece.holds for piece in wave] == [True, False, False, False]

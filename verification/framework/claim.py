@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from inspect import signature
-from math import nan
 from time import perf_counter
 from typing import Any, TypeVar
 
 from hypothesis.strategies import SearchStrategy
 
-from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.framework.metadata import Metadata
 from phiball.verification.framework.result import Result
 from phiball.verification.framework.search import Search, Statement, evidence_of
 from phiball.verification.framework.sources import enumerates, oracles_of, place
@@ -39,11 +38,12 @@ def _section_of(statement: Statement, section: str | int | None) -> str:
     return package[1]
 
 
-@dataclass
-class Claim:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Claim(Metadata):
     """A statement with its label in the paper, its search, its counterexamples and its mutants.
 
-    `claim` makes it; the fields are its arguments. The statement is checked on every example:
+    `claim` makes it; besides those of `Metadata`, the fields are its arguments. The statement is checked on
+    every example:
 
     - it passes, and no counterexample is attached: the paper's statement holds;
     - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
@@ -59,23 +59,9 @@ class Claim:
     """
 
     statement: Statement
-    label: str
-    id: str
-    section: str
-    verdict: Verdict
-    formula: str
-    assumptions: str
-    quote: str
-    correction: str
-    corrected: str
-    remark: str
-    assessment: Assessment | None
-    part_of: str
-    reason: str
-    error_level: float
+    strategies: Mapping[str, SearchStrategy[Any]]
     any_solver: bool
     examples: int
-    strategies: Mapping[str, SearchStrategy[Any]]
     counterexamples: list[_Counterexample] = field(default_factory=list)
     mutants: dict[str, tuple[str, Callable[..., Any]]] = field(default_factory=dict)
 
@@ -83,14 +69,9 @@ class Claim:
         return f"Claim({self.id} {self.name}: {self.verdict})"
 
     @property
-    def name(self) -> str:
-        """The name of the statement's function, such as strong_duality."""
-        return self.statement.__name__
-
-    @property
-    def title(self) -> str:
-        """The first line of the statement's docstring."""
-        return (self.statement.__doc__ or "").strip().partition("\n")[0]
+    def verdict(self) -> Verdict:
+        """The recorded verdict."""
+        return self.recorded
 
     @property
     def injectable(self) -> list[str]:
@@ -184,6 +165,11 @@ class Claim:
             verdict = Verdict.CORRECTED if self.counterexamples else Verdict.HOLDS
         return self._result(search, verdict, texts, error, perf_counter() - began)
 
+    def rejects(self, mutant: str, *, seed: int = 0) -> bool:
+        """Whether one of three searches rejects a mutant by evidence; an error does not count."""
+        results = (self.run(seed=seed + k, mutant=mutant, shrink=False) for k in range(3))
+        return any(not result.error and not result.as_recorded for result in results)
+
     def violated(self, tested: Mapping[str, Any] | None = None) -> tuple[list[str], bool]:
         """What the counterexamples show, in words, and whether each violates what the paper prints."""
         texts: list[str] = []
@@ -210,43 +196,21 @@ class Claim:
     def _result(
         self, search: Search, verdict: Verdict, counterexamples: list[str], error: str, seconds: float
     ) -> Result:
-        worst = search.worst or Evidence(float("nan"), 0.0)
         return Result(
-            id=self.id,
-            name=self.name,
-            label=self.label,
-            section=self.section,
-            title=self.title,
-            formula=self.formula,
-            assumptions=self.assumptions,
-            quote=self.quote,
-            correction=self.correction,
-            corrected=self.corrected,
-            remark=self.remark,
-            assessment=self.assessment,
-            part_of=self.part_of,
+            **self.metadata(),
+            **search.outcome(),
             verdict=verdict,
-            recorded=self.verdict,
-            reason=self.reason,
-            error_level=self.error_level,
-            violation=worst.violation,
-            tolerance=worst.tolerance,
-            note=worst.note,
-            measured=search.closest.measured if search.closest else nan,
-            bound=search.closest.bound if search.closest else nan,
-            closest=search.closest.note if search.closest else "",
-            shares=tuple(search.shares) if any(search.shares) else (),
             searched=bool(self.strategies),
             enumerated=enumerates(self.statement),
-            examples=search.examples + bool(search.found),
             counterexamples=tuple(counterexamples),
-            found=search.found,
             error=error,
-            curves=search.curves,
             seconds=seconds,
             source=place(self.statement),
             oracles=oracles_of(self.statement),
         )
+
+
+_TEXTS = {field.name for field in fields(Metadata) if field.default is not MISSING}
 
 
 def claim(
@@ -255,19 +219,9 @@ def claim(
     id: str,  # noqa: A002 - the plainest word for it
     verdict: Verdict,
     section: str | int | None = None,
-    formula: str = "",
-    assumptions: str = "nothing beyond the definitions",
-    quote: str = "",
-    correction: str = "",
-    corrected: str = "",
-    remark: str = "",
-    assessment: Assessment | None = None,
-    part_of: str = "",
-    reason: str = "",
-    error_level: float = 0.0,
     any_solver: bool = False,
     examples: int = 100,
-    **strategies: SearchStrategy[Any],
+    **more: Any,
 ) -> Callable[[Statement], Claim]:
     """Turn a function that reads like the paper's statement and returns `Evidence` into a claim.
 
@@ -275,16 +229,10 @@ def claim(
     - `label`: the paper's name for the statement; `id`: a short one of ours, beside the function's name.
     - `section`: where it stands; by default what the package says, such as `claims.section3`.
     - `verdict`: the one that a run must reach.
-    - `formula`: the statement in LaTeX; `assumptions`: what it assumes, in words.
-    - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
-      `corrected`, that in LaTeX; `assessment`, the kind of fault and what follows from it.
-    - `remark`: what else a reader should know.
-    - `part_of`: the id of another claim on the same sentence; the report shows both as lines of one entry.
-    - `error_level`: of a statistical claim, the probability that a true statement fails it. Its function
-      has a parameter `seed`, which a run sets to its own.
     - `any_solver`: whether `verify_solver` applies the statement to other solvers, as its parameter `solve`.
-    - `strategies`: a Hypothesis strategy for each parameter that is searched, with `examples` of them at
-      normal effort.
+    - `more`: the optional fields of `Metadata`, such as `formula`, `assumptions` and `correction`, and a
+      Hypothesis strategy for each parameter that is searched, with `examples` of them at normal effort. A
+      function with an `error_level` has a parameter `seed`, which a run sets to its own.
 
     Returns a decorator that makes a `Claim`. The docstring of the function states the claim in words. Without
     strategies it runs once, on instances of its own, and may yield a `Curve` as well, which the report draws.
@@ -300,27 +248,27 @@ def claim(
     >>> square_is_not_negative.run()
     Result(X1 square_is_not_negative: holds, violation=-0, tolerance=0, examples=100)
     """
+    texts = {name: value for name, value in more.items() if name in _TEXTS}
+    strategies = {name: value for name, value in more.items() if name not in _TEXTS}
+    for name, value in strategies.items():
+        if not isinstance(value, SearchStrategy):
+            raise TypeError(
+                f"{name} is {value!r}; expected a strategy, or one of {', '.join(sorted(_TEXTS))}"
+            )
 
     def decorate(statement: Statement) -> Claim:
         return Claim(
-            statement=statement,
             label=label,
             id=id,
+            name=statement.__name__,
+            title=(statement.__doc__ or "").strip().partition("\n")[0],
             section=_section_of(statement, section),
-            verdict=verdict,
-            formula=formula,
-            assumptions=assumptions,
-            quote=quote,
-            correction=correction,
-            corrected=corrected,
-            remark=remark,
-            assessment=assessment,
-            part_of=part_of,
-            reason=reason,
-            error_level=error_level,
+            recorded=verdict,
+            statement=statement,
+            strategies=strategies,
             any_solver=any_solver,
             examples=examples,
-            strategies=strategies,
+            **texts,
         )
 
     return decorate
@@ -332,11 +280,7 @@ def unchecked(
     id: str,  # noqa: A002 - as above
     reason: str,
     section: str | int | None = None,
-    quote: str = "",
-    correction: str = "",
-    remark: str = "",
-    assessment: Assessment | None = None,
-    part_of: str = "",
+    **texts: Any,
 ) -> Callable[[Callable[[], Any]], Claim]:
     """Turn a function, whose docstring states it, into a claim that no run can check.
 
@@ -355,16 +299,5 @@ def unchecked(
     >>> novelty.run().verdict.value
     'not checkable'
     """
-    return claim(
-        label,
-        id=id,
-        verdict=Verdict.UNCHECKED,
-        section=section,
-        assumptions="",
-        quote=quote,
-        correction=correction,
-        remark=remark,
-        assessment=assessment,
-        part_of=part_of,
-        reason=reason,
-    )
+    texts |= {"reason": reason, "assumptions": ""}
+    return claim(label, id=id, verdict=Verdict.UNCHECKED, section=section, **texts)

@@ -59,10 +59,6 @@ class Paper:
     def _by_name(self) -> dict[str, Item]:
         return {item.name: item for item in self.items}
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {item.name: place for place, item in enumerate(self.items)}
-
     def item_of(self, label: str) -> Item | None:
         """The item that the label of a claim names first; None for what the paper does not number."""
         found = _NAME.search(label)
@@ -76,7 +72,7 @@ class Paper:
 
     def order_of(self, item: Item) -> int:
         """Its place in the paper; the same for all where the items are not listed."""
-        return self._places.get(item.name, 0)
+        return list(self._by_name).index(item.name) if self.items else 0
 
     def reference(self, label: str) -> str:
         r"""What \ref prints for a LaTeX label; ValueError for one that the listed items do not have."""

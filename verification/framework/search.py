@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from math import isnan
+from dataclasses import dataclass
+from math import isnan, nan
 from typing import Any, TypeAlias
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
@@ -12,10 +12,7 @@ from hypothesis import seed as with_seed
 from hypothesis.strategies import SearchStrategy
 
 from phiball.verification.framework.evidence import Curve, Evidence
-from phiball.verification.framework.repeatable import repeatable
 
-SHARES = 20
-"""The number of steps from 0 to 1 in which shares of bounds are counted."""
 Statement: TypeAlias = Callable[..., Evidence | Iterable[Evidence | Curve]]
 
 
@@ -32,7 +29,6 @@ class Search:
     found: str = ""
     curves: tuple[Curve, ...] = ()
     closest: Evidence | None = None  # the one that came closest to its bound
-    shares: list[int] = field(default_factory=lambda: [0] * SHARES)
 
     def run(
         self,
@@ -62,11 +58,25 @@ class Search:
                 suppress_health_check=list(HealthCheck),
                 verbosity=Verbosity.quiet,
             )(given(**strategies)(check))
-            with repeatable():
-                with_seed(seed)(searched)()
+            with_seed(seed)(searched)()
         except Violated:
             return False
         return True
+
+    def outcome(self) -> dict[str, Any]:
+        """The fields of `Result` that the search decides."""
+        worst, closest = self.worst or Evidence(nan, 0.0), self.closest or Evidence(nan, 0.0)
+        return {
+            "violation": worst.violation,
+            "tolerance": worst.tolerance,
+            "note": worst.note,
+            "measured": closest.measured,
+            "bound": closest.bound,
+            "closest": closest.note,
+            "examples": self.examples + bool(self.found),
+            "found": self.found,
+            "curves": self.curves,
+        }
 
     def take(self, yielded: Iterable[Evidence | Curve], example: Mapping[str, Any]) -> None:
         """Look at the evidence piece by piece, as the statement yields it, up to the first that fails."""
@@ -93,17 +103,14 @@ class Search:
         # Fixed instances are examples of their own; a searched one may give several pieces of evidence.
         self.examples += min(1, len(pieces)) if example else len(pieces)
         for piece in pieces:
-            if piece.bound > 0:
-                self._compare(piece)
+            if piece.bound > 0 and (self.closest is None or _share(piece) > _share(self.closest)):
+                self.closest = piece
             if self.worst is None or _rank(piece) > _rank(self.worst):
                 self.worst = piece
 
-    def _compare(self, piece: Evidence) -> None:
-        """Count a measurement by the share of its bound, and keep the largest."""
-        share = piece.measured / piece.bound
-        self.shares[min(max(int(share * SHARES), 0), SHARES - 1)] += 1
-        if self.closest is None or share > self.closest.measured / self.closest.bound:
-            self.closest = piece
+
+def _share(piece: Evidence) -> float:
+    return piece.measured / piece.bound
 
 
 def _rank(piece: Evidence) -> tuple[bool, float]:

@@ -27,14 +27,14 @@ def place(function: Callable[..., Any]) -> str:
 
 def oracles_of(statement: Callable[..., Any]) -> tuple[str, ...]:
     """The oracles that a statement calls, by itself or through helpers of the suite, each with its place."""
-    called = [function for function in _called(statement) if _is_oracle(function.__module__)]
+    functions = [value for value in _reached(statement) if isinstance(value, FunctionType)]
+    called = [function for function in functions if _is_oracle(function.__module__)]
     return tuple(dict.fromkeys(f"{function.__name__} {place(function)}" for function in called))
 
 
 def enumerates(statement: Callable[..., Any]) -> bool:
     """Whether a statement sums over all draws of an estimator."""
-    used = [value for function in _called(statement) for value in _values(function)]
-    return any(getattr(value, "__module__", None) in _ENUMERATION for value in used)
+    return any(getattr(value, "__module__", None) in _ENUMERATION for value in _reached(statement))
 
 
 def _is_oracle(module: str) -> bool:
@@ -42,41 +42,23 @@ def _is_oracle(module: str) -> bool:
     return module.startswith(f"{_OURS}oracles") or module == "oracles"
 
 
-def _called(statement: Callable[..., Any]) -> list[FunctionType]:
-    """The statement and the functions of the suite that it calls, by itself or through others."""
-    seen: dict[FunctionType, None] = {}
-
-    def visit(function: FunctionType) -> None:
-        if function in seen:
-            return
-        seen[function] = None
-        if not _is_oracle(function.__module__):  # what an oracle calls is its own affair
-            for used in _used(function):
-                visit(used)
-
-    if isinstance(statement, FunctionType):
-        visit(statement)
-    return list(seen)
-
-
-def _used(function: FunctionType) -> Iterator[FunctionType]:
-    """The functions of the suite that the code of a function names, in modules that it names too."""
-    names, values = list(_names(function.__code__)), _values(function)
-    for value in values:
-        if isinstance(value, ModuleType) and _is_oracle(value.__name__):
-            values += [getattr(value, name) for name in names if hasattr(value, name)]
-    for value in values:
-        used = getattr(value, "__wrapped__", value)
-        if isinstance(used, FunctionType) and (
-            used.__module__.startswith(_OURS) or used.__module__ in ("oracles", function.__module__)
-        ):
-            yield used
-
-
-def _values(function: FunctionType) -> list[Any]:
-    """What the names in the code of a function stand for."""
-    found = [function.__globals__[n] for n in _names(function.__code__) if n in function.__globals__]
-    return found + [cell.cell_contents for cell in function.__closure__ or ()]
+def _reached(statement: Callable[..., Any]) -> list[Any]:
+    """The statement and everything that it names, by itself or through functions of the suite."""
+    found: list[Any] = [statement]
+    for value in found:  # which grows meanwhile
+        function = getattr(value, "__wrapped__", value)
+        if not isinstance(function, FunctionType) or _is_oracle(function.__module__):
+            continue
+        if not (function.__module__.startswith(_OURS) or function.__module__ == statement.__module__):
+            continue
+        names = list(dict.fromkeys(_names(function.__code__)))
+        values = [function.__globals__[name] for name in names if name in function.__globals__]
+        values += [cell.cell_contents for cell in function.__closure__ or ()]
+        for module in [v for v in values if isinstance(v, ModuleType) and _is_oracle(v.__name__)]:
+            values += [getattr(module, name) for name in names if hasattr(module, name)]
+        known = set(map(id, found))
+        found += [v for v in values if id(v) not in known]
+    return found
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from math import inf, isfinite
+from typing import Any
 
 from phiball.refimpl import Divergence
 from phiball.verification.framework.evidence import Evidence
@@ -31,6 +32,11 @@ def strongly_convex(phi: Divergence, kappa: float) -> Iterator[Evidence]:
     at = _values(phi)(GRID)
     slack = ROUNDING * max(v for v in at if isfinite(v))
     yield Evidence(_least_bend(at, kappa), slack, f"phi strongly convex with kappa = {kappa:g}")
+
+
+def evidence_from(statement: Callable[..., Any], *example: Any, **tested: Any) -> list[Evidence]:
+    """The evidence that a statement gives on one example, for counterexamples that need its numbers."""
+    return list(statement(*example, **tested))
 
 
 def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, inf, log2, sqrt
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from hypothesis import strategies as st
 
@@ -108,10 +108,6 @@ def _moves_the_wrong_end(
 FAULTY_ALGORITHMS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
     "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
-    "starts from the printed bracket": lambda f, eta, phi, T, _: algorithm2(
-        f, eta, phi, T + 3, printed_bracket(f, eta, phi)
-    ),
-    "forgets eta in (f - mu)/eta": lambda f, _, phi, T, ends: algorithm2(f, 1.0, phi, T, ends),
 }
 """Mutants of Algorithm 2 that its guarantees must reject, by their faults."""
 
@@ -184,6 +180,17 @@ def settings(draw: st.DrawFn) -> Setting:
 # --- Scales at which plans are compared -----------------------------------------------------------
 
 Planner: TypeAlias = Callable[..., Plan]
+
+
+def altered(make: Callable[..., Any], **changes: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A faulty `make`: fields of the plan or the table that it makes are replaced by functions of it."""
+
+    def faulty(*args: Any, **options: Any) -> Any:
+        made = make(*args, **options)
+        return replace(made, **{name: change(made) for name, change in changes.items()})
+
+    return faulty
+
 
 DELTAS = tuple(2.0**-k for k in range(2, 21, 3))
 CONVEX_UNITS = {"lipschitz": 1.0, "diameter": 1.0, "idf": 1.0, "chi_square": 1.0}

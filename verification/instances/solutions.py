@@ -14,10 +14,10 @@ from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.evidence import Evidence, Quantity
 from phiball.verification.instances.arrays import numbers
-from phiball.verification.instances.divergences import QUARTIC, mixed, square_on
+from phiball.verification.instances.divergences import QUARTIC, mixed, restricted
 from phiball.verification.instances.strategies import Problem
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
-from phiball.verification.oracles import definitions, levels, multiplier
+from phiball.verification.oracles import definitions, levels
 from phiball.verification.oracles.inner import solve_exactly
 
 Solver: TypeAlias = Callable[..., WorstCase]
@@ -27,6 +27,16 @@ Solver: TypeAlias = Callable[..., WorstCase]
 def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
     """The solution that `solve` gives, on arrays of the active backend."""
     return solve(problem.losses, problem.eta, d, p=problem.law)
+
+
+def instance(problem: Problem, d: Divergence) -> tuple[float, str, float | None, tuple[float, ...] | None]:
+    """eta, the family of phi, its parameter and p, as the oracles take them."""
+    return problem.eta, d.family or "", d.parameter, problem.p
+
+
+def exact_value(problem: Problem, d: Divergence) -> Any:
+    """The optimal value, as a fraction or in 50 digits."""
+    return solve_exactly(problem.f, *instance(problem, d)).value
 
 
 def exact_law(problem: Problem) -> list[Fraction]:
@@ -63,39 +73,39 @@ def shortfall_bound(problem: Problem, d: Divergence) -> float:
 # --- Solutions by oracles ---------------------------------------------------------------------------
 
 STRONG = {
-    QUADRATIC: multiplier.EXAMPLE_3,
-    cressie_read(2): multiplier.square(),
-    mixed(1.0): multiplier.mixture(1.0),
-    mixed(0.1): multiplier.mixture(0.1),
-    QUARTIC: multiplier.QUARTIC,
+    QUADRATIC: levels.EXAMPLE_3,
+    cressie_read(2): levels.square(),
+    mixed(1.0): levels.mixture(1.0),
+    mixed(0.1): levels.mixture(0.1),
+    QUARTIC: levels.QUARTIC,
 }
 """The strongly convex phi as the oracle knows them."""
 
-CLIPPED = square_on(0.0, 1.01)
+CLIPPED = restricted(cressie_read(2), 0.0, 1.01)
 """(x - 1)^2/2 on [0, 1.01], of which chi-square is at most 0.01 for any data."""
-_CLIPPED = multiplier.square(1.01)
+_CLIPPED = levels.square(1.01)
 
 
-def rows_exactly(rows: Any, eta: float, phi: Divergence) -> multiplier.Solution:
+def rows_exactly(rows: Any, eta: float, phi: Divergence) -> levels.Solution:
     """mu*, gamma* and the value of rows of equally likely losses, for entropic and strongly convex phi."""
     f = np.asarray(rows, dtype=float)
     if phi == ENTROPIC:
         value, weights = levels.solve(f, eta, "entropic")
-        return multiplier.Solution(value, weights, value)
-    return multiplier.solve_rows(f, eta, _CLIPPED if phi is CLIPPED else STRONG[phi])
+        return levels.Solution(value, weights, value)
+    return levels.solve_rows(f, eta, _CLIPPED if phi is CLIPPED else STRONG[phi])
 
 
 def value_exactly(problem: Problem, phi: Divergence) -> float:
     """The optimal value under equally likely losses, for named and for strongly convex phi."""
     if phi in STRONG:
-        return float(multiplier.solve_rows(problem.f, problem.eta, STRONG[phi]).value)
+        return float(levels.solve_rows(problem.f, problem.eta, STRONG[phi]).value)
     return float(solve_exactly(problem.f, problem.eta, phi.family or "", phi.parameter).value)
 
 
 # --- Comparisons ----------------------------------------------------------------------------------
 
 
-def value_is(solution: WorstCase, value: float, problem: Problem, times: float = 1.0) -> Evidence:
+def value_is(solution: WorstCase, value: Any, problem: Problem, times: float = 1.0) -> Evidence:
     """The value against a number, up to the rounding of the problem, `times` over."""
     off = abs(definitions.difference(float(solution.value), value))
     return Evidence(off, times * value_tolerance(problem), "the value")
@@ -103,8 +113,7 @@ def value_is(solution: WorstCase, value: float, problem: Problem, times: float =
 
 def primal_is(solution: WorstCase, value: float, problem: Problem, d: Divergence) -> Evidence:
     """The primal value at the weights against a number: weights that are not unique are judged so."""
-    instance = (problem.eta, d.family or "", d.parameter, problem.p)
-    reached = definitions.primal(problem.f, numbers(solution.weights), *instance)
+    reached = definitions.primal(problem.f, numbers(solution.weights), *instance(problem, d))
     off = abs(definitions.difference(reached, value))
     return Evidence(off, 2 * primal_tolerance(problem, d), "the primal at the weights")
 
@@ -125,8 +134,7 @@ def solution_is(
     solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: Problem
 ) -> Iterator[Evidence]:
     """The solver's value and weights against exact ones, the weights as density ratios zeta = gamma/p."""
-    error = definitions.difference(float(solution.value), value)
-    yield Evidence(abs(error), value_tolerance(problem), "the value")
+    yield value_is(solution, value, problem)
     exact = [q * z for q, z in zip(exact_law(problem), ratios, strict=True)]
     errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)

@@ -82,11 +82,7 @@ def problems(draw: st.DrawFn, max_size: int = 10, laws: bool = True) -> Problem:
     width = max(f) - min(f) or unit
     extremes = st.sampled_from([1.0, 0.5, 2.0, 1e-6, 1e6, 1e-3, 1e3])
     ratio = draw(st.one_of(extremes, powers_of_ten(-1.0, 0.0), powers_of_ten(-2.0, 2.0)))
-    p = None
-    if laws and draw(st.booleans()):
-        counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=len(f), max_size=len(f)))
-        total = sum(counts)
-        p = tuple(c / total for c in counts) if total else None
+    p = draw(probabilities(len(f))) if laws else None
     return Problem(f, ratio * width, p)
 
 
@@ -112,24 +108,6 @@ def precisions() -> st.SearchStrategy[float]:
     return powers_of_ten(-6.0, -1.0)
 
 
-@dataclass(frozen=True)
-class Reordered:
-    """An inner problem, and an order to put its points in."""
-
-    problem: Problem
-    order: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.problem}, order {self.order}"
-
-    @property
-    def other(self) -> Problem:
-        """The problem with its points in that order."""
-        p = self.problem.p
-        law = None if p is None else tuple(p[i] for i in self.order)
-        return Problem(tuple(self.problem.f[i] for i in self.order), self.problem.eta, law)
-
-
 @st.composite
 def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Problem:
     """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 to them or doubling them is exact."""
@@ -145,10 +123,3 @@ def probabilities(draw: st.DrawFn, m: int) -> tuple[float, ...] | None:
         return None
     counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=m, max_size=m))
     return tuple(c / sum(counts) for c in counts) if any(counts) else None
-
-
-@st.composite
-def reordered(draw: st.DrawFn) -> Reordered:
-    """A problem and a permutation of its points."""
-    problem = draw(dyadic_problems(min_size=2))
-    return Reordered(problem, tuple(draw(st.permutations(range(len(problem.f))))))

@@ -21,13 +21,7 @@ class Plan(NamedTuple):
 
 
 def causal_plan(
-    cost: Any,
-    joint: Any,
-    reference: Any,
-    *,
-    eta: float = 0.0,
-    penalty: str = "none",
-    causal: bool = True,
+    cost: Any, joint: Any, reference: Any, *, eta: float = 0.0, penalty: str = "none", causal: bool = True
 ) -> Plan:
     """Maximise sum pi cost - eta D_phi(pi, pi_0) over the plans of Eq. (casual), or its regularised form.
 

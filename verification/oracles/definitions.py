@@ -1,15 +1,17 @@
-"""The primal and the dual value by their definitions, in 50-digit arithmetic, and by a conic solver.
+"""The primal and the dual value by their definitions, in 50 digits, and by general solvers.
 
 Nothing here shares code with refimpl.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import mpmath as mp
 import numpy as np
+from scipy.optimize import linprog
 
 DIGITS = 50
 
@@ -87,6 +89,23 @@ def dual(f: Any, mu: Any, eta: float, family: str, parameter: float | None = Non
         return mu + e * mp.fsum(q * conjugate((v - mu) / e, family, parameter) for v, q in pairs)
 
 
+def golden_section(function: Callable[[Any], Any], low: Any, high: Any, *, steps: int) -> tuple[Any, Any]:
+    """The least value of a convex function, and where; where it is infinite at both points, it goes right."""
+    golden = (5**0.5 - 1) / 2
+    a, b = high - golden * (high - low), low + golden * (high - low)
+    at_a, at_b = function(a), function(b)
+    for _ in range(steps):
+        if at_a < at_b:
+            high, b, at_b = b, a, at_a
+            a = high - golden * (high - low)
+            at_a = function(a)
+        else:
+            low, a, at_a = a, b, at_b
+            b = low + golden * (high - low)
+            at_b = function(b)
+    return (at_a, a) if at_a < at_b else (at_b, b)
+
+
 def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
     """The least value of the dual, by widening an interval and golden section: no theory of mu is used."""
     with mp.workdps(DIGITS):
@@ -103,21 +122,7 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
                 step, best = 2 * step, ahead
                 ahead = at(start + side * step)
             ends.append(start + side * step)
-        low, high = ends
-        golden = (mp.sqrt(5) - 1) / 2
-        a, b = high - golden * (high - low), low + golden * (high - low)
-        at_a, at_b = at(a), at(b)
-        for _ in range(90):  # 0.618^90 = 2e-19 of the interval
-            # Where both are infinite, the minimum lies to the right.
-            if at_a < at_b:
-                high, b, at_b = b, a, at_a
-                a = high - golden * (high - low)
-                at_a = at(a)
-            else:
-                low, a, at_a = a, b, at_b
-                b = low + golden * (high - low)
-                at_b = at(b)
-        return min(at_a, at_b)
+        return golden_section(at, *ends, steps=90)[0]  # 0.618^90 = 2e-19 of the interval
 
 
 def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> float:
@@ -144,6 +149,23 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
     problem = cp.Problem(cp.Maximize((p * f) @ x - eta * (p @ cost)), limits)
     problem.solve(solver=cp.CLARABEL)
     return float(problem.value)
+
+
+def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> float:
+    """The largest sum_l P(l) values[l] over laws P on the places l with W_inf(P, mass) <= rho.
+
+    - `values` (L,): the loss at each place; `mass` (K,): the law of the data.
+    - `distance` (K, L): between data points and places. W_inf is at most rho if and only if some plan with
+      these marginals moves no mass farther than rho.
+    """
+    f, p, far = np.asarray(values, float), np.asarray(mass, float), np.asarray(distance, float)
+    K, L = far.shape
+    moved = np.kron(np.eye(K), np.ones((1, L)))  # the mass that leaves each data point
+    bounds = [(0, None if d <= rho else 0) for d in far.ravel()]
+    found = linprog(-np.tile(f, K), A_eq=moved, b_eq=p, bounds=bounds, method="highs")
+    if not found.success:
+        raise RuntimeError(f"the linear program reports {found.message}")
+    return float(-found.fun)
 
 
 def difference(a: Any, b: Any) -> float:

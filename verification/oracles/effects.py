@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise, product
-from math import factorial, inf, log10, pi, prod
+from itertools import pairwise
+from math import inf, log10, pi
 from typing import Any
 
 import mpmath as mp
 import numpy as np
 from scipy.optimize import brentq
+
+from phiball.verification.oracles.definitions import golden_section
 
 Function = Callable[[Any], Any]
 
@@ -165,63 +167,24 @@ def expected_conjugate(scale: float, shift: float, d: int, family: str, paramete
     return total / mass
 
 
-def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """The least value of a convex function by golden section; where both ends are infinite, go right."""
-    golden = (5**0.5 - 1) / 2
-    a, b = high - golden * (high - low), low + golden * (high - low)
-    at_a, at_b = function(a), function(b)
-    for _ in range(70):  # 0.618^70 = 2e-15 of the interval
-        if at_a < at_b:
-            high, b, at_b = b, a, at_a
-            a = high - golden * (high - low)
-            at_a = function(a)
-        else:
-            low, a, at_a = a, b, at_b
-            b = low + golden * (high - low)
-            at_b = function(b)
-    return min(at_a, at_b)
-
-
 def certainty_outside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
     """inf over mu of mu + E[eta phi*((X - mu)/eta)], X = size times a coordinate of the Euclidean ball."""
     reach = size + 2 * eta
-    return _least(
-        lambda mu: mu + eta * expected_conjugate(size / eta, mu / eta, d, family, parameter), -reach, reach
-    )
+
+    def dual(mu: float) -> float:
+        return mu + eta * expected_conjugate(size / eta, mu / eta, d, family, parameter)
+
+    return float(golden_section(dual, -reach, reach, steps=70)[0])  # 0.618^70 = 2e-15 of the interval
 
 
 def certainty_inside(size: float, d: int, eta: float, family: str, parameter: float | None = None) -> float:
     """eta inf over mu of mu + E[phi*(X/eta - mu)], for the same X."""
     reach = size / eta + 2
-    return eta * _least(
-        lambda mu: mu + expected_conjugate(size / eta, mu, d, family, parameter), -reach, reach
-    )
 
+    def dual(mu: float) -> float:
+        return mu + expected_conjugate(size / eta, mu, d, family, parameter)
 
-def quadratic_on_box(g: Sequence[float], eta: float) -> float:
-    """inf over mu of mu + eta/2 + E(g.b - mu)_+^2/(2 eta), b uniform on [-1, 1]^d, no g_j being 0.
-
-    E(g.b - mu)_+^k = sum over corners of (product of signs) (g.corner - mu)_+^(k+d) k!/((k+d)! prod 2 g_j).
-    """
-    d = len(g)
-    with mp.workdps(40):
-        corners = [(prod(c), mp.fsum(a * mp.mpf(v) for a, v in zip(c, g, strict=True))) for c in _signs(d)]
-        volume = mp.fprod(2 * mp.mpf(v) for v in g)
-
-        def above(mu: Any, k: int) -> Any:
-            total = mp.fsum(sign * max(at - mu, mp.mpf(0)) ** (k + d) for sign, at in corners)
-            return total * factorial(k) / (factorial(k + d) * volume)
-
-        top, e = mp.fsum(abs(mp.mpf(v)) for v in g), mp.mpf(eta)
-        low, high = -top - 2 * e, top
-        for _ in range(60):  # an error of mu enters the value by its square
-            middle = (low + high) / 2
-            low, high = (middle, high) if above(middle, 1) > e else (low, middle)
-        return float(low + e / 2 + above(low, 2) / (2 * e))
-
-
-def _signs(d: int) -> list[tuple[int, ...]]:
-    return list(product((-1, 1), repeat=d))
+    return eta * float(golden_section(dual, -reach, reach, steps=70)[0])
 
 
 # --- Moments of the uniform laws on balls -------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Any
 
 import mpmath as mp
 import numpy as np
-from scipy.special import roots_jacobi, xlogy
 
 Function = Callable[[Any], Any]
 DIGITS = 30
@@ -156,60 +155,6 @@ def _level(above: Callable[[Any], bool], low: Any, high: Any) -> Any:
     return (low + high) / 2
 
 
-def plain_loss(name: str, z: Any, y: Any) -> Any:
-    """The losses of arrays, in double precision."""
-    if name == "logistic":
-        return np.logaddexp(0, -y * z)
-    if name == "hinge":
-        return np.maximum(0, 1 - y * z)
-    if name == "squared":
-        return (z - y) ** 2 / 2
-    if name == "absolute":
-        return np.abs(z - y)
-    if name == "poisson":
-        return np.exp(z) - y * z + xlogy(y, y) - y
-    e, q = y - z, float(name.partition(" ")[2])  # such as "quantile 0.7"
-    return np.maximum(q * e, (q - 1) * e)
-
-
-def moved_losses(name: str, theta: Any, c: float, X: Any, y: Any, radii: Any) -> tuple[Any, Any]:
-    """(losses (n, K), law (K,)): of examples moved in a Euclidean ball, whose axes have these radii.
-
-    A feature with radius zero is no dimension of the ball.
-    """
-    d = np.count_nonzero(radii)
-    t, p = roots_jacobi(150, (d - 1) / 2, (d - 1) / 2)
-    reach = np.linalg.norm(np.asarray(radii) * theta)
-    z = (X @ theta + c)[:, None] + reach * t
-    return plain_loss(name, z, y[:, None]), p / p.sum()
-
-
-def entropic(losses: Any, law: Any, eta: float) -> Any:
-    """The entropic risk of each row; the mean for eta = inf, and the largest for eta = 0."""
-    if eta == 0:
-        return losses.max(axis=-1)
-    if eta == np.inf:
-        return losses @ law
-    top = losses.max(axis=-1, keepdims=True)
-    return top[..., 0] + eta * np.log(np.exp((losses - top) / eta) @ law)
-
-
-def disc(points: int = 40) -> tuple[Any, Any]:
-    """Nodes (K, 2) and weights of the uniform law on the unit disc."""
-    s, w = np.polynomial.legendre.leggauss(points)
-    radius, share = np.sqrt((s + 1) / 2), w / 2
-    angle = 2 * np.pi * np.arange(points) / points
-    nodes = np.stack([np.outer(radius, np.cos(angle)), np.outer(radius, np.sin(angle))], axis=-1)
-    return nodes.reshape(-1, 2), np.repeat(share, points) / points
-
-
-def square(points: int = 40) -> tuple[Any, Any]:
-    """Nodes (K, 2) and weights of the uniform law on [-1, 1]^2."""
-    s, w = np.polynomial.legendre.leggauss(points)
-    nodes = np.stack(np.meshgrid(s, s, indexing="ij"), axis=-1).reshape(-1, 2)
-    return nodes, np.outer(w, w).ravel() / 4
-
-
 def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) -> float:
     """The entropic risk of the cross entropy of W (x + b), for b uniform on the ball of radius rho in R^3.
 
@@ -226,31 +171,3 @@ def class_risk(W: Any, x: Any, y: int, rho: float, eta: float, nodes: int = 24) 
     f = np.log(np.sum(np.exp(z), axis=-1)) - z[..., y]
     top = float(np.max(f))
     return top + eta * float(np.log(np.sum(p * np.exp((f - top) / eta)) / np.sum(p)))
-
-
-def power(losses: Any, law: Any, eta: float, k: float) -> Any:
-    """The values of rows of losses under a law, for the Cressie-Read divergence of order k, by bisection.
-
-    The density is (1 + (k - 1) s)_+^(1/(k - 1)) at s = (f - mu)/eta, and phi*(s) its k-th power less 1, by k.
-    """
-    top = losses.max(axis=1, keepdims=True)
-    low, high = losses.min(axis=1, keepdims=True), top  # of mu
-    if k < 1:
-        low = np.maximum(low, top - eta / (1 - k))
-
-    def density(mu: Any) -> Any:
-        return np.maximum(1 + (k - 1) * (losses - mu) / eta, 1e-300) ** (1 / (k - 1))
-
-    for _ in range(60):
-        mu = (low + high) / 2
-        heavy = density(mu) @ law[:, None] > 1
-        low, high = np.where(heavy, mu, low), np.where(heavy, high, mu)
-    return (high + eta * ((density(high) ** k - 1) / k) @ law[:, None])[:, 0]
-
-
-def tail_mean(losses: Any, law: Any, alpha: float) -> Any:
-    """The mean of the largest losses of each row, those of mass alpha."""
-    order = np.argsort(-losses, axis=1)
-    ranked, mass = np.take_along_axis(losses, order, axis=1), law[order]
-    used = np.clip(alpha - (np.cumsum(mass, axis=1) - mass), 0.0, mass)
-    return (used * ranked).sum(axis=1) / alpha

@@ -20,11 +20,9 @@ from phiball.verification.framework.result import Result
 from phiball.verification.report import entries, words
 from phiball.verification.report.math import formula, prose
 from phiball.verification.report.overview import overview
-from phiball.verification.report.paper_items import SOURCE
-from phiball.verification.report.pictures import densities_figure, shares_figure
-from phiball.verification.report.plots import figure, number
+from phiball.verification.report.plots import figure
 from phiball.verification.report.quotes import quote_html
-from phiball.verification.report.this_paper import THIS
+from phiball.verification.report.this_paper import SOURCE, THIS
 
 # Of each way to stand, the class of the style sheet and the sign.
 _LOOKS = {
@@ -61,13 +59,11 @@ def to_html(
     )
     ids = {result.id for result in results}
     code = str(about.get("code") or "")
-    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure, number)}
+    environment.filters |= {f.__name__: _html(f) for f in (formula, prose, figure)}
     environment.filters |= {
         "linked": _html(lambda text: _linked(text, ids)),
         "code": _html(lambda place: _code_link(place, code)),
         "quote_html": _html(lambda quote: quote_html(quote, paper)),
-        "shares": _html(shares_figure),
-        "densities": _html(lambda name: densities_figure(name) if paper is THIS else ""),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "png": lambda picture: b64encode(picture).decode(),
         "full_name": words.full_name,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
-from math import isfinite, isnan, nan
+from dataclasses import asdict, replace
+from math import isfinite, isnan
 from typing import Any
 
-from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.comparison import Comparison
-from phiball.verification.framework.evidence import Curve, Verdict
 from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import followers, of_the_paper, tally
@@ -19,7 +17,6 @@ from phiball.verification.report.overview import overview
 from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import WORDS
 
-_TUPLES = ("counterexamples", "oracles", "shares", "rejected", "survived")
 _KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
 
 
@@ -91,39 +88,3 @@ def _sums(results: list[Result], paper: Paper) -> dict[str, Any]:
             for entry in found
         ],
     }
-
-
-def _assessment(row: dict[str, Any] | None) -> Assessment | None:
-    if row is None:
-        return None
-    return Assessment(
-        Kind(row["kind"]),
-        Consequence(row["consequence"]),
-        row["why"],
-        tuple(row["follows"]),
-        row["reading"],
-        tuple(Reading(*other) for other in row["others"]),
-    )
-
-
-def from_json(text: str) -> list[Result]:
-    """The results that `to_json` wrote; ValueError for any other text."""
-    try:
-        return _results(json.loads(text)["claims"])
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise ValueError(f"the text is no report ({type(error).__name__}); expected a claims.json") from error
-
-
-def _results(rows: list[dict[str, Any]]) -> list[Result]:
-    numbers = {field.name for field in fields(Result) if field.type == "float"}
-    parts = [field.name for field in fields(Curve)]
-    results = []
-    for row in rows:
-        values = {field: row[key] for field, key in _KEYS.items()}
-        values |= {name: nan if values[name] is None else float(values[name]) for name in numbers}
-        values |= {name: Verdict(values[name]) for name in ("verdict", "recorded")}
-        values["assessment"] = _assessment(values["assessment"])
-        values |= {name: tuple(values[name]) for name in _TUPLES}
-        values["curves"] = tuple(Curve(**{part: curve[part] for part in parts}) for curve in row["curves"])
-        results.append(Result(**values))
-    return results

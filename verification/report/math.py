@@ -23,31 +23,9 @@ _LETTERS = {
     "<": r"\lt",
     ">": r"\gt",
 }
-_CHILDREN = {
-    "mfrac": 2,
-    "mroot": 2,
-    "msub": 2,
-    "msup": 2,
-    "munder": 2,
-    "mover": 2,
-    "msubsup": 3,
-    "munderover": 3,
-}
-_BELOW = {
-    "lim",
-    "max",
-    "min",
-    "sup",
-    "inf",
-    "limsup",
-    "liminf",
-    "argmin",
-    "argmax",
-    "esssup",
-    "ess sup",
-    "∑",
-    "∏",
-}
+_CHILDREN = dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2)
+_CHILDREN |= dict.fromkeys(("msubsup", "munderover"), 3)
+_BELOW = re.compile("(lim|max|min|sup|inf|limsup|liminf|argmin|argmax|ess ?sup|∑|∏)")
 _RELATIONS = "=≠≤≥<>≪≫⇒⇔→↦\N{TILDE OPERATOR}≈∈⊆"
 _FENCES = "()[]{}|‖⌈⌉⌊⌋"
 _GAP = "\N{THIN SPACE}"
@@ -70,8 +48,6 @@ def mathml(tex: str) -> str | None:
         if "href" in node.attrib:
             return None
         _polish(node)
-    for node in list(root.iter()):
-        _space(node)
     row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
     return "<wbr>".join(map(_piece, _pieces(list(row))))
 
@@ -101,6 +77,7 @@ def _piece(nodes: list[ET.Element]) -> str:
 def _prepared(tex: str) -> str:
     """Spellings that the converter takes amiss, in those that it knows."""
     tex = re.sub(r"\\(mathbb|mathbf|mathcal|mathrm)\s*(?![\s{])(\w)", r"\\\1{\2}", " ".join(tex.split()))
+    tex = re.sub(r"\\log((?:[_^]\w)?)\s*(?=\\frac)", r"\\log\1\\,", tex)
     tex = re.sub(r"\\(arg)\s*\\(min|max)(?![A-Za-z])", r"\\operatorname{\1\2}", tex)
 
     def name(found: re.Match[str]) -> str:
@@ -126,29 +103,11 @@ def _polish(node: ET.Element) -> None:
         node.tag = "mi"
     elif node.tag == "mn" and node.get("mathvariant") == "bold" and text.isdecimal():
         node.text = "".join(chr(0x1D7CE + int(digit)) for digit in text)  # bold by another sign alone
-    elif (
-        node.tag in ("msub", "msubsup")
-        and (node[0].text or "").replace(_GAP, " ").replace("GAP", " ") in _BELOW
-    ):
+    elif node.tag in ("msub", "msubsup") and _BELOW.fullmatch((node[0].text or "").replace("GAP", " ")):
         node.tag = {"msub": "munder", "msubsup": "munderover"}[node.tag]
     if node.tag == "mo" and text.replace(_GAP, "").isalpha() and len(text) > 1:
         node.set("lspace", "0.17em")
         node.set("rspace", "0.17em")
-
-
-def _space(node: ET.Element) -> None:
-    """A thin space between a function's name and what follows it, unless that is a bracket."""
-    if node.tag not in ("math", "mrow", "mtd", "msqrt"):
-        return
-    for i in range(len(node) - 2, -1, -1):
-        base = node[i] if len(node[i]) == 0 else node[i][0]
-        following = next(iter(node[i + 1].iter("mo")), None) if node[i + 1].tag in ("mo", "mrow") else None
-        opens = following is not None and (following.text or "") in _FENCES
-        named = len(base.text or "") > 1 and (base.text or "").isalpha()
-        if base.tag == "mi" and named and node[i + 1].tag not in ("mo", "mspace") and not opens:
-            node.insert(i + 1, ET.Element("mspace", width="0.17em"))
-        if base.tag == "mo" and named and opens:
-            base.set("rspace", "0")
 
 
 def _letter(word: re.Match[str]) -> str:

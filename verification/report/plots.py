@@ -13,18 +13,8 @@ _WIDTH, _HEIGHT = 420, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 28
 
 
-def number(value: float) -> str:
-    """A number as HTML: plain if it is short so, else with a power of ten."""
-    if value == 0:
-        return "0"  # and not -0
-    if 1e-3 <= abs(value) < 1e5:
-        return f"{value:.{4 if abs(value) < 1e4 else 5}g}".replace("-", MINUS)
-    digits, _, power = f"{value:.2g}".partition("e")
-    if not power:
-        return digits.replace("-", MINUS)  # infinities
-    front = "" if digits in ("1", "-1") else f"{digits.lstrip('-')} \N{MULTIPLICATION SIGN} "
-    sign = MINUS if value < 0 else ""
-    return f"{sign}{front}10<sup>{int(power)}</sup>".replace("<sup>-", f"<sup>{MINUS}")
+def _number(value: float) -> str:
+    return f"{value:.4g}".replace("-", MINUS)
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -35,20 +25,6 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
         if len(ticks) >= 3:
             return ticks[:: ceil(len(ticks) / most)]
     return [low, high]
-
-
-def _tick_labels(ticks: list[float]) -> list[str]:
-    """All of an axis in one style: plain numbers, or powers of ten if one is very small or large."""
-    if all(0.01 <= tick < 10000 for tick in ticks):
-        return [f"{tick:.4g}" for tick in ticks]
-    labels = []
-    for tick in ticks:
-        power = floor(log10(tick) + 1e-9)
-        digits = f"{tick / 10.0**power:.2g}"
-        front = "" if digits == "1" else f"{digits}·"
-        raised = f'<tspan dy="-5" font-size="9">{power}</tspan>'.replace(">-", f">{MINUS}")
-        labels.append(f"{tick:g}" if power in (0, 1) else f"{front}10{raised}")
-    return labels
 
 
 class _Axis:
@@ -78,15 +54,14 @@ def _svg(curve: Curve) -> str:
     bound = " ".join(f"{x(curve.x[i])},{y(curve.bound[i])}" for i in order)
     about = f"{curve.title}: {curve.y_label} against {curve.x_label}, both logarithmic; exponent {curve.fit}"
     parts = [f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">']
-    for tick, label in zip(x.ticks, _tick_labels(x.ticks), strict=True):
+    for tick in x.ticks:
         at = x(tick)
         parts.append(f'<path class="grid" d="M{at} {top}V{bottom}"/>')
-        parts.append(f'<text x="{at}" y="{bottom + 17}" text-anchor="middle">{label}</text>')
-    for tick, label in zip(y.ticks, _tick_labels(y.ticks), strict=True):
+        parts.append(f'<text x="{at}" y="{bottom + 17}" text-anchor="middle">{_number(tick)}</text>')
+    for tick in y.ticks:
         at = y(tick)
         parts.append(f'<path class="grid" d="M{left} {at}H{right}"/>')
-        parts.append(f'<text x="{left - 7}" y="{at + 4}" text-anchor="end">{label}</text>')
-    parts.append(_band(curve, x, y))
+        parts.append(f'<text x="{left - 7}" y="{at + 4}" text-anchor="end">{_number(tick)}</text>')
     parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
     parts.append(
         f'<polyline class="bound" points="{bound}"/><polyline class="measured" points="{measured}"/>'
@@ -98,52 +73,27 @@ def _svg(curve: Curve) -> str:
     return "".join([*parts, "</svg>"])
 
 
-def _band(curve: Curve, x: _Axis, y: _Axis) -> str:
-    """Where lines through the middle of the points run whose slopes lie in the interval of the exponent."""
-    middle_x, middle_y = (sum(map(log10, values)) / len(values) for values in (curve.x, curve.y))
-
-    def line(slope: float) -> list[str]:
-        heights = (middle_y + slope * (log10(at) - middle_x) for at in (first, last))
-        return [
-            f"{x(at)},{y(10.0 ** max(-300.0, min(300.0, height)))}"
-            for at, height in zip((first, last), heights, strict=True)
-        ]
-
-    first, last = min(curve.x), max(curve.x)
-    (a, b), (d, c) = line(curve.fit.low), line(curve.fit.high)
-    centre = f"{x(10.0**middle_x)},{y(10.0**middle_y)}"
-    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-    inside = f'x="{_LEFT}" y="{_TOP}" width="{width}" height="{height}"'
-    return (  # a picture in the picture, which cuts off what is outside of it
-        f'<svg {inside} viewBox="{_LEFT} {_TOP} {width} {height}">'
-        f'<polygon class="band" points="{a} {centre} {d}"/>'
-        f'<polygon class="band" points="{b} {centre} {c}"/></svg>'
-    )
-
-
 def _key(inside: str) -> str:
     return f'<svg class="key" viewBox="0 0 24 10" aria-hidden="true">{inside}</svg>'
 
 
 _LINE = _key('<path class="measured" d="M0 5H24"/><circle class="dot" cx="12" cy="5" r="3.5"/>')
-_BAND = _key('<rect class="band" width="24" height="10"/>')
 _DASH = _key('<path class="bound" d="M0 5H24"/>')
 
 
 def figure(curve: Curve) -> str:
     """A curve as an HTML figure: title, fitted exponent, key, plot, and the numbers to unfold."""
     rows = "".join(
-        f"<tr><td>{number(a)}</td><td>{number(b)}</td><td>{number(c)}</td></tr>"
+        f"<tr><td>{_number(a)}</td><td>{_number(b)}</td><td>{_number(c)}</td></tr>"
         for a, b, c in zip(curve.x, curve.y, curve.bound, strict=True)
     )
-    stated = f"{replace(curve, y=curve.bound).fit.slope:.3f}".replace("-", MINUS)
-    fit = str(curve.fit).replace("-", MINUS)
+    fit, stated = curve.fit, replace(curve, y=curve.bound).fit.slope
+    exponents = f"exponent {fit}; that of the bound is {stated:.3f}".replace("-", MINUS)
     return (
         f"<figure><figcaption><strong>{prose(curve.title)}</strong>"
-        f'<span class="fit">exponent {fit}; that of the bound is {stated}</span></figcaption>'
+        f'<span class="fit">{exponents}</span></figcaption>'
         f'<p class="keys"><span>{_LINE} {prose(curve.y_label)}</span>'
-        f"<span>{_DASH} {prose(curve.bound_label)}</span>"
-        f"<span>{_BAND} 99 % interval of the exponent</span></p>"
+        f"<span>{_DASH} {prose(curve.bound_label)}</span></p>"
         f'{_svg(curve)}<p class="x-label">{prose(curve.x_label)}</p>'
         "<details><summary>numbers</summary><table><thead><tr>"
         f"<th>{prose(curve.x_label)}</th><th>{prose(curve.y_label)}</th><th>{prose(curve.bound_label)}</th>"

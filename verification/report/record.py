@@ -43,44 +43,32 @@ def in_words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
     >>> run = {"backend": "numpy", "seed": 0, "deep": False, "claims": 3, "differ": [], "date": "2026-11-17"}
     >>> in_words([run, {**run, "seed": 1}])
-    ['On record: 2 runs of all 3 claims, on numpy with seeds 0 and 1: all verdicts as recorded (2026-11-17)']
+    ['On record: 2 runs of all 3 claims, on numpy with seeds 0, 1: all verdicts as recorded (2026-11-17)']
     """
     sentences = []
     for deep in (True, False):
         chosen = [run for run in runs if run["deep"] is deep]
         if not chosen:
             continue
-        seeds: dict[tuple[int, ...], list[str]] = {}
+        backends: dict[tuple[int, ...], list[str]] = {}
         for backend in dict.fromkeys(run["backend"] for run in chosen):
-            used = tuple(run["seed"] for run in chosen if run["backend"] == backend)
-            seeds.setdefault(used, []).append(backend)
+            seeds = tuple(run["seed"] for run in chosen if run["backend"] == backend)
+            backends.setdefault(seeds, []).append(backend)
         where = "; ".join(
-            f"on {_listed(backends)} with {'seed' if len(used) == 1 else 'seeds'} {_listed(used)}"
-            for used, backends in seeds.items()
+            f"on {', '.join(names)} with seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            for seeds, names in backends.items()
         )
         differ = sorted({name for run in chosen for name in run["differ"]})
         verdicts = f"verdicts NOT as recorded: {', '.join(differ)}" if differ else "all verdicts as recorded"
         count = f"{len(chosen)} {'run' if len(chosen) == 1 else 'runs'}"
-        claims = _range(run["claims"] for run in chosen)
+        claims, dates = (_range(run[name] for run in chosen) for name in ("claims", "date"))
+        revisions = dict.fromkeys(f"revision {run['revision']}" for run in chosen if run.get("revision"))
         effort = " with ten times the examples" if deep else ""
-        sentences.append(
-            f"On record: {count} of all {claims} claims{effort}, {where}: {verdicts} ({_when(chosen)})"
-        )
+        when = ", ".join([dates, *revisions])
+        sentences.append(f"On record: {count} of all {claims} claims{effort}, {where}: {verdicts} ({when})")
     return sentences
 
 
 def _range(values: Iterable[Any]) -> str:
     found = sorted(set(values))
     return f"{found[0]} to {found[-1]}" if len(found) > 1 else str(found[0])
-
-
-def _listed(words: Sequence[Any]) -> str:
-    *first, last = map(str, words)
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _when(runs: Sequence[Mapping[str, Any]]) -> str:
-    """The dates and revisions of runs."""
-    revisions = list(dict.fromkeys(str(run["revision"]) for run in runs if run.get("revision")))
-    named = f"{'revision' if len(revisions) == 1 else 'revisions'} {_listed(revisions)}" if revisions else ""
-    return ", ".join(filter(None, (_range(run["date"] for run in runs), named)))

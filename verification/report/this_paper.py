@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
+
 from phiball.verification.framework.paper import Item, Paper
 from phiball.verification.framework.runner import SECTIONS
-from phiball.verification.report.paper_items import ITEMS
 
+_LISTED = json.loads(files("phiball.verification.report").joinpath("paper_items.json").read_text("utf-8"))
+SOURCE: str = _LISTED["source"]
+"""The SHA-256 of the LaTeX source of arXiv:2408.09672, from which the items are derived."""
 # A few words of ours for items that have no title.
 _CAPTIONS = {
     "Eq. (infty-WDRO)": "the DRO problem behind adversarial training",
@@ -29,8 +34,8 @@ THIS = Paper(
     "https://arxiv.org/abs/2408.09672",
     sections=SECTIONS,
     items=tuple(
-        Item(name, title or _CAPTIONS.get(name, ""), labels, section)
-        for name, title, labels, section in ITEMS
+        Item(name, title or _CAPTIONS.get(name, ""), tuple(labels), section)
+        for name, title, labels, section in _LISTED["items"]
     ),
 )
 """

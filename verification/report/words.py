@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from math import isnan
 from shlex import quote
 from typing import Any
@@ -15,45 +16,20 @@ from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import followers, of_the_paper, tally
 
-# What each field of `Result` is called. JSON has underscores for the spaces.
-WORDS = {
-    "id": "id",
-    "name": "name",
-    "label": "label",
-    "section": "section",
+_NAMES = {
     "title": "statement",
-    "formula": "formula",
-    "assumptions": "assumptions",
-    "quote": "quote",
-    "correction": "correction",
     "corrected": "corrected formula",
-    "remark": "remark",
-    "assessment": "assessment",
-    "part_of": "part of",
-    "verdict": "verdict",
     "recorded": "recorded verdict",
-    "reason": "reason",
-    "error_level": "error level",
     "violation": "largest violation",
-    "tolerance": "tolerance",
     "note": "measured",
     "measured": "closest measurement",
-    "bound": "bound",
     "closest": "closest to its bound",
-    "shares": "shares of the bound",
-    "searched": "searched",
-    "enumerated": "enumerated",
-    "examples": "examples",
-    "counterexamples": "counterexamples",
     "found": "smallest example found",
-    "error": "error",
-    "curves": "curves",
-    "seconds": "seconds",
-    "source": "source",
-    "oracles": "oracles",
     "rejected": "mutants rejected",
     "survived": "mutants not rejected",
 }
+WORDS = {f.name: _NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
+"""What each field of `Result` is called. JSON has underscores for the spaces."""
 MEANINGS = {
     Verdict.HOLDS: "the statement passed every check, as the paper prints it",
     Verdict.CORRECTED: "what the paper prints has a counterexample; the corrected statement passed",
@@ -147,33 +123,19 @@ def reading_of(fault: Assessment) -> str:
     return f"one reading: {fault.reading}. Others: {others}"
 
 
-def approach(result: Result, seed: int = 0) -> str:
-    """How a claim was checked, in a few words; empty for what no run can check."""
+def method(result: Result, seed: int = 0) -> str:
+    """How a claim was checked, with the number of examples; empty for what no run can check.
+
+    A statistical claim also says its error level and the seed of the run.
+    """
     if isnan(result.violation):
         return ""
+    unit = "example" if result.searched else "check"
+    what = f"{result.examples} {unit}{'' if result.examples == 1 else 's'}"
     if result.error_level:
-        return f"statistical, level {_power(result.error_level)}, seed {seed}"
-    how = "searched" if result.searched else "fixed instances"
-    return f"{how}, enumerated" if result.enumerated else how
-
-
-def method(result: Result, seed: int = 0) -> str:
-    """How a claim was checked, with the number of examples and, for statistics, seed and error level."""
-    if not (how := approach(result).partition(",")[0]):
-        return ""
-    number = f"{result.examples:,}".replace(",", "\N{NO-BREAK SPACE}")
-    if result.searched:
-        what = f"{number} {'example' if result.examples == 1 else 'examples'}"
-    else:
-        what = f"{number} {'check' if result.examples == 1 else 'checks'}"
-    if result.error_level:
-        return f"{how}: {what} at an error level of {_power(result.error_level)} in all, seed {seed}"
+        return f"statistical: {what} at an error level of {result.error_level:.2g} in all, seed {seed}"
     draws = ", expectations by enumeration of all draws" if result.enumerated else ""
-    return f"{how}: {what}{draws}"
-
-
-def _power(level: float) -> str:
-    return f"{level:.1e}".replace(".0e", "e").replace("e-0", "e-")
+    return f"{'searched' if result.searched else 'fixed instances'}: {what}{draws}"
 
 
 def evidence(result: Result) -> str:
@@ -227,7 +189,7 @@ def false_alarm(results: list[Result]) -> str:
     if not levels:
         return ""
     count = "1 claim is" if len(levels) == 1 else f"{len(levels)} claims are"
-    chance = f"{_power(sum(levels))} at most, the sum of the error levels"
+    chance = f"{sum(levels):.2g} at most, the sum of the error levels"
     return f"{count} statistical; the chance that bad luck raises an alarm in a run is {chance}"
 
 

@@ -18,7 +18,7 @@ from phiball.verification.framework.evidence import Curve, Evidence, Quantity
 from phiball.verification.framework.search import evidence_of
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.strategies import Problem, Reordered
+from phiball.verification.instances.strategies import Problem
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles.inner import solve_exactly
 
@@ -55,8 +55,6 @@ class Options:
             return self.divergences[place % len(self.divergences)]
         if isinstance(value, Problem) and not self.laws:
             return replace(value, p=None)
-        if isinstance(value, Reordered):
-            return replace(value, problem=self.adapted(value.problem))
         return value
 
 

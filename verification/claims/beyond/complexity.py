@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import ceil, exp, expm1, sinh, sqrt
+from math import ceil, exp, expm1, sinh
 from typing import Any
 
 from hypothesis import strategies as st
@@ -35,6 +35,7 @@ from phiball.verification.instances.printed_algorithms import (
     Planner,
     Setting,
     Table,
+    altered,
     guarantee,
     settings,
     table_2,
@@ -79,11 +80,6 @@ def _(delta: float, **rest: Any) -> Plan:
     return replace(made, steps=ceil(made.steps * M2), step_size=made.step_size / M2)
 
 
-@fewer_logarithms.mutant("forgets C")
-def _(delta: float, *, chi_square: float, **rest: Any) -> Plan:
-    return convex_plan(delta, **rest)
-
-
 # --- The lemma on smooth functions ----------------------------------------------------------------
 
 
@@ -118,11 +114,6 @@ def _(F: SmoothFunction) -> float:
     return F.smoothness * F.drop / F.steps + 14 / 3 * F.sigma**2 / F.batch
 
 
-@smaller_constants.mutant("forgets the noise", replaces="bound")
-def _(F: SmoothFunction) -> float:
-    return 16 / 3 * F.smoothness * F.drop / F.steps
-
-
 # --- Nonconvex ------------------------------------------------------------------------------------
 
 Moment = Callable[[RTMLMC, float, float], float]
@@ -153,11 +144,6 @@ def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
     return 6 * (estimator.level + 1) * lipschitz**2 * chi_square
 
 
-@second_moment_by_chi_square.mutant("forgets 2 - 2^-L", replaces="moment")
-def _(estimator: RTMLMC, lipschitz: float, chi_square: float) -> float:
-    return second_moment(estimator, lipschitz, chi_square) / (2 - 2.0**-estimator.level)
-
-
 def short_table(problem: Setting, eps: float) -> HyperParameters:
     """The hyper-parameters of the proof with 32 for 128."""
     return table_2(problem, eps, factor=32.0)
@@ -181,15 +167,7 @@ def a_quarter_of_the_steps(problem: Setting, ratio: float, table: Table = short_
     return Evidence.at_most(total, eps**2, 2.0**-44 * eps**2, f"{total:.4g} for eps^2 = {eps**2:.4g}")
 
 
-@a_quarter_of_the_steps.mutant("16 for 32")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    return table_2(problem, eps, factor=16.0)
-
-
-@a_quarter_of_the_steps.mutant("a step that is too small by the root of 8")
-def _(problem: Setting, eps: float) -> HyperParameters:
-    h = short_table(problem, eps)
-    return replace(h, step_size=h.step_size / sqrt(8))
+a_quarter_of_the_steps.mutant("16 for 32")(lambda problem, eps: table_2(problem, eps, factor=16.0))
 
 
 def _own_bound(problem: Setting, S: float, made: Plan) -> float:
@@ -236,23 +214,9 @@ def plan_is_cheaper(problem: Setting, ratio: float, plan: Planner = nonconvex_pl
     yield Evidence(made.evaluations / theirs - 1, 0.0, note)
 
 
-@plan_is_cheaper.mutant("S_f for S")
-def _(epsilon: float, *, smoothness: float, lipschitz: float, eta: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, smoothness=smoothness, lipschitz=lipschitz, eta=eta, **rest)
-    share = smoothness / (smoothness + lipschitz**2 / eta)
-    return replace(made, steps=max(1, int(made.steps * share)), step_size=made.step_size / share)
-
-
-@plan_is_cheaper.mutant("three levels too few")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, estimator=RTMLMC(max(0, made.estimator.level - 3)))
-
-
-@plan_is_cheaper.mutant("a thousand times the steps")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, steps=1000 * made.steps, step_size=made.step_size / sqrt(1000))
+plan_is_cheaper.mutant("a thousand times the steps")(
+    altered(nonconvex_plan, steps=lambda made: 1000 * made.steps)
+)
 
 
 @claim(
@@ -274,13 +238,6 @@ def cost_of_sg(plan: Planner = nonconvex_plan) -> Iterator[Evidence | Curve]:
         yield from curve.within_order(0.05)
 
 
-@cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made = nonconvex_plan(epsilon, **rest)
-    return replace(made, estimator=SG(2 * made.estimator.level))
-
-
-@cost_of_sg.mutant("the level of the coarsest epsilon")
-def _(epsilon: float, **rest: Any) -> Plan:
-    made, rough = nonconvex_plan(epsilon, **rest), nonconvex_plan(EPSILONS[0], **rest)
-    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound / 2)
+cost_of_sg.mutant("the paper's level, 2^L = O(1/epsilon^2)")(
+    altered(nonconvex_plan, estimator=lambda made: SG(2 * made.estimator.level))
+)

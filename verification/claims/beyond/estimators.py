@@ -1,35 +1,52 @@
-"""Beyond the paper: the exact second moments of the gradient estimators, level by level."""
+"""Beyond the paper: exact second moments of the gradient estimators, and the sharp bias of a level."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import partial
-from typing import Any
+from typing import TypeAlias
 
+import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, to_numpy
+from phiball.backends import Array, active, rng, to_numpy
 from phiball.refimpl import (
+    ABSOLUTE,
     ENTROPIC,
+    HINGE,
     QUADRATIC,
     RTMLMC,
     SG,
+    Ball,
     Divergence,
+    dual_value,
+    indicator,
     second_moment,
     signed_weights,
     worst_case,
 )
 from phiball.verification.framework.claim import claim
-from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
 from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
-from phiball.verification.instances.laws import Law, laws
-from phiball.verification.instances.simplex import Mean, chi_square, half_variance, simplex
-from phiball.verification.oracles import levels
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
+from phiball.verification.instances.laws import (
+    Law,
+    Mean,
+    bias_of_order_statistics,
+    bias_of_two,
+    chi_square,
+    half_variance,
+    laws,
+    simplex,
+)
+from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL
+from phiball.verification.oracles import levels, uniform
 
-ROUNDING = 2.0**-40
+SLACK = 2.0**-40
 
 # --- A random half --------------------------------------------------------------------------------
 
@@ -42,10 +59,8 @@ def _exact_half(gamma: list[Fraction]) -> Fraction:
     "Lemma EC.4, sharpened",
     id="D7-exact",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{4 (m - 1)} "
-        r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right)"
-    ),
+    formula=r"\mathbb{E}\left[\sum_{i \in I} \gamma_i - \frac{1}{2}\right]^2 = \frac{1}{4 (m - 1)} "
+    r"D_{\chi^2}\left(\gamma, \frac{1}{m}\right)",
     assumptions="gamma in the simplex, m even, I a random half; D_chi2 = m sum (gamma_i - 1/m)^2",
     gamma=simplex(),
 )
@@ -54,14 +69,7 @@ def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _exact_hal
     return Evidence(float(abs(half_variance(gamma) - value(gamma))), 0.0)
 
 
-@random_half_variance_exactly.mutant("has m for m - 1")
-def _(gamma: list[Fraction]) -> Fraction:
-    return chi_square(gamma) / (4 * len(gamma))
-
-
-@random_half_variance_exactly.mutant("is the bound of the paper")
-def _(gamma: list[Fraction]) -> Fraction:
-    return chi_square(gamma) / (2 * len(gamma))
+random_half_variance_exactly.mutant("has m for m - 1")(lambda gamma: chi_square(gamma) / (4 * len(gamma)))
 
 
 # --- One level ------------------------------------------------------------------------------------
@@ -70,6 +78,11 @@ def _(gamma: list[Fraction]) -> Fraction:
 def _level_bound(n: int, mean_chi_square: float) -> float:
     """E chi^2/(n - 1)."""
     return mean_chi_square / (n - 1)
+
+
+def weights_at(eta: float, phi: Divergence) -> Callable[[Array], Array]:
+    """The exact weights of rows of losses."""
+    return lambda rows: worst_case(rows, eta, phi).weights
 
 
 def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
@@ -97,13 +110,11 @@ def level_second_moment(
     """E|G^l|^2 is at most L_f^2 times the mean chi-square of the weights over 2^l - 1."""
     n = 2**level
     picks, w = level_weights(law.f, level, lambda rows: weights(rows, law.eta, phi), telescoping=False)
-    exact = level_weights(
-        law.f, level, lambda rows: worst_case(rows, law.eta, phi).weights, telescoping=False
-    )[1]
+    exact = level_weights(law.f, level, weights_at(law.eta, phi), telescoping=False)[1]
     mean = float(levels.chances(law.p, picks) @ levels.chi_square(exact))
     square = moments(law.p, law.g, picks, w)[1]
     limit = law.lipschitz**2 * bound(n, mean)
-    slack = ROUNDING * (1 + max(law.f) / law.eta)
+    slack = SLACK * (1 + max(law.f) / law.eta)
     return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
 
 
@@ -124,10 +135,8 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
     "Proposition 3 (II), sharpened",
     id="D6-sharp",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mathbb{E}\|V^{RT}\|_2^2 \le (2 - 2^{-L}) L_f^2 \left[1 + \sum_{\ell=1}^{L} 2^\ell "
-        r"\min\left(1, \frac{C}{2^\ell - 1}\right)\right], \quad \mathbb{E}\|V^{SG}\|_2^2 \le L_f^2"
-    ),
+    formula=r"\mathbb{E}\|V^{RT}\|_2^2 \le (2 - 2^{-L}) L_f^2 \left[1 + \sum_{\ell=1}^{L} 2^\ell "
+    r"\min\left(1, \frac{C}{2^\ell - 1}\right)\right], \quad \mathbb{E}\|V^{SG}\|_2^2 \le L_f^2",
     assumptions="exact weights, any phi; chi-square at most C on all draws",
     examples=80,
     law=laws(),
@@ -135,21 +144,15 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
     level=st.integers(0, 3),
 )
 def whole_second_moment(
-    law: Law,
-    phi: Divergence,
-    level: int,
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    law: Law, phi: Divergence, level: int, bound: Callable[[SG | RTMLMC, float, float], float] = second_moment
 ) -> Iterator[Evidence]:
     """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
-
-    def solve(rows: Array) -> Array:
-        return worst_case(rows, law.eta, phi).weights
-
+    solve = weights_at(law.eta, phi)
     # Where losses tie the weights of some phi are not unique: C is that of the weights in use.
     C = max(largest_chi_square(law, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1))
     square = rt_moments(law, level, solve)[1]
     limit = bound(RTMLMC(level), law.lipschitz, C)
-    slack = 4**level * ROUNDING * (1 + max(law.f) / law.eta)
+    slack = 4**level * SLACK * (1 + max(law.f) / law.eta)
     yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
     plain = moments(law.p, law.g, *level_weights(law.f, level, solve, telescoping=False))[1]
     yield Evidence.at_most(plain, bound(SG(level), law.lipschitz, C), slack, "SG")
@@ -159,10 +162,8 @@ def whole_second_moment(
     "Proposition 3 (II), sharpened",
     id="D6-attained",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\mathbb{E}\|V^{RT}\|_2^2 = 2 - 2^{-L} \text{ for } C = 0, \quad "
-        r"\mathbb{E}\|V^{RT}\|_2^2 = \frac{3}{2} (1 + 2\, \mathbb{E} \chi^2) \text{ for } L = 1"
-    ),
+    formula=r"\mathbb{E}\|V^{RT}\|_2^2 = 2 - 2^{-L} \text{ for } C = 0, \quad \mathbb{E}\|V^{RT}\|_2^2 = "
+    r"\frac{3}{2} (1 + 2\, \mathbb{E} \chi^2) \text{ for } L = 1",
     assumptions="a constant loss, or the losses 0 and 1 with gradients -1 and 1; chi^2 of two points",
 )
 def second_moment_is_attained(
@@ -171,25 +172,16 @@ def second_moment_is_attained(
     """The bound of D6-sharp is an equality for a constant loss, and at L = 1 for two losses."""
     constant = Law((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     for level in range(4):
-        square = rt_moments(constant, level, lambda rows: worst_case(rows, 1.0, QUADRATIC).weights)[1]
+        square = rt_moments(constant, level, weights_at(1.0, QUADRATIC))[1]
         off = abs(square - bound(RTMLMC(level), 1.0, 0.0))
-        yield Evidence(off, ROUNDING, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
+        yield Evidence(off, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
     # Half of the pairs have unequal losses, so the mean chi-square of two points is half of the largest.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
         law = Law((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
-        mean = float(levels.chi_square(_two_weights(phi, eta))) / 2
-        square = rt_moments(law, 1, partial(_solve, eta=eta, phi=phi))[1]
+        mean = float(levels.chi_square(levels.solve(law.f, eta, phi.family or "")[1])) / 2
+        square = rt_moments(law, 1, weights_at(eta, phi))[1]
         off = abs(square - bound(RTMLMC(1), 1.0, mean))
-        yield Evidence(off, ROUNDING, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
-
-
-def _two_weights(phi: Divergence, eta: float) -> Any:
-    """The weights of the losses 0 and 1."""
-    return levels.solve((0.0, 1.0), eta, phi.family or "")[1]
-
-
-def _solve(rows: Array, *, eta: float, phi: Divergence) -> Array:
-    return worst_case(rows, eta, phi).weights
+        yield Evidence(off, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
 
 
 @whole_second_moment.mutant("lacks level 0", replaces="bound")
@@ -200,13 +192,182 @@ def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
     return second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
 
 
-@whole_second_moment.mutant("forgets 1/P(l)", replaces="bound")
-@second_moment_is_attained.mutant("forgets 1/P(l)", replaces="bound")
-def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
-    top = estimator.level
-    return lipschitz**2 * (1 + sum(min(1.0, C / (2.0**k - 1)) for k in range(1, top + 1)))
+Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
-@second_moment_is_attained.mutant("is the corrected bound with eps = 0", replaces="bound")
-def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
-    return lipschitz**2 * (4 + 6 * estimator.level * C)
+def sharp_bias(n: int) -> float:
+    """G/(n + 1) with G = 1."""
+    return 1 / (n + 1)
+
+
+@claim(
+    "Proposition EC.1, sharpened",
+    id="D12-sharp",
+    verdict=Verdict.HOLDS,
+    formula=r"0 \le F(\theta) - F^\ell(\theta) \le \frac{G}{2^\ell + 1}",
+    assumptions="the inverse distribution function is G-Lipschitz, here with G = 1; any phi, searched over "
+    "AV@R, which is linear in the order statistics",
+    examples=150,
+    slopes=st.lists(st.sampled_from([1.0, 0.0, 0.5, 0.1]), min_size=1, max_size=6),
+    alpha=st.one_of(st.sampled_from([0.5, 0.25, 1.0, 0.01, 1e-6]), st.floats(0.01, 1.0)),
+    n=st.sampled_from([1, 2, 4, 8, 16, 64]),
+)
+def sharp_bias_of_a_level(
+    slopes: list[float],
+    alpha: float,
+    n: int,
+    solve: Solver = worst_case,
+    bound: Callable[[int], float] = sharp_bias,
+) -> Iterator[Evidence]:
+    """n = 2^l points lower the risk by at most G/(n + 1)."""
+    u = np.linspace(0, 1, len(slopes) + 1)
+    x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
+    means = levels.order_means(u, x, n)
+    F = levels.average_value_at_risk(u, x, alpha)
+    bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
+    slack = ROUNDING / alpha  # of the integral above 1 - alpha
+    yield Evidence(-bias, slack, "not negative")
+    yield Evidence.at_most(bias, bound(n), slack, f"the bias is {bias:.6g}, the bound {bound(n):.6g}")
+
+
+@claim(
+    "Proposition EC.1, sharpened",
+    id="D12-attained",
+    verdict=Verdict.HOLDS,
+    formula=r"\sup_{\phi, \eta} \frac{F - F^\ell}{G / (2^\ell + 1)} = 1",
+    assumptions="f uniform on [0, 1], G = 1",
+)
+def sharp_bias_is_attained(
+    solve: Solver = worst_case, bound: Callable[[int], float] = sharp_bias
+) -> Iterator[Evidence]:
+    """The bias comes up to G/(n + 1): for AV@R as alpha falls, and for the other phi as eta falls."""
+    for n in (1, 2, 4, 16, 128, 1024):
+        ratio = bias_of_order_statistics(n, 1e-8, solve) / bound(n)
+        # F is 1 - alpha/2, so the ratio misses 1 by (n + 1) alpha/2.
+        yield Evidence(abs(1 - ratio), (n + 1) * 1e-8, f"AV@R at 1e-8, n = {n}: ratio {ratio:.9f}")
+    # max f - R is about eta log(1/eta), 4/3 sqrt(eta/2), 2 eta and eta: how far eta has come, times n + 1.
+    for phi, least in ((ENTROPIC, 4e-4), (QUADRATIC, 4e-2), (ABSOLUTE, 1e-4), (HINGE, 1e-4)):
+        eta = 1e-5
+        for n, bias in ((1, bias_of_one(eta, phi, solve)), (2, bias_of_two(eta, phi, solve))):
+            ratio = bias / bound(n)
+            yield Evidence(ratio - 1, 4 * ROUNDING, f"{phi.name}, eta = {eta:g}, n = {n}: at most")
+            yield Evidence(1 - ratio, (n + 1) * least, f"{phi.name}, eta = {eta:g}, n = {n}: {ratio:.5f}")
+
+
+def bias_of_one(eta: float, phi: Divergence, solve: Solver) -> float:
+    """F - F^0 for f uniform on [0, 1]: one point has its own loss as value, in the mean 1/2."""
+    F = uniform.value(eta, phi.family or "", phi.parameter)
+    return F - float(solve(array([0.5]), eta, phi).value)
+
+
+@sharp_bias_of_a_level.mutant("has n + 2 for n + 1", replaces="bound")
+@sharp_bias_is_attained.mutant("has n + 2 for n + 1", replaces="bound")
+def _(n: int) -> float:
+    return 1 / (n + 2)
+
+
+sharp_bias_of_a_level.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
+sharp_bias_is_attained.mutant("gives the mean", replaces="solve")(MEAN_LOSS)
+
+
+@claim(
+    "Section 3.1, levels",
+    id="D12-monotone",
+    verdict=Verdict.HOLDS,
+    formula=r"F^{\ell-1}(\theta) \le F^\ell(\theta) \le F(\theta)",
+    assumptions="any phi; on every sample the value is at least the mean of those of its halves",
+    examples=200,
+    f=st.lists(
+        st.one_of(st.integers(-3, 3).map(float), st.floats(-3, 3, width=32, allow_subnormal=False)),
+        min_size=8,
+        max_size=8,
+    ),
+    eta=powers_of_ten(-2, 2),
+    phi=st.sampled_from(NAMED),
+    level=st.integers(1, 3),
+)
+def levels_increase(
+    f: list[float], eta: float, phi: Divergence, level: int, weights: Weights = signed_weights
+) -> Iterator[Evidence]:
+    """The difference of a level to the mean of its two halves is not negative, on every sample."""
+    n = 2**level
+    slack = ROUNDING * (1 + max(map(abs, f)))
+    value = float(weights(array(f[:n]), eta, phi, telescoping=True)[0])
+    yield Evidence(-value, slack, "the value of G^l")
+    if phi.family in ("entropic", "quadratic", "indicator", "absolute", "hinge"):
+        rows = np.array(f[:n])
+        whole, *halves = (
+            float(levels.solve(part, eta, phi.family, phi.parameter)[0])
+            for part in (rows, rows[: n // 2], rows[n // 2 :])
+        )
+        yield Evidence(abs(value - whole + sum(halves) / 2), slack, "its value by closed forms")
+
+
+@levels_increase.mutant("adds the halves")
+def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
+    value, w = signed_weights(rows, eta, phi, telescoping=True)
+    return 2 * value - signed_weights(rows, eta, phi, telescoping=False)[0], w
+
+
+# --- Linear losses on balls -----------------------------------------------------------------------
+
+SIZES = (16, 64, 256, 1024, 4096)
+ETA = 0.05
+
+
+def _bias(n: int, d: int) -> float:
+    return levels.hinge_bias(n, d, ETA)
+
+
+def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
+    """F - F^n of the hinge for f = b_1 on the unit ball of R^d, and its standard error.
+
+    The dual at mu* = 1 - eta has mean F on every sample, and is above the value there.
+    """
+    xp = active().namespace
+    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng(seed))
+    f = b[..., 0]
+    over = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
+    return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
+
+
+@claim(
+    "Assumption 3 (II), linear losses",
+    id="D11-rate",
+    verdict=Verdict.HOLDS,
+    formula=r"F - F^n \sim c\, n^{-2/(d+1)}, \qquad"
+    r" \frac{Q(1) - Q(1 - u)}{u} \to \infty \quad (u \to 0),\ d \ge 2",
+    assumptions="f = b_1, b uniform on the Euclidean ball of R^d; hinge, eta = 0.05",
+    remark="The paper calls Assumption 3 (II) relatively mild. The density of a linear loss vanishes at the "
+    "edge of a ball of two or more active coordinates, so that Q is not Lipschitz, and the bias falls more "
+    "slowly than 1/n.",
+    error_level=4 * TEST_LEVEL,
+)
+def bias_on_a_ball(
+    bias: Callable[[int, int], float] = _bias, solve: Solver = worst_case, seed: int = 0
+) -> Iterator[Evidence | Curve]:
+    """For a linear loss on a ball of R^d the bias of the hinge falls like n^(-2/(d+1))."""
+    for d in (1, 2, 3, 5):
+        seen, error = sampled_bias(16, d, 2000, solve, seed)
+        note = f"d = {d}, n = 16: {seen:.4g} sampled, {bias(16, d):.4g} by quadrature"
+        yield Evidence(abs(seen - bias(16, d)), NORMAL_QUANTILE * error, note)
+        curve = Curve(
+            f"bias of the hinge, f linear on the ball of R^{d}",
+            "points n",
+            "F - F^n",
+            "n^(-2/(d+1)) through the first point",
+            SIZES,
+            tuple(bias(n, d) for n in SIZES),
+            tuple(bias(SIZES[0], d) * (n / SIZES[0]) ** (-2 / (d + 1)) for n in SIZES),
+        )
+        yield curve
+        # The next term is smaller by n^(-2/(d+1)), at n = 16 a quarter or less.
+        yield curve.exactly(-2 / (d + 1), 0.03)
+        t = np.array([1e-1, 1e-5])
+        slopes = t / (1 - levels.coordinate_law(1 - t, d)[0])
+        note = f"d = {d}: from 1 - t on Q has slope {slopes[0]:.3g} for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
+        yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
+
+
+bias_on_a_ball.mutant("falls like 1/n", replaces="bias")(lambda n, d: _bias(16, d) * 16 / n)
+bias_on_a_ball.mutant("gives the largest loss", replaces="solve")(LARGEST_LOSS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from math import exp, log, sqrt
 from typing import Any, TypeAlias
@@ -11,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array, active, array_namespace, to_numpy
+from phiball.backends import active, to_numpy
 from phiball.refimpl import Divergence, covering_bound, linear_covering, ramp_loss, worst_case
-from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.faulty_solvers import with_losses
 from phiball.verification.instances.function_classes import classes, printed_bound, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
@@ -29,10 +28,8 @@ from phiball.verification.instances.strategies import powers_of_ten
     "Proposition 5, every phi",
     id="I1-every",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, |\cdot|) "
-        r"\le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)"
-    ),
+    formula=r"|T(g) - T(g')| \le \|g - g'\|_\infty, \qquad \mathcal{N}(\mathcal{G}_{adv|S}, \epsilon, "
+    r"|\cdot|) \le \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty)",
     assumptions="any convex phi, kinked or not: T is monotone and commutes with constants",
     examples=60,
     family=classes(),
@@ -46,16 +43,7 @@ def covering_for_every_phi(
     yield from robust_class_is_no_richer(family, eta, phi, solve)
 
 
-@covering_for_every_phi.mutant("takes the mean plus a deviation")
-def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp = array_namespace(losses)
-    s = worst_case(losses, eta, phi, p=p)
-    return replace(s, value=xp.mean(losses, axis=-1) + xp.std(losses, axis=-1))
-
-
-@covering_for_every_phi.mutant("gives weights that sum to 3/2")
-def _(losses: Array, eta: float, phi: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(1.5 * losses, eta, phi, p=p)
+covering_for_every_phi.mutant("gives weights that sum to 3/2")(with_losses(lambda losses: 1.5 * losses))
 
 
 # --- The linear class, without a hidden constant --------------------------------------------------
@@ -91,10 +79,8 @@ def _centres(losses: Any, eps: float) -> int:
     "Example 6, explicit",
     id="I5-explicit",
     verdict=Verdict.HOLDS,
-    formula=(
-        r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le K d \log\left(1 + "
-        r"\frac{4 \Lambda (\Psi + \sqrt{d} \rho)}{\varrho \epsilon}\right)"
-    ),
+    formula=r"\log \mathcal{N}(\mathcal{G}_{|S}, \epsilon, \|\cdot\|_\infty) \le K d \log\left(1 + \frac{4 "
+    r"\Lambda (\Psi + \sqrt{d} \rho)}{\varrho \epsilon}\right)",
     assumptions="ramp loss of margin varrho, K classes, norm of W at most Lambda, norm of x at most Psi",
 )
 def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evidence | Curve]:
@@ -140,11 +126,6 @@ def explicit_covering(log_number: LogNumber = linear_covering) -> Iterator[Evide
     yield curve.below_bound()
 
 
-@explicit_covering.mutant("counts one class only")
-def _(eps: float, *, K: int, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return linear_covering(eps, K=K, d=d, Lambda=Lambda, Psi=Psi, rho=rho, varrho=varrho) / K
-
-
-@explicit_covering.mutant("forgets the perturbation")
-def _(eps: float, *, K: int, d: int, Lambda: float, Psi: float, rho: float, varrho: float) -> float:
-    return linear_covering(eps, K=K, d=d, Lambda=Lambda, Psi=Psi, rho=0.0, varrho=varrho)
+explicit_covering.mutant("counts one class only")(
+    lambda eps, **family: linear_covering(eps, **family) / family["K"]
+)

@@ -1,51 +1,49 @@
-"""The inner problem, which Section 2 defines and Section 3.2 solves: what any solver of it must satisfy."""
+"""The inner problem: what any solver of it must satisfy, and Example 3 solved exactly after a sort."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from math import ceil, inf, log2
+from typing import TypeAlias
 
+import mpmath as mp
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import Divergence, worst_case
+from phiball.refimpl import QUADRATIC, Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import (
+    LARGEST_LOSS,
+    reference_law,
+    with_answer,
+    with_eta,
+    with_losses,
+    without_law,
+)
 from phiball.verification.instances.solutions import (
     Solver,
+    exact_law,
     exact_mean,
+    exact_value,
     primal_is,
     solved,
     value_is,
     weights_are,
 )
-from phiball.verification.instances.strategies import (
-    Problem,
-    Reordered,
-    dyadic_problems,
-    powers_of_ten,
-    problems,
-    reordered,
-)
-from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
+from phiball.verification.instances.strategies import Problem, dyadic_problems, powers_of_ten, problems
+from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.inner import solve_exactly
 
 inner_claim = partial(claim, "Eq. (14)", verdict=Verdict.HOLDS, any_solver=True, examples=60)
 
-
-def _uniform(s: WorstCase, losses: Array) -> WorstCase:
-    xp = array_namespace(losses)
-    m = losses.shape[-1]
-    return replace(s, value=xp.mean(losses, axis=-1), weights=xp.full_like(losses, 1 / m))
-
-
-# --- Signs and offsets ----------------------------------------------------------------------------
+# --- Signs, offsets and mass ----------------------------------------------------------------------
 
 
 @inner_claim(
@@ -62,22 +60,14 @@ def negative_losses_are_solved(
     """All losses negative: the value and the weights are optimal as for any other losses."""
     top = max(problem.f)
     negative = Problem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
-    exact = solve_exactly(negative.f, negative.eta, d.family or "", d.parameter, negative.p).value
-    solution = solved(solve, negative, d)
-    off = abs(definitions.difference(float(solution.value), exact))
-    yield Evidence(off, value_tolerance(negative), "the value")
+    exact, solution = exact_value(negative, d), solved(solve, negative, d)
+    yield value_is(solution, exact, negative)
     yield primal_is(solution, exact, negative, d)
 
 
-@negative_losses_are_solved.mutant("uniform weights when all losses are negative")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return _uniform(s, losses) if float(array_namespace(losses).max(losses)) < 0 else s
-
-
-@negative_losses_are_solved.mutant("clips losses at zero")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(array_namespace(losses).clip(losses, 0.0, None), eta, d, p=p)
+negative_losses_are_solved.mutant("clips losses at zero")(
+    with_losses(lambda losses: array_namespace(losses).clip(losses, 0.0, None))
+)
 
 
 @inner_claim(
@@ -98,26 +88,13 @@ def constant_leaves_the_weights(
     yield from weights_are(solution, numbers(plain.weights), float(solution.value), moved, d)
 
 
-@constant_leaves_the_weights.mutant("uniform weights beside a large offset")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return _uniform(s, losses) if float(array_namespace(losses).max(losses)) > 1e5 else s
-
-
-@constant_leaves_the_weights.mutant("regularises the mean as well")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, value=s.value * (1 - 1e-6))
-
-
-# --- Mass -----------------------------------------------------------------------------------------
+constant_leaves_the_weights.mutant("regularises the mean as well")(
+    with_answer(value=lambda answer, _: answer.value * (1 - 1e-6))
+)
 
 
 @inner_claim(
-    id="E10",
-    formula=r"\gamma \ge 0, \quad \sum_i \gamma_i = 1",
-    problem=problems(),
-    d=divergences(),
+    id="E10", formula=r"\gamma \ge 0, \quad \sum_i \gamma_i = 1", problem=problems(), d=divergences()
 )
 def weights_are_probabilities(
     problem: Problem, d: Divergence, solve: Solver = worst_case
@@ -131,80 +108,12 @@ def weights_are_probabilities(
     )
 
 
-@weights_are_probabilities.mutant("stops at a mass of 1.006")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    return replace(s, weights=s.weights * 1.006)
-
-
-@weights_are_probabilities.mutant("borrows from the lowest loss")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    shift = 0.1 * (losses - xp.mean(losses)) / (1 + xp.max(xp.abs(losses)))
-    return replace(s, weights=s.weights + shift)
-
-
-# --- Scale, order and rows ------------------------------------------------------------------------
-
-
-@inner_claim(
-    id="E11",
-    formula=r"R(c f; c \eta) = c R(f; \eta), \quad \gamma(c f; c \eta) = \gamma(f; \eta), \quad c > 0",
-    problem=dyadic_problems(),
-    k=st.integers(-30, 30),
-    d=divergences(),
+weights_are_probabilities.mutant("stops at a mass of 1.006")(
+    with_answer(weights=lambda answer, _: answer.weights * 1.006)
 )
-def units_do_not_matter(
-    problem: Problem, k: int, d: Divergence, solve: Solver = worst_case
-) -> Iterator[Evidence]:
-    """Losses and eta in another unit give the value in that unit, and the same weights."""
-    plain, c = solved(solve, problem, d), 2.0**k
-    scaled = Problem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
-    solution = solved(solve, scaled, d)
-    # In the larger of the two units, so that an error counts for what it is.
-    off = abs(float(solution.value) - c * float(plain.value)) / max(c, 1.0)
-    yield Evidence(off, value_tolerance(scaled) / max(c, 1.0), "the value")
-    yield from weights_are(solution, numbers(plain.weights), float(solution.value), scaled, d)
 
 
-@units_do_not_matter.mutant("adds 1e-8 to eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta + 1e-8, d, p=p)
-
-
-@units_do_not_matter.mutant("forgets eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
-
-
-@inner_claim(
-    id="E12",
-    formula=r"R(f_{\pi}) = R(f), \quad \gamma(f_{\pi}) = \gamma(f)_{\pi}",
-    case=reordered(),
-    d=divergences(),
-)
-def order_does_not_matter(case: Reordered, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
-    """Points in another order have the same value, and their weights in that order."""
-    plain, solution = solved(solve, case.problem, d), solved(solve, case.other, d)
-    yield value_is(solution, float(plain.value), case.problem)
-    weights = numbers(plain.weights)
-    expected = [weights[i] for i in case.order]
-    yield from weights_are(solution, expected, float(plain.value), case.other, d)
-
-
-@order_does_not_matter.mutant("forgets to undo the sorting")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    return replace(s, weights=xp.take(s.weights, xp.argsort(losses)))
-
-
-@order_does_not_matter.mutant("favours the first point")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp = array_namespace(losses)
-    first = xp.astype(xp.arange(losses.shape[-1]) == 0, losses.dtype)
-    return worst_case(losses + 1e-6 * first, eta, d, p=p)
+# --- Rows, zero probabilities, ties and extreme eta -----------------------------------------------
 
 
 @inner_claim(
@@ -240,52 +149,187 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, weights=s.weights / losses.shape[0]) if losses.ndim > 1 else s
 
 
-@rows_are_independent.mutant("solves the first row for all")
-def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    first = s.weights[:1, ...] if losses.ndim > 1 else s.weights
-    return replace(s, weights=xp.broadcast_to(first, losses.shape))
+@inner_claim(
+    id="E14",
+    formula=r"p_i = 0 \Rightarrow \gamma_i = 0",
+    assumptions="the other points have positive probability",
+    problem=dyadic_problems(),
+    extra=st.lists(st.sampled_from([0.0, 1000.0, -1000.0]), min_size=1, max_size=2),
+    d=divergences(),
+)
+def zero_probability_has_no_weight(
+    problem: Problem, extra: list[float], d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """A point of zero probability has zero weight, and changes nothing, however large its loss."""
+    wider = Problem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
+    alone, solution = solved(solve, problem, d), solved(solve, wider, d)
+    weights = numbers(solution.weights)
+    m = len(problem.f)
+    yield Evidence(
+        max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability", Quantity.MASS
+    )
+    yield value_is(solution, float(alone.value), problem)
+    kept = replace(alone, weights=solution.weights[:m])
+    yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
 
 
-@rows_are_independent.mutant("takes the largest eta for all")
-def _(losses: Array, eta: float | Array, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp = array_namespace(losses)
-    return worst_case(losses, eta if isinstance(eta, float) else float(xp.max(eta)), d, p=p)
+zero_probability_has_no_weight.mutant("ignores the reference law")(without_law)
 
 
-# --- Between the mean and the largest loss --------------------------------------------------------
+@zero_probability_has_no_weight.mutant("replaces a probability of zero by 1e-9")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp, law = array_namespace(losses), reference_law(losses, p)
+    law = xp.where(law > 0, law, xp.full_like(law, 1e-9))
+    return worst_case(losses, eta, d, p=law / xp.sum(law))
 
 
 @inner_claim(
-    id="E16",
-    formula=r"\mathbb{E} f \le R(f; \eta') \le R(f; \eta) \le \max f, \quad \eta \le \eta'",
-    assumptions="the largest loss of positive probability",
+    id="E15",
+    formula=r"f_i = f_j \Rightarrow \frac{\gamma_i}{p_i} = \frac{\gamma_j}{p_j}",
     problem=problems(),
-    ratio=st.sampled_from([2.0, 1.125, 100.0]),
+    copies=st.integers(2, 3),
     d=divergences(),
 )
-def value_falls_with_eta(
+def ties_share_their_weight(
+    problem: Problem, copies: int, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """Equal losses share their weight in proportion to their probabilities."""
+    p = None if problem.p is None else tuple(q / copies for q in problem.p) * copies
+    weights = numbers(solved(solve, Problem(problem.f * copies, problem.eta, p), d).weights)
+    m = len(problem.f)
+    for i in range(m):
+        tied = weights[i::m]
+        yield Evidence(max(tied) - min(tied), ROUNDING, "the weights of equal losses", Quantity.MASS)
+
+
+@ties_share_their_weight.mutant("breaks ties by noise")
+def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    xp = array_namespace(losses)
+    noise = xp.astype(xp.arange(losses.shape[-1]), losses.dtype)
+    return worst_case(losses + 1e-3 * eta * noise, eta, d, p=p)
+
+
+@inner_claim(
+    id="E19",
+    formula=r"\max f - \eta D(\gamma_{top}) \le R \le \max f, \quad R \le \mathbb{E} f + "
+    r"\frac{(\max f - \min f)^2}{\eta} \text{ if } \eta \ge 10^9 (\max f - \min f)",
+    problem=problems(),
+    ratio=st.sampled_from([1e-9, 1e9, 1e-15, 1e15]),
+    d=divergences(),
+)
+def extreme_eta_overflows_nothing(
     problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
-    """The value lies between the mean and the largest loss, and does not grow with eta."""
-    tolerance = value_tolerance(problem)
-    values = [
-        float(solved(solve, replace(problem, eta=eta), d).value) for eta in (problem.eta, ratio * problem.eta)
-    ]
-    for value in values:
-        yield Evidence(float(exact_mean(problem) - Fraction(value)), tolerance, "the value, and the mean")
-        yield Evidence(value - max(problem.charged), tolerance, "the value, and the largest loss")
-    yield Evidence(values[1] - values[0], 2 * tolerance, "the value at a larger eta")
+    """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
+    extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
+    value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
+    pairs = list(zip(problem.f, exact_law(problem), strict=True))
+    top = max(problem.charged)
+    yield Evidence(value - top, tolerance, "the value, and the largest loss")
+    if ratio > 1 and d.family != "indicator":
+        above = definitions.difference(value, exact_mean(problem))
+        yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value, and the mean")
+    elif ratio < 1:
+        # What it costs to move all the mass to the largest loss; infinite for some phi, which say nothing.
+        mass = float(sum(q for v, q in pairs if v == top))
+        cost = mass * definitions.phi(mp.mpf(1) / mass, d.family or "", d.parameter)
+        if mass < 1:
+            cost += (1 - mass) * definitions.phi(mp.mpf(0), d.family or "", d.parameter)
+        if cost < inf:
+            yield Evidence(float(top - extreme.eta * cost - value), tolerance, "the value at a tiny eta")
 
 
-@value_falls_with_eta.mutant("multiplies by eta in place of dividing")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1 / eta, d, p=p)
+extreme_eta_overflows_nothing.mutant("adds 1e-6 to eta")(with_eta(lambda eta: eta + 1e-6))
 
 
-@value_falls_with_eta.mutant("sums where it should average")
+# --- The certificate ------------------------------------------------------------------------------
+
+
+@inner_claim(
+    id="E17",
+    formula=r"gap = D(\mu) - P(\gamma), \quad P(\gamma) \le R \le D(\mu)",
+    problem=problems(),
+    d=divergences(),
+)
+def gap_is_dual_minus_primal(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The gap is the dual value at mu minus the primal value at the weights, as it says."""
+    solution = solved(solve, problem, d)
+    instance = (problem.eta, d.family or "", d.parameter, problem.p)
+    dual = definitions.dual(problem.f, float(solution.mu), *instance)
+    primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
+    gap, tolerance = definitions.difference(dual, primal), 2 * primal_tolerance(problem, d)
+    yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap", Quantity.GAP)
+    value = float(solution.value)
+    yield Evidence(
+        definitions.difference(primal, value), tolerance, "the value, and the primal at the weights"
+    )
+    yield Evidence(definitions.difference(value, dual), tolerance, "the value, and the dual at mu")
+
+
+@gap_is_dual_minus_primal.mutant("says zero without looking")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    return replace(s, value=s.value + eta * xp.log(xp.sum(xp.ones_like(losses))))
+    return replace(s, mu=s.mu + eta, gap=0 * s.gap)
+
+
+gap_is_dual_minus_primal.mutant("gives the largest loss as the value")(LARGEST_LOSS)
+
+
+class Counted:
+    """A number that counts how often it is compared with another."""
+
+    comparisons = 0
+
+    def __init__(self, value: Fraction) -> None:
+        self.value = value
+
+    def __lt__(self, other: Counted) -> bool:
+        Counted.comparisons += 1
+        return self.value < other.value
+
+
+Filler: TypeAlias = Callable[[list[Fraction], Fraction], Fraction]
+
+
+def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
+    """mu* of Example 3: the j largest losses lie above it, with sum (f - mu) = m eta, for the least j."""
+    ranked = [loss.value for loss in sorted(map(Counted, f))][::-1]
+    total, mu = Fraction(0), Fraction(0)
+    for j, v in enumerate(ranked, start=1):
+        total += v
+        mu = (total - len(f) * eta) / j
+        if j == len(f) or ranked[j] <= mu:
+            break
+    return mu
+
+
+@claim(
+    "Proposition 2 (IV), Example 3",
+    id="C9-exact",
+    verdict=Verdict.HOLDS,
+    formula=r"\mu^* = \frac{1}{j} \left(\sum_{i \le j} f_{(i)} - m \eta\right), \quad f_{(j+1)} \le \mu^* < "
+    r"f_{(j)}; \quad \text{comparisons} \le m \lceil \log_2 m \rceil",
+    assumptions="phi = (x^2 - 1)/2, f sorted downwards; exact arithmetic",
+    examples=150,
+    problem=problems(laws=False),
+)
+def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
+    """A sort of m ceil(log2 m) comparisons and one pass give mu* of Example 3, and the solution, exactly."""
+    f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
+    Counted.comparisons = 0
+    mu = fill(f, eta)
+    yield Evidence.at_most(Counted.comparisons, m * ceil(log2(m)), 0.0, f"comparisons of {m} losses")
+    gamma = [max(v - mu, Fraction(0)) / (m * eta) for v in f]
+    # Feasible, and stationary where positive: the conditions that suffice for a concave problem.
+    yield Evidence(float(abs(sum(gamma) - 1)), 0.0, "gamma sums to one")
+    value = sum(w * v - eta / m * ((m * w) ** 2 - 1) / 2 for w, v in zip(gamma, f, strict=True))
+    solution = worst_case(problem.losses, problem.eta, QUADRATIC)
+    yield value_is(solution, value, problem)
+    scale = 2.0**-44 * (1 + problem.size / problem.eta)
+    off = max(abs(w - float(g)) for w, g in zip(numbers(solution.weights), gamma, strict=True))
+    yield Evidence(off, scale, "its weights")
+
+
+sorting_solves_example_3.mutant("keeps every loss active")(lambda f, eta: sum(f, Fraction(0)) / len(f) - eta)

@@ -1,26 +1,116 @@
-"""Examples 2 to 5 of the paper's Section 2: entropic, quadratic, absolute value and hinge."""
+"""Examples 1 to 5 of the paper, and its remark on small eta."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from itertools import chain
+from math import inf
 
 import mpmath as mp
+from hypothesis import strategies as st
 
-from phiball.backends import Array, array_namespace
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, worst_case
+from phiball.backends import Array, array_namespace, ignore_float_warnings
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
-from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved
-from phiball.verification.instances.strategies import Problem, problems
+from phiball.verification.instances.faulty_solvers import (
+    MULTIPLIER_FOR_VALUE,
+    even_on_the_support,
+    quadratic_without_half,
+    with_divergence,
+    with_eta,
+    without_atom,
+)
+from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved, value_is
+from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.inner import solve_exactly
+
+# --- Example 1 ------------------------------------------------------------------------------------
+
+
+def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> float:
+    """The left-side (1 - alpha)-quantile: the least t with P(f <= t) >= 1 - alpha."""
+    pairs = list(zip(f, law, strict=True))
+    return min(t for t, q in pairs if q and sum(r for v, r in pairs if v <= t) >= 1 - Fraction(alpha))
+
+
+@claim(
+    "Example 1",
+    id="E1",
+    verdict=Verdict.CORRECTED,
+    any_solver=True,
+    formula=r"R = \text{AV@R}_\alpha(f) = \inf_\mu\left\{\mu+\frac{1}{\alpha}\mathbb{E}[f-\mu]_+\right\},"
+    r"\quad \mu^* = \text{V@R}_\alpha(f),"
+    r"\quad \zeta^*(\omega) = \frac{1}{\alpha}\,1\{f(\omega)\ge\text{V@R}_\alpha(f)\}",
+    assumptions="phi = 0 on [0, 1/alpha] and infinite beyond; V@R is the left-side (1 - alpha)-quantile",
+    quote=r"define $\zeta_z^*(\omega)=\alpha^{-1}\cdot\textbf{1}\{f(\omega)\ge \mu_z^*\}.$",
+    correction="true if f equals its quantile q with probability 0; else density (alpha - P(f > q)) / "
+    "(alpha P(f = q)) where f = q",
+    remark="The value and the multiplier are as printed. V@R is a minimiser of the dual, not always the only "
+    "one: for f = (0, 1) and alpha = 1/2 it is 0, and every mu in [0, 1] is one.",
+    assessment=Assessment(
+        Kind.ASSUMPTION,
+        Consequence.NONE,
+        "Where f is flat at its quantile, as a ReLU network or a ramp loss can be, the printed density has a "
+        "mass above 1.",
+    ),
+    corrected=r"\zeta^* = \frac{1}{\alpha}\left(1\{f>q\}+\lambda\,1\{f=q\}\right),\quad"
+    r" \lambda = \frac{\alpha-\nu(f>q)}{\nu(f=q)},\quad q = \text{V@R}_\alpha(f)",
+    problem=problems(),
+    alpha=st.one_of(st.sampled_from([0.5, 0.75, 0.25, 1.0, 0.1]), st.floats(0.05, 1.0)),
+)
+def indicator_is_average_value_at_risk(
+    problem: Problem, alpha: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """Indicator: the value is AV@R, V@R is a multiplier, and the density is 1/alpha above V@R."""
+    law, a = exact_law(problem), Fraction(alpha)
+    f = [Fraction(v) for v in problem.f]
+    # mu + E(f - mu)_+ / alpha is convex and piecewise linear: it is least at one of the losses.
+    avar = min(
+        mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, law, strict=True)) / a
+        for mu, r in zip(f, law, strict=True)
+        if r
+    )
+    quantile = _value_at_risk(problem.f, law, alpha)
+    above = sum((q for v, q in zip(f, law, strict=True) if v > quantile), Fraction(0))
+    at = sum((q for v, q in zip(f, law, strict=True) if v == quantile), Fraction(0))
+    share = (a - above) / at
+    zeta = [(1 if v > quantile else share if v == quantile else Fraction(0)) / a for v in f]
+    value = sum(q * z * v for q, z, v in zip(law, zeta, f, strict=True))
+    yield Evidence(abs(float(value - avar)), 0.0, "the corrected worst case and AV@R, in exact arithmetic")
+    excess = sum(q * max(v - Fraction(quantile), Fraction(0)) for v, q in zip(f, law, strict=True))
+    at_quantile = Fraction(quantile) + excess / a
+    yield Evidence(abs(float(at_quantile - avar)), 0.0, "the dual at mu = V@R, in exact arithmetic")
+    yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
+
+
+@indicator_is_average_value_at_risk.counterexample(
+    margin=0.33, meets=lambda: chain(in_the_definition(indicator(0.75)), bounded_loss((0.0, 1.0)))
+)
+def _mass_of_an_atom() -> Evidence:
+    f, law, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
+    quantile = _value_at_risk(f, law, alpha)
+    zeta = [1 / alpha if v >= quantile else 0.0 for v in f]
+    mass = sum(q * z for q, z in zip(law, zeta, strict=True))
+    note = (
+        f"f = (0, 1) with probability 1/2 each, alpha = {alpha}: V@R = {quantile:g}, so both densities are "
+        f"1/0.75 = 4/3, and their mass is {float(mass):.4g}, not 1"
+    )
+    return Evidence(mass - 1, 0.0, note)
+
+
+indicator_is_average_value_at_risk.mutant("does not split the atom at the quantile")(even_on_the_support)
+indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULTIPLIER_FOR_VALUE)
+
 
 # --- Example 2 ------------------------------------------------------------------------------------
 
@@ -52,17 +142,7 @@ def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Ite
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
 
-@entropic_is_log_sum_exp.mutant("forgets eta in the exponent")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
-
-
-@entropic_is_log_sum_exp.mutant("gives the logarithm of the sum, not of the mean")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    extra = eta * xp.log(xp.sum(xp.ones_like(losses)))
-    return replace(s, value=s.value + extra, mu=s.mu + extra)
+entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda eta: 1.0))
 
 
 # --- Example 3 ------------------------------------------------------------------------------------
@@ -94,8 +174,7 @@ def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -
     formula = mu + eta / 2 + square / (2 * eta)
     exact = solve_exactly(problem.f, problem.eta, "quadratic", p=problem.p).value
     yield Evidence(abs(float(formula - exact)), value_tolerance(problem), "the printed formula")
-    error = float(Fraction(float(solution.value)) - exact)
-    yield Evidence(abs(error), value_tolerance(problem), "the value")
+    yield value_is(solution, exact, problem)
 
 
 @quadratic_is_a_positive_part.mutant("gives the multiplier of (x - 1)^2/2")
@@ -104,17 +183,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=s.mu + eta)
 
 
-@quadratic_is_a_positive_part.mutant("keeps every point active")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    mean = xp.mean(losses) if p is None else xp.sum(p * losses)
-    return replace(s, mu=mean - eta)
-
-
-@quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 2 * eta, d, p=p)
+quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_without_half)
 
 
 # --- Examples 4 and 5 -----------------------------------------------------------------------------
@@ -171,15 +240,19 @@ def _printed_mass(c: float) -> Evidence:
     )
 
 
-CORRECTION = (
-    "the value is as printed; the rest of the mass belongs to the maximum: as an atom where the maximum has "
-    "a positive probability, and else only in the limit, as then there is no worst case (see A7)"
-)
-FAULT = Assessment(
-    Kind.FALSE,
-    Consequence.RESULT,
-    "The printed density leaves out the mass of all points below its threshold, and so does not integrate to "
-    "1.",
+kinked_claim = partial(
+    claim,
+    verdict=Verdict.CORRECTED,
+    any_solver=True,
+    correction="the value is as printed; the rest of the mass belongs to the maximum: as an atom where the "
+    "maximum has a positive probability, and else only in the limit, as then there is no worst case (see A7)",
+    assessment=Assessment(
+        Kind.FALSE,
+        Consequence.RESULT,
+        "The printed density leaves out the mass of all points below its threshold, and so does not "
+        "integrate to 1.",
+    ),
+    problem=problems(),
 )
 
 
@@ -192,91 +265,102 @@ def corrected(c: str) -> str:
     )
 
 
-@claim(
+@kinked_claim(
     "Example 4",
     id="E4",
-    verdict=Verdict.CORRECTED,
-    any_solver=True,
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)+2\eta-\|f\|_\infty\ge 0\},\quad"
     r" R = \|f\|_\infty-2\eta+\mathbb{E}\left[f-\|f\|_\infty+2\eta\right]_+",
     assumptions="phi = abs(x - 1) for x >= 0; f bounded above with ess-sup f written as its norm",
     quote=r"$\zeta_z^*(\omega) = \textbf{1}\Big\{ f(\omega) + 2\eta - \|f\|_{\nu_z, \infty}\ge 0 \Big\}.$",
-    correction=CORRECTION,
-    assessment=FAULT,
     corrected=corrected(r"2\eta"),
-    problem=problems(),
 )
 def absolute_value_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Absolute value: the value is E max(f, max f - 2 eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
 
-def _within_mass_absolute() -> Iterator[Evidence]:
-    yield from in_the_definition(ABSOLUTE)
-    yield from bounded_loss((0.0, 0.5, 1.0))
-
-
-@absolute_value_has_an_atom.counterexample(margin=0.66, meets=_within_mass_absolute)
+@absolute_value_has_an_atom.counterexample(
+    margin=0.66, meets=lambda: chain(in_the_definition(ABSOLUTE), bounded_loss((0.0, 0.5, 1.0)))
+)
 def _mass_absolute() -> Evidence:
     return _printed_mass(2.0)
 
 
-@claim(
+@kinked_claim(
     "Example 5",
     id="E5",
-    verdict=Verdict.CORRECTED,
-    any_solver=True,
     formula=r"\mu^* = \|f\|_\infty-\eta,\quad \zeta^*(\omega) = 1\{f(\omega)-\mu^*\ge 0\},\quad"
     r" R = \|f\|_\infty-\eta+\mathbb{E}\left[f-\|f\|_\infty+\eta\right]_+",
     assumptions="phi = (x - 1)_+ for x >= 0; f bounded above with ess-sup f written as its norm",
     quote=r"$\zeta_z^*(\omega)=\textbf{1}\{f(\omega) - \mu_z^*\ge 0\}.$",
-    correction=CORRECTION,
-    assessment=FAULT,
     corrected=corrected(r"\eta"),
-    problem=problems(),
 )
 def hinge_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Hinge: the value is E max(f, max f - eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, HINGE, solve)
 
 
-def _within_mass_hinge() -> Iterator[Evidence]:
-    yield from in_the_definition(HINGE)
-    yield from bounded_loss((0.0, 0.5, 1.0))
-
-
-@hinge_has_an_atom.counterexample(margin=0.66, meets=_within_mass_hinge)
+@hinge_has_an_atom.counterexample(
+    margin=0.66, meets=lambda: chain(in_the_definition(HINGE), bounded_loss((0.0, 0.5, 1.0)))
+)
 def _mass_hinge() -> Evidence:
     return _printed_mass(1.0)
 
 
-@absolute_value_has_an_atom.mutant("drops the atom at the maximum")
-@hinge_has_an_atom.mutant("drops the atom at the maximum")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    return replace(s, weights=xp.where(s.weights > law, law, s.weights))
+absolute_value_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
+hinge_has_an_atom.mutant("drops the atom at the maximum")(without_atom)
+absolute_value_has_an_atom.mutant("uses the width of the hinge")(with_divergence(lambda d: HINGE))
+hinge_has_an_atom.mutant("uses the width of the absolute value")(with_divergence(lambda d: ABSOLUTE))
 
 
-@absolute_value_has_an_atom.mutant("gives the atom to one of several maxima")
-@hinge_has_an_atom.mutant("gives the atom to one of several maxima")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    extra = xp.where(s.weights > law, s.weights - law, xp.zeros_like(law))
-    first = xp.argmax(extra)
-    at_first = xp.arange(losses.shape[-1]) == first
-    weights = xp.where(at_first, law + xp.sum(extra), s.weights - extra)
-    return replace(s, weights=weights)
+# --- Small eta ------------------------------------------------------------------------------------
+
+OVERFLOWS = Problem((0.0, 1.0), 1e-6)
 
 
-@absolute_value_has_an_atom.mutant("uses the width of the hinge")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, HINGE, p=p)
+@claim(
+    "Example 3, remark on small eta",
+    id="E7",
+    verdict=Verdict.HOLDS,
+    formula=r"\eta\log\mathbb{E}\left[e^{f/\eta}\right] ="
+    r" \max f + \eta\log\mathbb{E}\left[e^{(f-\max f)/\eta}\right]",
+    quote=r"using small $\eta$ in entropic regularization can lead to numerical errors due to the "
+    r"log-sum-exp operator",
+    remark="It can, if exp(f/eta) is evaluated as it stands. With f less its maximum the value is exact to "
+    "rounding for every eta, like that of the quadratic phi.",
+    examples=100,
+    problem=problems(),
+    ratio=powers_of_ten(-15.0, 0.0),
+    d=st.sampled_from([ENTROPIC, QUADRATIC]),
+)
+def exact_for_small_eta(
+    problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """As it stands exp(f/eta) overflows for small eta; less the maximum the value keeps all its digits."""
+    small = replace(problem, eta=ratio * (problem.spread or 1.0))
+    exact = solve_exactly(small.f, small.eta, d.family or "", None, small.p).value
+    got = float(solved(solve, small, d).value)
+    error = inf if abs(got) == inf else abs(definitions.difference(got, exact))
+    yield Evidence(error, value_tolerance(small), f"eta = {small.eta:.4g}")
+    naive = float(solved(_naive(lambda f: 0 * f[0]), OVERFLOWS, ENTROPIC).value)
+    yield Evidence(0.0 if naive == inf else inf, 0.0, f"{OVERFLOWS}: exp(f/eta) as it stands gives {naive}")
 
 
-@hinge_has_an_atom.mutant("uses the width of the absolute value")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ABSOLUTE, p=p)
+def _naive(shift: Callable[[Array], Array]) -> Solver:
+    """eta log E exp((f - shift)/eta) + shift, as it stands."""
+
+    def solve(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+        s = worst_case(losses, eta, d, p=p)
+        if d is not ENTROPIC:
+            return s
+        xp = array_namespace(losses)
+        law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+        with ignore_float_warnings():
+            mean = xp.sum(xp.where(law > 0, law * xp.exp((losses - shift(losses)) / eta), xp.zeros_like(law)))
+            return replace(s, value=shift(losses) + eta * xp.log(mean))
+
+    return solve
+
+
+exact_for_small_eta.mutant("evaluates exp(f/eta) as it stands")(_naive(lambda f: 0 * f[0]))
+exact_for_small_eta.mutant("shifts by the mean")(_naive(lambda f: array_namespace(f).mean(f)))

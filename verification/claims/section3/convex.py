@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import ceil, log, log2, sqrt
@@ -32,9 +31,8 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, on_an_interval
-from phiball.verification.instances.piecewise_linear import PiecewiseLinear, mean_gap
-from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
-from phiball.verification.instances.sgd_paths import Sgd, stacked_gradient
+from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner, altered
+from phiball.verification.instances.sgd_paths import PiecewiseLinear, Sgd, mean_gap, stacked_gradient
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from phiball.verification.oracles.complexity import distance_risk
@@ -127,13 +125,6 @@ def _(delta: float, *, lipschitz: float, diameter: float, **rest: Any) -> Plan:
     return Plan(SG(0), 1, min(T, 10**4), step, delta)
 
 
-@plan_reaches_delta.mutant("a ninth of the steps")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    steps = max(1, made.steps // 9)
-    return replace(made, steps=steps, step_size=made.step_size * sqrt(made.steps / steps))
-
-
 # --- Table 1: the level ---------------------------------------------------------------------------
 
 
@@ -150,8 +141,7 @@ def rounded_level(G: float, delta: float) -> float:
     r" 2\left[ \epsilon + \frac{G}{2^L} \right] \le \frac{\delta}{2}",
     assumptions="epsilon = delta/8; the inverse distribution function of f is G-Lipschitz",
     quote=r"We take $\epsilon=\frac{\delta}{8}$ and $L=\log\frac{8G_{\text{idf}}}{\delta}$ to make the "
-    r"relation "
-    r"on the left-hand-side holds.",
+    r"relation on the left-hand-side holds.",
     correction="the logarithm to base 2, rounded up",
     assessment=Assessment(
         Kind.IMPRECISE,
@@ -203,11 +193,6 @@ def _(G: float, delta: float) -> float:
     return max(0, ceil(log(8 * G / delta)))
 
 
-@level_of_table_1.mutant("rounds down")
-def _(G: float, delta: float) -> float:
-    return max(0, int(log2(8 * G / delta)))
-
-
 # --- The cost -------------------------------------------------------------------------------------
 
 
@@ -227,8 +212,7 @@ def cost(made: Plan, delta: float) -> float:
     r"\eqref{Eq:ent:adv:trans:max:summary} with computational cost",
     correction="the orders of the theorem stand, with the constants of F1, F2, F3, D4 and D6 in its proof",
     corrected=r"T = \left\lceil \frac{4 M^2 D^2}{\delta^2} \right\rceil, \quad M^2 \ge \mathbb{E}\|V\|^2, "
-    r"\quad"
-    r" D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
+    r"\quad D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.REPAIR,
@@ -260,21 +244,9 @@ def _plan_of_the_proof() -> Evidence:
     )
 
 
-@cost_in_delta.mutant("forgets C")
-def _(delta: float, *, chi_square: float, **rest: Any) -> Plan:
-    return convex_plan(delta, **rest)
-
-
-@cost_in_delta.mutant("a level for delta^2")
-def _(delta: float, *, estimator: Any, **rest: Any) -> Plan:
-    made = convex_plan(delta, estimator=estimator, **rest)
-    return replace(made, estimator=estimator(min(30, 2 * made.estimator.level)))
-
-
-@cost_in_delta.mutant("the level of the coarsest delta")
-def _(delta: float, **rest: Any) -> Plan:
-    made, rough = convex_plan(delta, **rest), convex_plan(DELTAS[0], **rest)
-    return replace(made, estimator=rough.estimator, bound=made.bound + rough.bound)
+cost_in_delta.mutant("a level for delta^2")(
+    altered(convex_plan, estimator=lambda made: type(made.estimator)(min(30, 2 * made.estimator.level)))
+)
 
 
 # --- End to end: f = abs(theta - z - b), b uniform on [-rho, rho], z in DATA --------------------------
@@ -346,16 +318,9 @@ def delta_is_reached(
         )
 
 
-@delta_is_reached.mutant("a sixteenth of the steps", replaces="plan")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    return replace(made, steps=max(1, made.steps // 16))
-
-
-@delta_is_reached.mutant("forgets the root of T", replaces="plan")
-def _(delta: float, **rest: Any) -> Plan:
-    made = convex_plan(delta, **rest)
-    return replace(made, step_size=made.step_size / sqrt(made.steps))
+delta_is_reached.mutant("a sixteenth of the steps", replaces="plan")(
+    altered(convex_plan, steps=lambda made: max(1, made.steps // 16))
+)
 
 
 @delta_is_reached.mutant("climbs", replaces="sgd")

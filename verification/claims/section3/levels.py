@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from math import exp
 
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.backends import Array
-from phiball.refimpl import ENTROPIC, Divergence, signed_weights, worst_case
-from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl import ENTROPIC, signed_weights, worst_case
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -24,10 +23,15 @@ from phiball.verification.instances.enumeration import (
     gradient_error,
     level_mean,
 )
-from phiball.verification.instances.laws import BOUNDED, LIPSCHITZ, TWO_POINTS, Law, bounded_laws
-from phiball.verification.instances.quadratic_losses import (
+from phiball.verification.instances.faulty_solvers import with_answer, with_eta, without_halves
+from phiball.verification.instances.laws import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    Law,
     QuadraticLosses,
     Smoothness,
+    bounded_laws,
     gradient_change,
     quadratic_losses,
 )
@@ -226,14 +230,13 @@ def level_is_smooth(
     return Evidence.at_most(change, S * distance, f.rounding, note)
 
 
-def _within_flat_parabola() -> Iterator[Evidence]:
-    yield from in_the_definition(ENTROPIC)
-    yield from on_an_interval(
-        lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)
-    )
-
-
-@level_is_smooth.counterexample(margin=0.01, meets=_within_flat_parabola)
+@level_is_smooth.counterexample(
+    margin=0.01,
+    meets=lambda: chain(
+        in_the_definition(ENTROPIC),
+        on_an_interval(lambda t: 0.05 * t * t, -0.1, 0.1, lipschitz=0.01, smooth=0.1, between=(0.0, 0.0005)),
+    ),
+)
 def _flat_parabola() -> Evidence:
     f = QuadraticLosses(((0.0, 0.0, 0.1),), 0.1, 1.0)
     printed = _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
@@ -249,29 +252,11 @@ def _flat_parabola() -> Evidence:
 # --- Faults ---------------------------------------------------------------------------------------
 
 
-@value_bias_is_bounded.mutant("adds up instead of averaging", replaces="solve")
-@value_bias_rate.mutant("adds up instead of averaging", replaces="solve")
-def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
-    out = worst_case(losses, eta, phi)
-    return WorstCase(out.value + eta * np.log(losses.shape[-1]), out.mu, out.weights, out.gap)
-
-
-@value_bias_rate.mutant("takes twice eta", replaces="solve")
-@gradient_bias_rate.mutant("takes twice eta", replaces="solve")
-def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
-    return worst_case(losses, 2 * eta, phi)
-
-
-@gradient_bias_is_bounded.mutant("does not divide the weights by their sum", replaces="solve")
-@gradient_bias_rate.mutant("does not divide the weights by their sum", replaces="solve")
-def _(losses: Array, eta: float, phi: Divergence) -> WorstCase:
-    out = worst_case(losses, eta, phi)
-    return WorstCase(out.value, out.mu, losses.shape[-1] * out.weights, out.gap)
-
-
-@value_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
-def _(law: Law, level: int) -> float:
-    return law.eta * law.growth(-2) * 2.0 ** -(level + 1)
+value_bias_is_bounded.mutant("adds the logarithm of the number of points", replaces="solve")(
+    with_answer(value=lambda s, losses: s.value + np.log(losses.shape[-1]))
+)
+value_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
+gradient_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda eta: 2 * eta))
 
 
 @gradient_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
@@ -280,33 +265,10 @@ def _(law: Law, level: int) -> float:
     return law.lipschitz**2 * law.growth(-4) * 2.0**-level
 
 
-@difference_is_bounded.mutant("is not squared in L_f", replaces="bound")
-def _(law: Law, level: int) -> float:
-    return law.lipschitz * law.growth(4) * 2.0**-level
-
-
-@difference_is_bounded.mutant("does not subtract the halves", replaces="weights")
-@difference_rate.mutant("does not subtract the halves", replaces="weights")
-def _(losses: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    return signed_weights(losses, eta, phi, telescoping=False)
-
-
-@difference_rate.mutant("does not halve the halves", replaces="weights")
-def _(losses: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[Array, Array]:
-    value, w = signed_weights(losses, eta, phi, telescoping=True)
-    return value, 2 * w - signed_weights(losses, eta, phi, telescoping=False)[1]
+difference_is_bounded.mutant("does not subtract the halves", replaces="weights")(without_halves)
+difference_rate.mutant("does not subtract the halves", replaces="weights")(without_halves)
 
 
 @level_is_smooth.mutant("the printed constant", replaces="smoothness")
 def _(f: QuadraticLosses) -> float:
     return _lemma(f.smoothness**2, f.lipschitz, f.ratio, f.eta)
-
-
-@level_is_smooth.mutant("forgets the second term of the Hessian", replaces="smoothness")
-def _(f: QuadraticLosses) -> float:
-    return f.smoothness * exp(f.ratio)
-
-
-@level_is_smooth.mutant("solves for eta/10", replaces="solve")
-def _(losses: Array, eta: float, phi: Divergence = ENTROPIC) -> WorstCase:
-    return worst_case(losses, eta / 10, phi)

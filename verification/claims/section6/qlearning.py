@@ -28,15 +28,13 @@ from phiball.verification.instances.assumptions import each
 from phiball.verification.instances.decision_processes import Tables, law, tables
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.strategies import powers_of_ten
+from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
 from phiball.verification.oracles.qlearning import followed, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
 Fixed: TypeAlias = Callable[..., FixedPoint]
-
-ROUNDING = 2.0**-44
-"""Of a sum of a dozen terms, relative to the largest entry: 256 units."""
 
 
 # --- The update -----------------------------------------------------------------------------------
@@ -93,22 +91,6 @@ def update_is_robust(
     yield Evidence(abs(updated([1], [1.0]) - plain), ROUNDING * size, "radius 0 is Eq. (24)")
 
 
-@update_is_robust.mutant("favours the agent: a soft maximum over the perturbations")
-def _(Q: Array, s: int, a: int, reward: float, *rest: Any, **options: Any) -> Array:
-    # Minus the soft minimum of -Q, for the first action.
-    return -q_update(-Q[:, :1], s, a, -reward, *rest, **options)
-
-
-@update_is_robust.mutant("takes the minimum over actions")
-def _(Q: Array, *step: Any, **options: Any) -> Array:
-    xp = array_namespace(Q)
-    per_action = [
-        q_update(Q[:, a : a + 1], step[0], 0, *step[2:], **options)[0, 0] for a in range(Q.shape[1])
-    ]
-    kept = (1 - options["alpha"]) * (Q[0, 0] - Q[0, :])
-    return xp.broadcast_to(xp.min(xp.stack(per_action) + kept), Q.shape)
-
-
 @update_is_robust.mutant("forgets 1/eta in the exponent")
 def _(Q: Array, *step: Any, **options: Any) -> Array:
     return q_update(Q, *step, **{**options, "eta": 1.0})
@@ -142,12 +124,6 @@ def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellma
 @update_is_a_mean_step.mutant("discounts the reward too", replaces="update")
 def _(Q: Array, s: int, a: int, reward: float, *rest: Any, **options: Any) -> Array:
     return q_update(Q, s, a, options["discount"] * reward, *rest, **options)
-
-
-@update_is_a_mean_step.mutant("perturbs the expectation, not the next state", replaces="operator")
-def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence) -> Array:
-    xp = array_namespace(Q)
-    return bellman(Q, mdp, law([[k] for k in range(Q.shape[0])], xp.ones((Q.shape[0], 1))), eta, d)
 
 
 # --- The operator ---------------------------------------------------------------------------------
@@ -190,11 +166,6 @@ def operator_contracts(
 @operator_contracts.mutant("forgets 1/eta in the exponent")
 def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence) -> Array:
     return mdp.reward + eta * (bellman(Q, mdp, beta, 1.0, d) - mdp.reward)
-
-
-@operator_contracts.mutant("forgets the discount")
-def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence) -> Array:
-    return mdp.reward + (bellman(Q, mdp, beta, eta, d) - mdp.reward) / mdp.discount
 
 
 # --- What it solves -------------------------------------------------------------------------------
@@ -259,21 +230,6 @@ def _supremum_rewards_noise() -> Evidence:
         "eta = "
         f"1: the supremum is 1 + 1/2 + 1/4 + ... = {top[0, 0]:.4f}, and the update tends to {robust:.4f}",
     )
-
-
-@fixed_point_is_an_infimum.mutant("the supremum of the text")
-def _(mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence, *, tol: float) -> FixedPoint:
-    # A soft maximum over the perturbations is minus the soft minimum of -Q.
-    xp = array_namespace(mdp.reward)
-    Q = xp.zeros_like(mdp.reward)
-    for _ in range(200):
-        columns = [-(bellman(-Q[:, a : a + 1], _one(mdp, a), beta, eta, d)) for a in range(Q.shape[1])]
-        Q = xp.stack([2 * mdp.reward[:, a] + columns[a][:, 0] for a in range(Q.shape[1])], axis=1)
-    return FixedPoint(Q, 0.0, 0.0, 200)
-
-
-def _one(mdp: DecisionProcess, a: int) -> DecisionProcess:
-    return DecisionProcess(mdp.transition[:, a : a + 1, :], mdp.reward[:, a : a + 1], mdp.discount)
 
 
 @fixed_point_is_an_infimum.mutant("stops after ten iterations")

@@ -1,9 +1,11 @@
-"""Section 2.2 of the paper: what its plots of worst cases show."""
+"""Section 2 of the paper: the risk as a certainty equivalent, and what plots of worst cases show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from math import exp, log, sqrt
 
 import numpy as np
@@ -17,11 +19,174 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
+from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.faulty_solvers import (
+    best_case,
+    even_on_the_support,
+    quadratic_without_half,
+    with_answer,
+    with_divergence,
+    with_eta,
+    with_losses,
+)
 from phiball.verification.instances.solutions import Solver, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import uniform
 from phiball.verification.oracles.inner import solve_exactly
+
+OCE = "Eq. (3b), optimized certainty equivalent"
+
+
+property_claim = partial(
+    claim, part_of="A8-bounds", verdict=Verdict.HOLDS, problem=problems(), d=divergences()
+)
+
+
+def value(solve: Solver, problem: Problem, d: Divergence) -> float:
+    """R, as the solver gives it."""
+    return float(solved(solve, problem, d).value)
+
+
+@claim(
+    f"{OCE}: bounds",
+    id="A8-bounds",
+    verdict=Verdict.HOLDS,
+    formula=r"\mathbb{E}_{\nu}[f] \le R_\eta(f) \le \text{ess.sup}_{\nu}\,f",
+    assumptions="any phi of the Definition; f(z) itself is no lower bound: f = -z'^2 around 0 has R < f(0)",
+    examples=150,
+    problem=problems(),
+    d=divergences(),
+)
+def risk_is_between_mean_and_maximum(
+    problem: Problem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The risk lies between the mean and the essential supremum of the loss."""
+    got, tolerance = value(solve, problem, d), value_tolerance(problem)
+    mean = sum(q * v for q, v in zip(problem.probabilities, problem.f, strict=True))
+    yield Evidence(mean - got, tolerance + ROUNDING * problem.size, "the mean is at most R")
+    yield Evidence(got - max(problem.charged), tolerance, "R is at most the maximum")
+
+
+@property_claim(
+    f"{OCE}: translation",
+    id="A8-translation",
+    formula=r"R_\eta(f+c) = R_\eta(f)+c,\quad \mu^*(f+c)=\mu^*(f)+c,\quad \zeta^*(f+c)=\zeta^*(f)",
+    c=st.sampled_from([1.0, -1.0, 1e3, -1e6, 0.1]),
+)
+def risk_follows_added_constants(
+    problem: Problem, d: Divergence, c: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """A constant added to the loss is added to the risk, and the worst case stays."""
+    moved = replace(problem, f=tuple(v + c for v in problem.f))
+    tolerance = value_tolerance(problem) + value_tolerance(moved)
+    before, after = solved(solve, problem, d), solved(solve, moved, d)
+    yield Evidence(abs(float(after.value) - float(before.value) - c), tolerance + ROUNDING * abs(c), "R")
+    # f + c is rounded at the size of f and c: in units of eta that moves the worst case of a smooth phi.
+    slack = ROUNDING * (1 + (problem.size + moved.size) / problem.eta)
+    if d.curvature1 == 1:
+        errors = [abs(a - b) for a, b in zip(numbers(before.weights), numbers(after.weights), strict=True)]
+        yield Evidence(max(errors), slack, "the worst case")
+
+
+@property_claim(
+    f"{OCE}: scaling",
+    id="A8-scaling",
+    formula=r"R_{c\eta}(cf) = c\,R_\eta(f),\quad c>0",
+    c=powers_of_ten(-6.0, 6.0),
+)
+def risk_is_homogeneous(problem: Problem, d: Divergence, c: float, solve: Solver = worst_case) -> Evidence:
+    """The loss and eta multiplied by c multiply the risk by c."""
+    scaled = Problem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
+    error = abs(value(solve, scaled, d) - c * value(solve, problem, d))
+    return Evidence(error, 2 * value_tolerance(scaled))
+
+
+@property_claim(
+    f"{OCE}: eta",
+    id="A8-eta",
+    formula=r"\eta\le\eta' \;\Rightarrow\; R_{\eta'}(f)\le R_\eta(f),\qquad"
+    r" \eta\mapsto R_\eta(f)\ \text{convex}",
+    assumptions="R is a supremum of functions of eta that are affine and not increasing, as D >= 0",
+    factor=powers_of_ten(-3.0, 3.0),
+)
+def risk_falls_with_eta(
+    problem: Problem, d: Divergence, factor: float, solve: Solver = worst_case
+) -> Iterator[Evidence]:
+    """The risk falls as eta grows, and is convex in eta."""
+    other = replace(problem, eta=factor * problem.eta)
+    risk, other_risk = value(solve, problem, d), value(solve, other, d)
+    larger, smaller = (other, problem) if factor > 1 else (problem, other)
+    tolerance = 2 * value_tolerance(larger)
+    rise = other_risk - risk if factor > 1 else risk - other_risk
+    yield Evidence(rise, tolerance, f"from eta = {smaller.eta:.6g} to {larger.eta:.6g}")
+    middle = replace(problem, eta=(problem.eta + other.eta) / 2)
+    yield Evidence(value(solve, middle, d) - (risk + other_risk) / 2, tolerance, "convex")
+
+
+@property_claim(
+    f"{OCE}: monotone",
+    id="A8-monotone",
+    formula=r"f\le g\ \text{almost surely} \;\Rightarrow\; R_\eta(f)\le R_\eta(g)",
+    rise=st.lists(st.sampled_from([0.0, 0.5, 1.0, 0.1]), min_size=10, max_size=10),
+)
+def risk_is_monotone(
+    problem: Problem, d: Divergence, rise: list[float], solve: Solver = worst_case
+) -> Evidence:
+    """A loss that is larger everywhere has a larger risk."""
+    unit = problem.spread or problem.eta
+    above = replace(problem, f=tuple(v + unit * r for v, r in zip(problem.f, rise, strict=False)))
+    return Evidence(value(solve, problem, d) - value(solve, above, d), 2 * value_tolerance(above))
+
+
+@claim(
+    f"{OCE}: convex in theta",
+    id="A8-convex",
+    part_of="A8-bounds",
+    verdict=Verdict.HOLDS,
+    formula=r"f_\theta(z)\ \text{convex in}\ \theta \;\Rightarrow\;"
+    r" R_\eta(f_\theta)\ \text{convex in}\ \theta",
+    assumptions="here f_theta(z_i) = abs(a_i theta - b_i) and its square",
+    a=st.lists(st.integers(-3, 3), min_size=1, max_size=8),
+    b=st.lists(st.integers(-3, 3), min_size=8, max_size=8),
+    thetas=st.tuples(st.floats(-4, 4, width=32), st.floats(-4, 4, width=32)),
+    power=st.sampled_from([1, 2]),
+    eta=powers_of_ten(-3.0, 3.0),
+    d=divergences(),
+)
+def risk_is_convex_in_theta(
+    a: list[int],
+    b: list[int],
+    thetas: tuple[float, float],
+    power: int,
+    eta: float,
+    d: Divergence,
+    solve: Solver = worst_case,
+) -> Evidence:
+    """The risk of a loss that is convex in theta is convex in theta."""
+
+    def at(theta: float) -> Problem:
+        return Problem(tuple(abs(u * theta - v) ** power for u, v in zip(a, b, strict=False)), eta)
+
+    low, high = at(thetas[0]), at(thetas[1])
+    over = value(solve, at(sum(thetas) / 2), d) - (value(solve, low, d) + value(solve, high, d)) / 2
+    return Evidence(over, 2 * max(value_tolerance(low), value_tolerance(high)))
+
+
+# --- Faults ---------------------------------------------------------------------------------------
+
+
+risk_is_between_mean_and_maximum.mutant("takes the best case")(best_case)
+risk_is_convex_in_theta.mutant("takes the best case")(best_case)
+risk_follows_added_constants.mutant("cuts losses off at zero")(
+    with_losses(lambda losses: array_namespace(losses).clip(losses, 0.0, None))
+)
+risk_is_homogeneous.mutant("keeps eta at one")(with_eta(lambda eta: 1.0))
+risk_falls_with_eta.mutant("inverts eta")(with_eta(lambda eta: 1 / eta))
+risk_is_monotone.mutant("penalises the size of the losses")(
+    with_answer(value=lambda s, f: s.value - 1.5 * array_namespace(f).max(f))
+)
+
 
 # --- Finding 1: the indicator ---------------------------------------------------------------------
 
@@ -59,14 +224,6 @@ def indicator_ignores_eta(
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     assert d.parameter is not None
     return worst_case(losses, eta, indicator(max(0.01, 1 - d.parameter)), p=p)
-
-
-@indicator_ignores_eta.mutant("smooths the indicator by eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s, smooth = worst_case(losses, eta, d, p=p), worst_case(losses, eta, QUADRATIC, p=p)
-    if d.parameter == 1:
-        return s
-    return replace(s, weights=(s.weights + smooth.weights) / 2)
 
 
 # --- Finding 2: the entropy -----------------------------------------------------------------------
@@ -107,14 +264,10 @@ def entropy_from_uniform_to_peak(
             yield Evidence(error, slack * (1 + abs(log(z))), "the ratio of two densities")
 
 
-@entropy_from_uniform_to_peak.mutant("forgets eta")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 1.0, d, p=p)
-
-
-@entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, QUADRATIC, p=p)
+entropy_from_uniform_to_peak.mutant("forgets eta")(with_eta(lambda eta: 1.0))
+entropy_from_uniform_to_peak.mutant("takes the worst case of the quadratic")(
+    with_divergence(lambda d: QUADRATIC)
+)
 
 
 # --- Finding 3: the quadratic ---------------------------------------------------------------------
@@ -181,14 +334,8 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
     yield sparse.below_bound(ROUNDING)
 
 
-@quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, ENTROPIC, p=p)
-
-
-@quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, 2 * eta if d is QUADRATIC else eta, d, p=p)
+quadratic_is_sparse.mutant("takes the entropic phi for the quadratic")(with_divergence(lambda d: ENTROPIC))
+quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_without_half)
 
 
 # --- Finding 4: the absolute value and the hinge --------------------------------------------------
@@ -200,8 +347,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     verdict=Verdict.CORRECTED,
     formula=r"\zeta^*(\omega)\in\{0,1\}",
     quote=r"the worst-case distributions here are constructed using histograms with equal weights assigned "
-    r"to "
-    r"different support points",
+    r"to different support points",
     correction="the largest loss carries an atom as well, with the mass of all points that have no weight; "
     "it is the whole worst case as eta falls, while the equal weights vanish with nu(f >= max f - c)",
     assessment=Assessment(
@@ -236,12 +382,9 @@ def equal_weights_and_an_atom(
         yield Evidence(abs(atom - at_top - moved), ROUNDING, "the mass of the maximum")
 
 
-def _within_unequal() -> Iterator[Evidence]:
-    yield from in_the_definition(ABSOLUTE)
-    yield from bounded_loss((0.0, 0.75, 1.0))
-
-
-@equal_weights_and_an_atom.counterexample(margin=0.33, meets=_within_unequal)
+@equal_weights_and_an_atom.counterexample(
+    margin=0.33, meets=lambda: chain(in_the_definition(ABSOLUTE), bounded_loss((0.0, 0.75, 1.0)))
+)
 def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
@@ -250,15 +393,7 @@ def _unequal() -> Evidence:
     return Evidence(float(w[2] - w[1]), 0.0, f"{note}: the third of f = 0 < 1 - 2 eta has moved to f = 1")
 
 
-@equal_weights_and_an_atom.mutant("shares the mass equally over the support")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    s = worst_case(losses, eta, d, p=p)
-    xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
-    even = xp.where(s.weights > 0, law, xp.zeros_like(law))
-    return replace(s, weights=even / xp.sum(even))
-
-
-@equal_weights_and_an_atom.mutant("takes the width of the other phi")
-def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    return worst_case(losses, eta, HINGE if d is ABSOLUTE else ABSOLUTE, p=p)
+equal_weights_and_an_atom.mutant("shares the mass equally over the support")(even_on_the_support)
+equal_weights_and_an_atom.mutant("takes the width of the other phi")(
+    with_divergence(lambda d: HINGE if d is ABSOLUTE else ABSOLUTE)
+)
