@@ -140,9 +140,6 @@ def test_ragged_rows_have_their_exact_values(d: Divergence, rows: list[list[floa
         assert abs(float(weighted[k]) - exact_value(row, etas[k], d, (law / law.sum()).tolist())) <= 1e-12
 
 
-# --- Training ---------------------------------------------------------------------------------------
-
-
 @given(
     linear=st.booleans(),
     cost=st.lists(st.integers(-3, 3), min_size=2, max_size=6),
