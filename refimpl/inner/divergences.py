@@ -395,3 +395,20 @@ def valid_divergence(divergence: Divergence) -> None:
             f"divergence is {divergence!r}; expected a Divergence such as ENTROPIC, QUADRATIC or "
             "cressie_read(1.5)"
         )
+
+
+DIVERGENCES = {d.name: d for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)}
+"""The divergences without a parameter, by name; the claims and the tests run on them."""
+
+
+def named_divergence(divergence: str | Divergence) -> Divergence:
+    """The divergence of that name, or the divergence itself, or an error."""
+    if not isinstance(divergence, str):
+        valid_divergence(divergence)
+        return divergence
+    if divergence not in DIVERGENCES:
+        names = ", ".join(DIVERGENCES)
+        raise ValueError(
+            f"divergence is {divergence!r}; expected one of {names}, or a Divergence such as indicator(0.1)"
+        )
+    return DIVERGENCES[divergence]

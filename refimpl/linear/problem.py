@@ -7,33 +7,11 @@ from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.inner.constrained import constrained_worst_case
-from phiball.refimpl.inner.divergences import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    valid_divergence,
-)
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, named_divergence, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
-
-DIVERGENCES = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "hinge": HINGE}
-
-
-def named_divergence(divergence: str | Divergence) -> Divergence:
-    """The divergence of that name, or the divergence itself, or an error."""
-    if not isinstance(divergence, str):
-        valid_divergence(divergence)
-        return divergence
-    if divergence not in DIVERGENCES:
-        names = ", ".join(DIVERGENCES)
-        raise ValueError(
-            f"divergence is {divergence!r}; expected one of {names}, or a Divergence such as indicator(0.1)"
-        )
-    return DIVERGENCES[divergence]
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,11 +10,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.divergences import Divergence, named_divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.problem import LinearProblem, Reweighting, named_divergence
+from phiball.refimpl.linear.problem import LinearProblem, Reweighting
 from phiball.refimpl.validation import valid_count, valid_number
 
 _COARSE = 0.01  # of the objective: from this error of the integrals on, a fit warns

@@ -21,9 +21,8 @@ from skorch.utils import to_tensor
 
 from phiball.backends import input_gradient, rng
 from phiball.refimpl.attacks import pgm
-from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.divergences import Divergence, named_divergence
 from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.linear.problem import named_divergence
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.training.regularized_loss import RegularizedLoss

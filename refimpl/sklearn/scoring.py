@@ -10,10 +10,9 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from phiball.backends import rng
-from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.divergences import Divergence, named_divergence
 from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.problem import named_divergence
 from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, numbers, right_in_ball
 from phiball.refimpl.sklearn.base import by_feature

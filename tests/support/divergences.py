@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.refimpl import Divergence, cressie_read, indicator
+from phiball.refimpl.inner.divergences import DIVERGENCES
 from phiball.verification.instances.divergences import QUARTIC
 
 
@@ -110,11 +111,15 @@ class Row:
     """One of the library's; else made of functions by a user."""
 
 
+def _is_compiled(d: Divergence) -> bool:
+    return d.family in ("entropic", "quadratic", "absolute", "hinge")
+
+
 TABLE = [
-    Row(ENTROPIC, usual=True, core=True, compiled=True),
-    Row(QUADRATIC, usual=True, core=True, compiled=True),
-    Row(ABSOLUTE, smooth=False, usual=True, core=True, compiled=True),
-    Row(HINGE, smooth=False, usual=True, core=True, compiled=True),
+    *(
+        Row(d, smooth=0 < d.curvature1 < inf, usual=True, core=True, compiled=_is_compiled(d))
+        for d in DIVERGENCES.values()
+    ),
     Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
     Row(indicator(0.3), smooth=False, core=True, compiled=True),
     Row(indicator(1.0), smooth=False, usual=True, compiled=True),

@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.refimpl.inner.divergences import DIVERGENCES
 
 NAMED = (
-    QUADRATIC,
-    ENTROPIC,
-    ABSOLUTE,
-    HINGE,
+    *DIVERGENCES.values(),
     *(indicator(alpha) for alpha in (0.5, 0.75, 0.1, 1.0)),
     *(cressie_read(k) for k in (2.0, 0.5, 0.0, -1.0, 1.25, 1.5, 3.0, 5.0)),
 )
