@@ -93,7 +93,7 @@ BACKENDS: dict[str, Backend] = {
             "pip install numba",
             {
                 "aimed_2": "phiball.backends.numba.balls:aimed_2",
-                "all_finite": "phiball.backends.numba.checks:all_finite",
+                "all_finite": "phiball.backends.numba.solve:all_finite",
                 "first_kept": "phiball.backends.numba.balls:first_kept",
                 "multiplier": "phiball.backends.numba.multiplier:multiplier",
                 "placed": "phiball.backends.numba.balls:placed",

@@ -10,10 +10,8 @@ import pytest
 from tests.support.paths import ROOT
 
 PACKAGES = ("backends", "refimpl", "verification", "experiments", "docs")
-# The cache of compiled kernels, whose files are checked first: SECURITY.md says who may write them.
-KNOWN = {("backends/numba/compilation.py", "pickle.loads")}
 # What a worker of a cluster hands to its own child, in a folder that only its user can read.
-KNOWN |= {("backends/child.py", "pickle.loads")}
+KNOWN = {("backends/child.py", "pickle.loads")}
 # A model that a process hands to its own workers.
 KNOWN |= {("experiments/robustness/models.py", "pickle.loads")}
 PICKLES = ("pickle", "joblib", "dill", "cloudpickle", "marshal")

@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, prepare
+from phiball.backends.numba.compilation import compiled, part
 from phiball.backends.numba.elementary import exponentials, log_normal
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.numba.threads import over_rows
 
-_EPS, _TINY = (
-    2.0**-52,
-    2.2250738585072014e-308,
-)  # of float64: the unit in the last place of 1, the least normal
+_EPS, _TINY = 2.0**-52, 2.2250738585072014e-308  # of float64: the ulp of 1, the least normal number
 _HUGE = 1.7976931348623157e308
 _NONE = -1e300  # for the logarithm of 0
 _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/multiplier.py
@@ -45,7 +42,6 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
     work = partial(_multipliers, rows, laws, budgets.reshape(-1), k, series, longest, out)
-    prepare(_multipliers, rows.dtype, partial(work, 0, 0))  # no rows: it compiles and does nothing
     over_rows(work, len(rows), 16 * rows.size)  # each entry is met in some ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
@@ -89,7 +85,7 @@ def _multipliers(
             out[0, i], out[1, i] = _root(memory[:, :n], radius[i], most, k, series, longest, -lowest)
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _root(
     row: Any, radius: float, most: float, k: float, series: Any, longest: float, spread: float
 ) -> tuple[float, float]:
@@ -117,7 +113,7 @@ def _root(
     return max(eta, _TINY), cost
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _newton(
     row: Any, radius: float, most: float, k: float, series: Any, x: float, anchor: float, end: float
 ) -> tuple[float, float, float]:
@@ -142,7 +138,7 @@ def _newton(
     return cost, eta, x
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float, float, float]:
     """(cost, its derivative in log x, eta) at beta = x - anchor."""
     g, p, logs, turns, parts = row[0], row[1], row[2], row[3], row[4]
@@ -186,7 +182,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
     return cost, slope, beta * (abs(a) * np.exp(a * log_total) if a != 0.0 else 1.0)
 
 
-@compiled({"contract"})
+@part({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
     """(z, log z), z = 1 + v; where that cancels, by the distance from the anchor. Nothing is reordered."""
     near = v > -0.5
@@ -195,7 +191,7 @@ def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[fl
     return z, log_normal(y) + ((v - (y - 1.0)) / y if near else 0.0)
 
 
-@compiled({"contract"})
+@part({"contract"})
 def _expm1_over(k: float, t: float) -> float:
     """(exp(k t) - 1)/k, continued to t at k = 0."""
     x = k * t

@@ -15,8 +15,6 @@ from queue import SimpleQueue
 from threading import RLock, Thread
 from typing import TypeAlias
 
-from phiball.backends.interrupts import finish
-
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
 _PARTS = 4  # per thread, as threads do not run at one speed
@@ -33,20 +31,21 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def _queue(workers: int) -> Tasks:
     """The queue that so many threads serve, or fewer; RuntimeError if not one can be started."""
     if workers not in _queues:
-        finish(partial(_start, workers))
-    return _queues[workers]
-
-
-def _start(workers: int) -> None:
-    tasks: Tasks = SimpleQueue()
-    for n in range(workers):
+        tasks: Tasks = SimpleQueue()
         try:
-            Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
-        except RuntimeError:  # no more threads, or the interpreter is shutting down
-            if n == 0:
-                raise
-            break
-    _queues[workers] = tasks
+            for n in range(workers):
+                try:
+                    Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
+                except RuntimeError:  # no more threads, or the interpreter is shutting down
+                    if n == 0:
+                        raise
+                    break
+        except BaseException:  # an interrupt: end the threads, which nobody would give tasks
+            for _ in range(workers):
+                tasks.put(None)
+            raise
+        _queues[workers] = tasks
+    return _queues[workers]
 
 
 def _serve(tasks: Tasks) -> None:
