@@ -14,9 +14,8 @@ import numpy as np
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, part
 from phiball.backends.numba.elementary import (
-    exponentials,
+    exponential_less,
     log1p_above,
-    log1p_negative,
     log_normal,
     log_sinhc,
     sin_pi,
@@ -195,7 +194,7 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
             size[j] = a if a > _TINY else _TINY
             sign[j] = -radius if s[i, j] < 0.0 else radius
         for j in range(d):
-            rate[j] = decay[j] = exponentials(-2.0 * size[j])[1]
+            rate[j] = decay[j] = exponential_less(-2.0 * size[j], 1.0)
             inverse[j] = -1.0 / size[j]
         whole = 0.0
         for j in range(d):
@@ -206,7 +205,7 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
         for start in range(0, n * d, together * d):
             some = numbers[start : start + together * d]
             for j in range(some.size):
-                below = log1p_negative(some[j] * rate[j]) * inverse[j]
+                below = log1p_above(some[j] * rate[j]) * inverse[j]
                 some[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
@@ -262,7 +261,7 @@ def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
         for i in range(len(t)):
-            candidate[i] = -exponentials(2.0 / d * log_normal(1.0 - u[0, k, i]))[1]
+            candidate[i] = -exponential_less(2.0 / d * log_normal(1.0 - u[0, k, i]), 1.0)
         for i in range(len(t)):
             b = m / (2.0 * t[i] + (4.0 * t[i] * t[i] + m * m) ** 0.5)
             best = 2.0 * b / (1.0 + b)
@@ -302,7 +301,7 @@ def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
     if steps > 0:
         _debye(x, nu + steps + 1.0, series[1], q, ratio)
         for i in range(len(x)):
-            ratio[i] = exponentials(min(ratio[i] - value[i], 0.0))[0]
+            ratio[i] = exponential_less(min(ratio[i] - value[i], 0.0), 0.0)
         for j in range(steps, 0, -1):
             below = 4.0 * (nu + j) * (nu + j + 1.0)
             for i in range(len(x)):

@@ -59,26 +59,10 @@ def exponential_less(x: float, less: float) -> float:
 
 
 @part({"contract"}, inline=True)
-def exponentials(x: float) -> tuple[float, float]:
-    """(exp(x), exp(x) - 1) for x < 709."""
-    return exponential_less(x, 0.0), exponential_less(x, 1.0)
-
-
-@part({"contract"}, inline=True)
 def log1p_above(w: float) -> float:
     """log(1 + w) for w > -1 with a normal 1 + w."""
     y = 1.0 + w
     return log_normal(y) + (w - (y - 1.0)) / y
-
-
-@part({"contract"}, inline=True)
-def log1p_negative(w: float) -> float:
-    """log(1 + w) for -1 < w <= 0 with a normal 1 + w, without the division of `log1p_above`.
-
-    What 1 + w has lost is 0 for w < -1/2; beyond, its division by 1 + w changes at most the last digit.
-    """
-    y = 1.0 + w
-    return log_normal(y) + (w - (y - 1.0))
 
 
 @part({"contract"}, inline=True)

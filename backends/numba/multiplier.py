@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import exponentials, log_normal
+from phiball.backends.numba.compilation import compiled, part, prepare
+from phiball.backends.numba.elementary import exponential_less, log_normal
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.numba.threads import over_rows
@@ -42,6 +42,7 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
     work = partial(_multipliers, rows, laws, budgets.reshape(-1), k, series, longest, out)
+    prepare(_multipliers, partial(work, 0, 0))
     over_rows(work, len(rows), 16 * rows.size)  # each entry is met in some ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
@@ -156,7 +157,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
             logs[j] = log_z / a if z > 0.0 else _NONE
             turns[j] = ahead * (-v if anchor == 0.0 else 1.0) / z if z > 0.0 else 0.0
     for j in range(n):
-        power, less_one = exponentials(logs[j])
+        power, less_one = exponential_less(logs[j], 0.0), exponential_less(logs[j], 1.0)
         excess += p[j] * less_one
         whole += p[j] * power
     log_total = np.log1p(excess) if excess > -0.5 else np.log(whole)
@@ -165,7 +166,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
     for j in range(n):
         t = logs[j] - log_total
         active = logs[j] > _NONE
-        power, _ = exponentials(t)
+        power = exponential_less(t, 0.0)
         first = _expm1_over(a, t)
         value = power * first - _expm1_over(k, t)
         value = value if value == value else inf
@@ -195,6 +196,6 @@ def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[fl
 def _expm1_over(k: float, t: float) -> float:
     """(exp(k t) - 1)/k, continued to t at k = 0."""
     x = k * t
-    _, less_one = exponentials(x if x < 708.0 else 708.0)
+    less_one = exponential_less(x if x < 708.0 else 708.0, 1.0)
     less_one = less_one if x < 708.0 else inf
     return less_one / k if k != 0.0 else t

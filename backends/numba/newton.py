@@ -64,7 +64,7 @@ def small_powers(
                 b = _square_root(losses, law, whole, ref, b, scale)
             shift = store_mu(mu, row, ref, -b / scale, e, slope1)
             mass, gain, cost, conj = _sums(
-                losses, law, density, ref, b, -shift * scale, scale, 1.0 / whole, squared
+                (losses, law, density), ref, b, -shift * scale, scale, 1.0 / whole, squared
             )
             if not abs(mass) > ROUNDING * whole or attempt == 2:
                 break
@@ -141,20 +141,13 @@ def _square_root(losses: Any, law: Any, whole: float, ref: float, b: float, scal
 
 @part(SUMS)
 def _sums(
-    losses: Any,
-    law: Any,
-    density: Any,
-    ref: float,
-    b: float,
-    at_mu: float,
-    scale: float,
-    share: float,
-    squared: Any,
+    row: Any, ref: float, b: float, at_mu: float, scale: float, share: float, squared: Any
 ) -> tuple[float, float, float, float]:
     """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)), s that of the rounded multiplier.
 
     `share` times the densities is stored.
     """
+    losses, law, density = row
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for block in range(0, losses.size, BLOCK):
         part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0

@@ -62,7 +62,7 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
         T, ref, mass, slope, conj = Y - 1.0, top, 0.0, 0.0, 0.0
         for attempt in range(3):
             if spread > 0.0:
-                ref, Y, T = _root(losses, law, density, whole, top, ref, scale, k, Y, T, high, attempt > 0)
+                ref, Y, T = _root((losses, law, density), whole, ref, scale, k, Y, T, high, attempt > 0)
             mass, slope, conj = _sums(losses, law, density, ref, scale, Y, T, k, 1.0 / whole)
             mass = mass / whole
             if not abs(mass) > ROUNDING:
@@ -82,28 +82,18 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
 
 @part(SUMS)
 def _root(
-    losses: Any,
-    law: Any,
-    density: Any,
-    whole: float,
-    top: float,
-    ref: float,
-    scale: float,
-    k: float,
-    Y: float,
-    T: float,
-    high: float,
-    again: bool,
+    row: Any, whole: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, again: bool
 ) -> tuple[float, float, float]:
     """(ref, Y, Y - 1) where the mass is one up to the square of 1e-8; NaN if it fails.
 
     For k > 2 first with `ref` the largest loss, in a bracket from 1 to `high`. `again`: from a root that
     lacks digits, as the largest loss has little mass; `ref` is then the smallest active loss for k < 2 too.
     """
+    losses, law, density = row
     a, low, distance, anchored = k - 1.0, 1.0, np.inf, again and k > 2.0
     if again and 1.0 < k < 2.0:
         near = next_loss(losses, law, ref - Y / scale, -1.0)
-        near = near if near < top else top
+        near = near if near < np.inf else ref
         Y, ref = Y + minus(near, ref) * scale, near
         T = Y - 1.0
     for _ in range(120):
@@ -133,9 +123,9 @@ def _root(
             change = (new if close or low < new < high else low + 0.5 * (high - low)) - Y
             Y = Y + change
             if close or not abs(change) > 1e-9 * Y:
-                anchored, near = True, next_loss(losses, law, top - Y / scale, -1.0)
-                ref = near if near < top else top
-                Y = Y + minus(ref, top) * scale
+                anchored, near = True, next_loss(losses, law, ref - Y / scale, -1.0)
+                near = near if near < np.inf else ref
+                Y, ref = Y + minus(near, ref) * scale, near
                 Y = Y if Y > 1e-290 else 1e-290
                 distance = minus(ref, next_loss(losses, law, ref, 1.0)) * scale
             T = Y - 1.0

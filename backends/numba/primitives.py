@@ -29,24 +29,20 @@ def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
     return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
 
 
-@instruction(lambda x: unpack("q", pack("d", x))[0])
-def bits(context: Any, x: Any) -> Any:
-    """The bits of a float64, as an int64."""
+def _reinterpreted(source: Any, target: Any) -> Callable[..., Any]:
+    """A builder of a change of type that keeps the bits."""
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(int64))
+    def typed(context: Any, x: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
 
-    return int64(float64), build
+        return target(source), build
+
+    return typed
 
 
-@instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])
-def from_bits(context: Any, n: Any) -> Any:
-    """The float64 that has these bits."""
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(float64))
-
-    return float64(int64), build
+bits: Any = instruction(lambda x: unpack("q", pack("d", x))[0])(_reinterpreted(float64, int64))
+from_bits: Any = instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])(_reinterpreted(int64, float64))
 
 
 @instruction(lambda a, i: 1.0 if a is None else float(a[i]))

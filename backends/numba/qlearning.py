@@ -8,7 +8,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import exponentials
+from phiball.backends.numba.elementary import exponential_less
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 
@@ -22,13 +22,13 @@ def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
     excess = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            excess += weight[j] * exponentials((low - _entry(Q, index[j], a)) / eta)[1]
+            excess += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 1.0)
     if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
         return low - eta * float(np.log1p(excess))
     total = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            total += weight[j] * exponentials((low - _entry(Q, index[j], a)) / eta)[0]
+            total += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 0.0)
     return low - eta * float(np.log(total))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
 from phiball.backends.numba import closed_form, newton, powers, quantile
-from phiball.backends.numba.compilation import compiled
+from phiball.backends.numba.compilation import compiled, prepare
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.threads import over_rows
 
@@ -71,7 +71,9 @@ def _run(
     weights = np.empty_like(f)
     out = value, mu, weights, gap
     function, parameter = kernel
-    over_rows(partial(function, (f, offsets, eta), p, int(own), parameter, float(d.slope1), out), n, f.size)
+    work = partial(function, (f, offsets, eta), p, int(own), parameter, float(d.slope1), out)
+    prepare((function, f.dtype, None if p is None else p.dtype, parameter is None), partial(work, 0, 0))
+    over_rows(work, n, f.size)
     # A loss that is not finite, or an overflow of the losses over eta.
     if not (np.isfinite(value).all() and np.isfinite(gap).all()):
         return NotImplemented

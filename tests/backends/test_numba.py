@@ -284,7 +284,7 @@ ELEMENTARY: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = 
     ),
     "log1p": (_from_python(elementary.log1p_above), mp.log1p, lambda g: 10 ** g.uniform(-300, 300, 300)),
     "log1p below 0": (
-        _from_python(elementary.log1p_negative),
+        _from_python(elementary.log1p_above),
         mp.log1p,
         lambda g: -(10 ** g.uniform(-300, -1e-3, 300)),
     ),
