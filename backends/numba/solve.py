@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
-from phiball.backends.numba import closed_form, newton, powers, quantile
+from phiball.backends.numba import closed_form, powers
 from phiball.backends.numba.compilation import compiled, prepare
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.threads import over_rows
@@ -88,9 +88,9 @@ def _kernel_for(d: Any) -> tuple[Callable[..., None], Any] | None:
     if d.family in ("absolute", "hinge"):
         return closed_form.kinked, float(d.slope0)
     if d.family == "indicator":
-        return quantile.indicator, float(d.parameter)
+        return closed_form.indicator, float(d.parameter)
     if d.family in ("quadratic", "cressie_read"):
-        special = {2.0: (newton.small_powers, None), 1.5: (newton.small_powers, True)}
+        special = {2.0: (powers.small_powers, None), 1.5: (powers.small_powers, True)}
         return special.get(order, (powers.power, float(order)))
     return None
 
