@@ -102,7 +102,6 @@ BACKENDS: dict[str, Backend] = {
                 "solve_ragged": "phiball.backends.numba.solve:solve_ragged",
                 "tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
                 "tilted_inf": "phiball.backends.numba.balls:tilted_inf",
-                "uniform_inf": "phiball.backends.numba.balls:uniform_inf",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),

@@ -5,7 +5,6 @@ They take NumPy arrays and torch tensors in main memory. The points come back in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import copysign, inf, prod
 from typing import Any
 
@@ -13,18 +12,11 @@ import numpy as np
 
 from phiball.backends.arrays import Array
 from phiball.backends.numba.compilation import compiled, part
-from phiball.backends.numba.elementary import (
-    exponential_less,
-    log1p_above,
-    log_normal,
-    log_sinhc,
-    sin_pi,
-)
+from phiball.backends.numba.elementary import exponential_less, log1p_above, log_normal, log_sinhc, sin_pi
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
-_CACHED = 1 << 15  # numbers that are drawn, and made into points, at a time
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 
@@ -40,48 +32,16 @@ def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> A
     return b
 
 
-def uniform_inf(z: Array, n: int, radius: float, rng: Any) -> Any:
-    """Uniform points of balls of norm inf, which are placed while their numbers are in a cache."""
-    made = _fresh(z, n)
-    if made is None:
-        return NotImplemented
-    points, numbers, centres = made
-    for some in _pieces(numbers):
-        rng.fill(points[some])
-        _place_inf(numbers[some], centres[some], radius)
-    return points.reshape(*z.shape[:-1], n, z.shape[-1])
-
-
 def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
-    """Tilted points of balls of norm inf, and log(nu/q), in the same way."""
-    made = _fresh(z, n)
-    if made is None:
+    """Tilted points of balls of norm inf, and log(nu/q)."""
+    if as_numpy_view(z) is None:
         return NotImplemented
-    points, numbers, centres = made
-    tilts, log_w = _rows(s, centres.shape), np.empty(numbers.shape[:2], numbers.dtype)
-    for some in _pieces(numbers):
-        rng.fill(points[some])
-        _aim_inf(numbers[some], centres[some], tilts[some], radius, log_w[some])
-    shape = (*z.shape[:-1], n)
-    return points.reshape(*shape, z.shape[-1]), to_library(log_w, z).reshape(shape)
-
-
-def _fresh(z: Array, n: int) -> tuple[Any, Any, Any] | None:
-    """Memory for points (rows, n, d), also as an array of NumPy, and the centres (rows, d); or None."""
-    centres = as_numpy_view(z)
-    if centres is None:
-        return None
-    d = z.shape[-1]
-    numbers = np.empty((prod(z.shape[:-1]), n, d), centres.dtype)
-    return to_library(numbers, z), numbers, contiguous(centres).reshape(numbers.shape[0], d)
-
-
-def _pieces(numbers: Any) -> Iterator[slice]:
-    """All rows, a few at a time; one of them at least, for without rows a kernel is made ready."""
-    rows = len(numbers)
-    step = max(1, _CACHED // max(1, numbers[:1].size))
-    for start in range(0, max(1, rows), step):
-        yield slice(start, min(start + step, rows))
+    *shape, d = z.shape
+    points = rng.uniform((*shape, n, d), like=z)
+    numbers, centres = _rows(points, (prod(shape), n, d)), _rows(z, (prod(shape), d))
+    log_w = np.empty((*shape, n), numbers.dtype)
+    _aim_inf(numbers, centres, _rows(s, centres.shape), radius, log_w.reshape(numbers.shape[:2]))
+    return points, to_library(log_w, z)
 
 
 def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:

@@ -116,7 +116,7 @@ def _linear_root(
             bend = 1.0 - 2.0 * (crossed if crossed < tail else tail) * change / active
             new = b - change * (2.0 / (1.0 + np.sqrt(bend)) if bend > 0.0 else 1.5)
         last_b, last_active = b, active
-        b = new if ref != ref or new > -1.0 else b - change
+        b = new if new > -1.0 else b - change
     return b
 
 

@@ -121,9 +121,9 @@ def to_library(x: Any, like: Array) -> Array:
 def all_finite(x: Array) -> Any:
     """Whether every entry of `x` is finite, or NotImplemented for memory with gaps."""
     view = as_numpy_view(x)
-    if view is None or not (view.flags.c_contiguous and view.flags.writeable):
+    if view is None or view.dtype.kind != "f" or view.itemsize < 4:
         return NotImplemented
-    if view.dtype.kind != "f" or view.itemsize < 4:
+    if not (view.flags.c_contiguous and view.flags.writeable):
         return NotImplemented
     return bool(_zero_times(view.reshape(-1)) == 0.0)
 

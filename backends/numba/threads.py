@@ -34,12 +34,10 @@ def _queue(workers: int) -> Tasks:
         tasks: Tasks = SimpleQueue()
         try:
             for n in range(workers):
-                try:
-                    Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
-                except RuntimeError:  # no more threads, or the interpreter is shutting down
-                    if n == 0:
-                        raise
-                    break
+                Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
+        except RuntimeError:  # no more threads, or the interpreter is shutting down
+            if n == 0:
+                raise
         except BaseException:  # an interrupt: end the threads, which nobody would give tasks
             for _ in range(workers):
                 tasks.put(None)
