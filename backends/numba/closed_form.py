@@ -124,7 +124,7 @@ def kinked(
 
 
 @part()
-def middle(a: float, b: float) -> float:
+def middle(a: float, b: float) -> Any:
     """The number halfway between a and b, counting floating-point numbers."""
     low, high = bits(a), bits(b)
     low = low if low >= 0 else -(low & 0x7FFFFFFFFFFFFFFF)

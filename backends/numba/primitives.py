@@ -59,11 +59,7 @@ def read(context: Any, a: Any, i: Any) -> Any:
     return float64(a, i), build
 
 
-def _write(a: Any, i: int, x: float) -> None:
-    a[i] = x
-
-
-@instruction(_write)
+@instruction(lambda a, i, x: a.__setitem__(i, x))
 def write(context: Any, a: Any, i: Any, x: Any) -> Any:
     """a[i] = x, in memory that `read` never reads.
 
