@@ -80,7 +80,7 @@ BACKENDS: dict[str, Backend] = {
             "pip install numba",
             {
                 "aimed_2": "phiball.backends.numba.balls:aimed_2",
-                "all_finite": "phiball.backends.numba.checks:all_finite",
+                "all_finite": "phiball.backends.numba.solve:all_finite",
                 "first_kept": "phiball.backends.numba.balls:first_kept",
                 "multiplier": "phiball.backends.numba.multiplier:multiplier",
                 "placed": "phiball.backends.numba.balls:placed",
@@ -89,7 +89,6 @@ BACKENDS: dict[str, Backend] = {
                 "solve_ragged": "phiball.backends.numba.solve:solve_ragged",
                 "tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
                 "tilted_inf": "phiball.backends.numba.balls:tilted_inf",
-                "uniform_inf": "phiball.backends.numba.balls:uniform_inf",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),

@@ -5,28 +5,18 @@ They take NumPy arrays and torch tensors in main memory. The points come back in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from math import copysign, inf, prod
 from typing import Any
 
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.elementary import (
-    log1p_above,
-    log1p_negative,
-    log1p_negative_single,
-    log_normal,
-    log_sinhc,
-    sin_pi,
-)
-from phiball.backends.numba.primitives import SUMS, exp_nonpositive, expm1_nonpositive
+from phiball.backends.numba.compilation import compiled, part
+from phiball.backends.numba.elementary import exponential_less, log1p_above, log_normal, log_sinhc, sin_pi
+from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
-_CACHED = 1 << 15  # numbers that are drawn, and made into points, at a time
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 
@@ -36,54 +26,22 @@ def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> A
     if views is None:
         return NotImplemented
     if u is None:
-        _run(_place_inf, *views, radius)
+        _place_inf(*views, radius)
     else:
-        _run(_place, *views, _rows(u, (-1, b.shape[-2])), float(norm), radius)
+        _place(*views, _rows(u, (-1, b.shape[-2])), float(norm), radius)
     return b
 
 
-def uniform_inf(z: Array, n: int, radius: float, rng: Any) -> Any:
-    """Uniform points of balls of norm inf, which are placed while their numbers are in a cache."""
-    made = _fresh(z, n)
-    if made is None:
-        return NotImplemented
-    points, numbers, centres = made
-    for some in _pieces(numbers):
-        rng.fill(points[some])
-        _run(_place_inf, numbers[some], centres[some], radius)
-    return points.reshape(*z.shape[:-1], n, z.shape[-1])
-
-
 def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
-    """Tilted points of balls of norm inf, and log(nu/q), in the same way."""
-    made = _fresh(z, n)
-    if made is None:
+    """Tilted points of balls of norm inf, and log(nu/q)."""
+    if as_numpy_view(z) is None:
         return NotImplemented
-    points, numbers, centres = made
-    tilts, log_w = _rows(s, centres.shape), np.empty(numbers.shape[:2], numbers.dtype)
-    for some in _pieces(numbers):
-        rng.fill(points[some])
-        _run(_aim_inf, numbers[some], centres[some], tilts[some], radius, log_w[some])
-    shape = (*z.shape[:-1], n)
-    return points.reshape(*shape, z.shape[-1]), to_library(log_w, z).reshape(shape)
-
-
-def _fresh(z: Array, n: int) -> tuple[Any, Any, Any] | None:
-    """Memory for points (rows, n, d), also as an array of NumPy, and the centres (rows, d); or None."""
-    centres = as_numpy_view(z)
-    if centres is None:
-        return None
-    d = z.shape[-1]
-    numbers = np.empty((prod(z.shape[:-1]), n, d), centres.dtype)
-    return to_library(numbers, z), numbers, contiguous(centres).reshape(numbers.shape[0], d)
-
-
-def _pieces(numbers: Any) -> Iterator[slice]:
-    """All rows, a few at a time; one of them at least, for without rows a kernel is made ready."""
-    rows = len(numbers)
-    step = max(1, _CACHED // max(1, numbers[:1].size))
-    for start in range(0, max(1, rows), step):
-        yield slice(start, min(start + step, rows))
+    *shape, d = z.shape
+    points = rng.uniform((*shape, n, d), like=z)
+    numbers, centres = _rows(points, (prod(shape), n, d)), _rows(z, (prod(shape), d))
+    log_w = np.empty((*shape, n), numbers.dtype)
+    _aim_inf(numbers, centres, _rows(s, centres.shape), radius, log_w.reshape(numbers.shape[:2]))
+    return points, to_library(log_w, z)
 
 
 def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
@@ -94,7 +52,7 @@ def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, 
     n, d = v.shape[-2:]
     log_w = np.empty(v.shape[:-1], views[0].dtype)
     more = _rows(u, (-1, n)), _rows(below, (-1, n)), _rows(whole, (-1,))
-    _run(_aim_2, *views, _rows(s, (-1, d)), *more, radius, log_w.reshape(-1, n))
+    _aim_2(*views, _rows(s, (-1, d)), *more, radius, log_w.reshape(-1, n))
     return v, to_library(log_w, v)
 
 
@@ -104,7 +62,7 @@ def first_kept(t: Array, d: int, u: Array) -> Any:
     if tilt is None:
         return NotImplemented
     below, found = np.empty_like(tilt), np.zeros(len(tilt), np.bool_)
-    _run(_first_kept, _rows(u, u.shape), contiguous(tilt), d, below, found)
+    _first_kept(_rows(u, u.shape), contiguous(tilt), d, below, found)
     return to_library(below, t), to_library(found, t)
 
 
@@ -116,7 +74,7 @@ def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -
     both = np.empty((2, *tilts.shape[:-1]))
     t, whole = both[0, ...], both[1, ...]  # arrays even for a single tilt, where both[0] is a copy
     rows = contiguous(tilts).reshape(-1, tilts.shape[-1])
-    _run(_sizes, rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
+    _sizes(rows, radius, steps, np.array(series), t.reshape(-1), whole.reshape(-1))
     return to_library(t, s), to_library(whole, s)
 
 
@@ -132,16 +90,6 @@ def _views(b: Array, z: Array) -> tuple[Any, Any] | None:
 def _rows(x: Array, shape: tuple[int, ...]) -> Any:
     rows = contiguous(as_numpy_view(x))
     return rows if rows.ndim == len(shape) else rows.reshape(shape)
-
-
-def _run(kernel: Any, numbers: Any, *arguments: Any) -> None:
-    if (kernel, numbers.dtype) not in _ready:  # no numbers: it compiles and does nothing
-        prepare(kernel, numbers.dtype, partial(kernel, numbers[:0], *arguments))
-        _ready.add((kernel, numbers.dtype))
-    kernel(numbers, *arguments)
-
-
-_ready: set[tuple[Any, Any]] = set()
 
 
 @compiled(SUMS)
@@ -185,7 +133,7 @@ def _place_inf(b: Any, z: Any, radius: float) -> None:
                 numbers[k, j] = centre[j] + (side * numbers[k, j] - half)
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _laplace(u: Any) -> None:
     """Turn uniform numbers into some of density exp(-|g|)/2: a digit is the sign, the rest the size."""
     for j in range(u.size):
@@ -196,7 +144,6 @@ def _laplace(u: Any) -> None:
 @compiled(SUMS)
 def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
     n, d = u.shape[1:]
-    one, two = u.dtype.type(1.0), u.dtype.type(2.0)
     together = max(1, min(n, _WIDE // d))
     size, decay = np.empty((2, d))
     # What meets the numbers is in their precision.
@@ -207,7 +154,7 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
             size[j] = a if a > _TINY else _TINY
             sign[j] = -radius if s[i, j] < 0.0 else radius
         for j in range(d):
-            rate[j] = decay[j] = expm1_nonpositive(-2.0 * size[j])
+            rate[j] = decay[j] = exponential_less(-2.0 * size[j], 1.0)
             inverse[j] = -1.0 / size[j]
         whole = 0.0
         for j in range(d):
@@ -216,15 +163,10 @@ def _aim_inf(u: Any, z: Any, s: Any, radius: float, log_w: Any) -> None:
             rate[j], inverse[j], sign[j] = rate[j - d], inverse[j - d], sign[j - d]
         numbers = u[i].reshape(n * d)
         for start in range(0, n * d, together * d):
-            part = numbers[start : start + together * d]
-            if u.itemsize == 4:
-                for j in range(part.size):
-                    below = log1p_negative_single(part[j] * rate[j]) * inverse[j]
-                    part[j] = sign[j] * (one - (below if below < two else two))
-            else:
-                for j in range(part.size):
-                    far = log1p_negative(part[j] * rate[j]) * inverse[j]
-                    part[j] = sign[j] * (1.0 - (far if far < 2.0 else 2.0))
+            some = numbers[start : start + together * d]
+            for j in range(some.size):
+                below = log1p_above(some[j] * rate[j]) * inverse[j]
+                some[j] = sign[j] * (1.0 - (below if below < 2.0 else 2.0))
         for k in range(n):
             row, product = u[i, k], 0.0
             for j in range(d):
@@ -279,7 +221,7 @@ def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):
         for i in range(len(t)):
-            candidate[i] = -expm1_nonpositive(2.0 / d * log_normal(1.0 - u[0, k, i]))
+            candidate[i] = -exponential_less(2.0 / d * log_normal(1.0 - u[0, k, i]), 1.0)
         for i in range(len(t)):
             b = m / (2.0 * t[i] + (4.0 * t[i] * t[i] + m * m) ** 0.5)
             best = 2.0 * b / (1.0 + b)
@@ -311,7 +253,7 @@ def _sizes(s: Any, radius: float, steps: int, series: Any, t: Any, whole: Any) -
     _bessel(t * t, d / 2, steps, series, whole)
 
 
-@compiled()
+@part()
 def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
     """Add log Gamma(nu + 1) (2/t)^nu I_nu(t), x = t^2, to `out`."""
     value, q, ratio = np.empty((3, len(x)))
@@ -319,7 +261,7 @@ def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
     if steps > 0:
         _debye(x, nu + steps + 1.0, series[1], q, ratio)
         for i in range(len(x)):
-            ratio[i] = exp_nonpositive(min(ratio[i] - value[i], 0.0))
+            ratio[i] = exponential_less(min(ratio[i] - value[i], 0.0), 0.0)
         for j in range(steps, 0, -1):
             below = 4.0 * (nu + j) * (nu + j + 1.0)
             for i in range(len(x)):
@@ -330,7 +272,7 @@ def _bessel(x: Any, nu: float, steps: int, series: Any, out: Any) -> None:
         out[i] += value[i]
 
 
-@compiled()
+@part()
 def _debye(x: Any, nu: float, series: Any, q: Any, out: Any) -> None:
     for i in range(len(x)):
         y = x[i] / (nu * nu)

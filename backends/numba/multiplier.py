@@ -13,16 +13,13 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.elementary import exponentials, log_normal
+from phiball.backends.numba.compilation import compiled, part, prepare
+from phiball.backends.numba.elementary import exponential_less, log_normal
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 from phiball.backends.numba.threads import over_rows
 
-_EPS, _TINY = (
-    2.0**-52,
-    2.2250738585072014e-308,
-)  # of float64: the unit in the last place of 1, the least normal
+_EPS, _TINY = 2.0**-52, 2.2250738585072014e-308  # of float64: the ulp of 1, the least normal number
 _HUGE = 1.7976931348623157e308
 _NONE = -1e300  # for the logarithm of 0
 _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/multiplier.py
@@ -45,7 +42,7 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
     work = partial(_multipliers, rows, laws, budgets.reshape(-1), k, series, longest, out)
-    prepare(_multipliers, rows.dtype, partial(work, 0, 0))  # no rows: it compiles and does nothing
+    prepare(_multipliers, partial(work, 0, 0))
     over_rows(work, len(rows), 16 * rows.size)  # each entry is met in some ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
@@ -89,7 +86,7 @@ def _multipliers(
             out[0, i], out[1, i] = _root(memory[:, :n], radius[i], most, k, series, longest, -lowest)
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _root(
     row: Any, radius: float, most: float, k: float, series: Any, longest: float, spread: float
 ) -> tuple[float, float]:
@@ -117,7 +114,7 @@ def _root(
     return max(eta, _TINY), cost
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _newton(
     row: Any, radius: float, most: float, k: float, series: Any, x: float, anchor: float, end: float
 ) -> tuple[float, float, float]:
@@ -142,7 +139,7 @@ def _newton(
     return cost, eta, x
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float, float, float]:
     """(cost, its derivative in log x, eta) at beta = x - anchor."""
     g, p, logs, turns, parts = row[0], row[1], row[2], row[3], row[4]
@@ -160,7 +157,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
             logs[j] = log_z / a if z > 0.0 else _NONE
             turns[j] = ahead * (-v if anchor == 0.0 else 1.0) / z if z > 0.0 else 0.0
     for j in range(n):
-        power, less_one = exponentials(logs[j])
+        power, less_one = exponential_less(logs[j], 0.0), exponential_less(logs[j], 1.0)
         excess += p[j] * less_one
         whole += p[j] * power
     log_total = np.log1p(excess) if excess > -0.5 else np.log(whole)
@@ -169,7 +166,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
     for j in range(n):
         t = logs[j] - log_total
         active = logs[j] > _NONE
-        power, _ = exponentials(t)
+        power = exponential_less(t, 0.0)
         first = _expm1_over(a, t)
         value = power * first - _expm1_over(k, t)
         value = value if value == value else inf
@@ -186,7 +183,7 @@ def _at(row: Any, x: float, anchor: float, k: float, series: Any) -> tuple[float
     return cost, slope, beta * (abs(a) * np.exp(a * log_total) if a != 0.0 else 1.0)
 
 
-@compiled({"contract"})
+@part({"contract"})
 def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[float, float]:
     """(z, log z), z = 1 + v; where that cancels, by the distance from the anchor. Nothing is reordered."""
     near = v > -0.5
@@ -195,10 +192,10 @@ def _ratio(v: float, g: float, x: float, anchor: float, beta: float) -> tuple[fl
     return z, log_normal(y) + ((v - (y - 1.0)) / y if near else 0.0)
 
 
-@compiled({"contract"})
+@part({"contract"})
 def _expm1_over(k: float, t: float) -> float:
     """(exp(k t) - 1)/k, continued to t at k = 0."""
     x = k * t
-    _, less_one = exponentials(x if x < 708.0 else 708.0)
+    less_one = exponential_less(x if x < 708.0 else 708.0, 1.0)
     less_one = less_one if x < 708.0 else inf
     return less_one / k if k != 0.0 else t

@@ -1,9 +1,11 @@
-"""The kernel of the Cressie-Read divergences: every order k but those with kernels of their own.
+"""Kernels of the Cressie-Read divergences, by Newton's method: orders 2 and 3/2, and every other order k.
 
-With a = k - 1, q = 1/a and y_i = Y + a (f_i - f_j)/eta, the ratios are x_i = y_i^q, or 0 where y_i <= 0, and
-Y is such that E x = 1. The point j is the largest loss, or for k > 2 another one, see `thresholds`. Passes in
-single precision find Y to four digits. Then the powers are computed accurately, once as a rule: the rest is a
-series in the change of Y.
+With a = k - 1, q = 1/a and y_i = Y + a (f_i - ref)/eta the densities are x_i = y_i^q, or 0 where y_i <= 0,
+and Y is such that E x = 1. For k < 2, `ref` is the largest loss, and the power mean (E y^q)^a is concave in Y
+for k < 1 and convex beyond: Newton's method on it is monotone from the left, respectively from the right. For
+k > 2 a density reaches zero with an infinite slope: `ref` is the smallest loss with a positive density, so
+that no digit of a small y is lost, and Newton's method is on E x in Y^q, in which it is convex.
+Orders 2 (quadratic) and 3/2 are the case 1 < k <= 2 with polynomials in b = Y - 1 instead of powers.
 """
 
 from __future__ import annotations
@@ -13,294 +15,310 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from phiball.backends.numba.balance import MET
-from phiball.backends.numba.compilation import compiled
-from phiball.backends.numba.elementary import exponentials, log_normal
-from phiball.backends.numba.power_passes import (
-    LANES,
-    SMALL,
-    beyond,
-    conjugate,
-    keep_above,
-    move,
-    move_logarithms,
-    pad,
-    padded,
-    plain_sums,
-    ratios,
-    renew,
-    rough_sums,
-    single,
-    sums,
+from phiball.backends.numba.compilation import compiled, part
+from phiball.backends.numba.elementary import exponential_less, log_normal
+from phiball.backends.numba.primitives import (
+    BLOCK,
+    EPS,
+    ROUNDING,
+    SUMS,
+    extent,
+    minus,
+    moments,
+    next_loss,
+    plus,
+    read,
+    row_of,
+    store_mu,
+    write,
 )
-from phiball.backends.numba.primitives import BLOCK, SUMS, larger, minus, store_mu, weighted
-from phiball.backends.numba.thresholds import rough_threshold, settle
+
+_CERTAIN = 1e-13  # a mass that differs from one by more is left to the reference
 
 
 @compiled(SUMS)
-def power(
-    f: Any,
-    offsets: Any,
-    eta: Any,
-    p: Any,
-    shared: bool,
-    parameter: float,
-    slope1: float,
-    out: Any,
-    start: int,
-    stop: int,
+def small_powers(
+    rows: Any, p: Any, own: int, squared: Any, slope1: float, out: Any, start: int, stop: int
 ) -> None:
-    """Cressie-Read of order `parameter`; a row that it cannot vouch for gets the value NaN."""
+    """Order 3/2 if `squared` is True, order 2 if it is None: only the code of one of them is compiled."""
+    f, offsets, eta = rows
     value, mu, weights, gap = out
-    longest = 0
-    for row in range(start, stop):
-        longest = max(longest, offsets[row + 1] - offsets[row])
-    room = longest + LANES
-    g, log, x, d = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
-    t, light = np.empty(room, np.float32), None if p is None else np.empty(room, np.float32)
-    where, at, law = np.empty(room, np.int64), np.empty(room, np.int64), None if p is None else np.empty(room)
-    k, a, q = parameter, parameter - 1.0, 1.0 / (parameter - 1.0)
-    size = room if k > 2.0 else 0
-    masses = None if p is None else np.empty(size)
-    close = np.empty(size), masses, np.empty(size, np.int64), np.empty(size), np.empty(size)
-    coefficients = np.empty(7)
     for row in range(start, stop):
         first = offsets[row]
         m = offsets[row + 1] - first
-        losses, density = f[first : first + m], weights[first : first + m]
+        losses, density = row_of(f, first, m), row_of(weights, first, m)
+        law = row_of(p, own * first, m)
+        e = float64(eta[row])
+        scale = (1.0 if squared is None else 0.5) / e
+        top, low, whole = extent(losses, law)
+        moment, at_top = moments(losses, law, top)
+        value[row] = np.nan
+        if not whole > 0.0:
+            continue
+        # The power mean is at least that of the first order, and that of the largest loss alone.
+        alone = whole / at_top if squared is None else np.sqrt(whole / at_top)
+        b = -moment * scale / whole
+        b = b if b < alone - 1.0 else alone - 1.0
+        ref, mass, gain, cost, conj, shift = top, np.nan, 0.0, 0.0, 0.0, 0.0
+        for attempt in range(3):
+            if squared is None and attempt == 0 and b + minus(low, top) * scale > -1.0:
+                pass  # all points are active: b is the root
+            elif squared is None:
+                b = _linear_root(losses, law, whole, ref, b, scale, m / whole)
+            else:
+                b = _square_root(losses, law, whole, ref, b, scale)
+            shift = store_mu(mu, row, ref, -b / scale, e, slope1)
+            mass, gain, cost, conj = _polynomial_sums(
+                (losses, law, density), ref, b, -shift * scale, scale, 1.0 / whole, squared
+            )
+            if not abs(mass) > ROUNDING * whole or attempt == 2:
+                break
+            # The largest loss has so little mass that b lacks digits: measure from the smallest active loss.
+            near = next_loss(losses, law, ref - (1.0 + b) / scale, -1.0)
+            near = near if near < top else top
+            b, ref = b + minus(near, ref) * scale, near
+        primal = (gain - e * cost + b / scale * mass) / whole
+        value[row] = ref + primal if abs(mass) < 1e-12 * whole else np.nan
+        gap[row] = (shift + e * (conj / whole)) - primal
+
+
+@part(SUMS)
+def _linear_root(
+    losses: Any, law: Any, whole: float, ref: float, b: float, scale: float, density: float
+) -> float:
+    """The root b of E y = 1, from its right; y is in units of the losses in the loop."""
+    last_b, last_active = np.inf, 0.0
+    for step in range(100):
+        edge = -(1.0 + b) / scale
+        active, total = 0.0, 0.0
+        for block in range(0, losses.size, BLOCK):
+            part_active, part_total = 0.0, 0.0
+            for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
+                g = minus(minus(read(losses, i), ref), edge)
+                w = read(law, i) * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+                part_active += w
+                part_total += w * g
+            active += part_active
+            total += part_total
+        mean = total * scale / whole
+        change = whole * (mean - 1.0) / active
+        if not abs(mean - 1.0) * active * density > 0.5 or step > 9:
+            # A plain step ends on the root unless it crosses points: about `active (mean - 1)` of them.
+            b -= change
+            if step <= 9 or not abs(change) > 4.0 * EPS * (1.0 + abs(b)):
+                break
+            continue
+        if mean > 1.5 and step < 4:  # Newton on the logarithm of the mean (by a fraction close to it)
+            new = b - whole * mean * 3.0 * (mean * mean - 1.0) / (mean * (mean + 4.0) + 1.0) / active
+        else:  # the step crosses as much mass per length as the last one did, or as an exponential tail has
+            crossed = (last_active - active) / (last_b - b)
+            tail = active * active / (whole * mean)
+            bend = 1.0 - 2.0 * (crossed if crossed < tail else tail) * change / active
+            new = b - change * (2.0 / (1.0 + np.sqrt(bend)) if bend > 0.0 else 1.5)
+        last_b, last_active = b, active
+        b = new if new > -1.0 else b - change
+    return b
+
+
+@part(SUMS)
+def _square_root(losses: Any, law: Any, whole: float, ref: float, b: float, scale: float) -> float:
+    """The root b of E y^2 = 1, from its right."""
+    for _ in range(100):
+        first, excess = 0.0, 0.0
+        for block in range(0, losses.size, BLOCK):
+            part_first, part_excess = 0.0, 0.0
+            for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
+                d = b + minus(read(losses, i), ref) * scale
+                d = d if d > -1.0 else -1.0
+                w = read(law, i)
+                part_first += w * (1.0 + d)
+                part_excess += (w * d) * (2.0 + d)
+            first += part_first
+            excess += part_excess
+        excess = excess / whole  # of E y^2 over 1
+        root = np.sqrt(1.0 + excess)
+        change = excess * (root / (1.0 + root)) * whole / first
+        b -= change
+        if not abs(change) > 4e-16 * (1.0 + abs(b)):
+            break
+    return b
+
+
+@part(SUMS)
+def _polynomial_sums(
+    row: Any, ref: float, b: float, at_mu: float, scale: float, share: float, squared: Any
+) -> tuple[float, float, float, float]:
+    """(sum p (x - 1), sum p x g, sum p phi(x), sum p phi*(s)), s that of the rounded multiplier.
+
+    `share` times the densities is stored.
+    """
+    losses, law, density = row
+    mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
+    for block in range(0, losses.size, BLOCK):
+        part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
+            g, w = minus(read(losses, i), ref), read(law, i)
+            c = g * scale
+            d, s = plus(b, c), plus(at_mu, c)
+            d, s = d if d > -1.0 else -1.0, s if s > -1.0 else -1.0
+            if squared is None:
+                x = 1.0 + d
+                part_mass += w * d
+                part_cost += w * (d * d)
+                part_conj += w * (s * (2.0 + s))
+            else:
+                x = (1.0 + d) * (1.0 + d)
+                part_mass += w * (d * (2.0 + d))
+                part_cost += w * (d * d * (d + 1.5))
+                part_conj += w * (s * (3.0 + s * (3.0 + s)))
+            part_gain += w * (x * g)
+            write(density, i, w * (x * share))
+        mass += part_mass
+        gain += part_gain
+        cost += part_cost
+        conj += part_conj
+    if squared is None:
+        return mass, gain, 0.5 * cost, 0.5 * conj
+    return mass, gain, (4.0 / 3.0) * cost, (2.0 / 3.0) * conj
+
+
+@compiled(SUMS)
+def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start: int, stop: int) -> None:
+    """Cressie-Read of order k."""
+    f, offsets, eta = rows
+    value, mu, weights, gap = out
+    a, q = k - 1.0, 1.0 / (k - 1.0)
+    for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = row_of(f, first, m), row_of(weights, first, m)
+        law = row_of(p, own * first, m)
         e = float64(eta[row])
         scale = a / e
-        value[row] = np.nan
-        own = None if p is None else (p if shared else p[first : first + m])
-        n = _load(losses, own, g, law, where)
-        top, low, mean, total, at_top = survey(g[:n], law)
+        top, low, whole = extent(losses, law)
+        moment, at_top = moments(losses, law, top)
         spread = abs(scale) * minus(top, low)
-        if not (
-            spread < 1e280 and (spread > 1e-280 or top == low) and abs(a) * np.log(total / at_top) < 600.0
-        ):
-            continue  # something is not finite, or would leave the range of the numbers
-        # mean <= 0, and E x is at least, or for k in (1, 2) and below 1 at most, what it is for equal losses
-        mean = mean * scale
-        lone = np.exp(a * np.log(total / at_top))  # Y if the largest loss had all the weight
-        start_Y = max(1.0 - mean, lone) if a < 0.0 else min(1.0 - mean, lone)
-        coarse = at_top > 1e-20 * total and spread < 1e25 * start_Y  # single precision has the range
-        if coarse:
-            single(g[:n], law, top, scale / start_Y, t, light)
-        pad(g, law, t, light, n)
-        n_loaded = n
-        if k > 2.0:
-            for careful in (not coarse, True):
-                if careful and n < n_loaded:  # too many points were dropped
-                    _load(losses, own, g, law, where)
-                    single(g[:n_loaded], law, top, scale / start_Y, t, light)
-                    pad(g, law, t, light, n_loaded)
-                bounds = start_Y, lone, spread
-                Y, dropped, n = rough_threshold(
-                    g, law, where, t, light, at, n_loaded, total, top, scale, q, bounds, coarse, careful
-                )
-                kept = _mass(law, n, n_loaded, total)
-                Y, T, ref, rate, mass = settle(
-                    g, law, n, total, kept, top, scale, q, dropped, Y, log, x, d, close, coefficients
-                )
-                if abs(mass) < 1e-13:
-                    break
-        else:
-            ref = top
-            Y, dropped, n = _rough_root(g, law, where, t, light, at, n, total, top, scale, k, start_Y, coarse)
-            kept = _mass(law, n, n_loaded, total)
-            Y, T, rate, mass = _exact(g, law, n, total, kept, top, scale, k, dropped, Y, log, x, d)
-        if not abs(mass) < 1e-13:
+        logs = a * np.log(whole / at_top)
+        value[row] = np.nan
+        if not (whole > 0.0 and spread < 1e280 and (spread > 1e-280 or top == low) and abs(logs) < 600.0):
+            continue  # something is invalid, or would leave the range of the numbers
+        # Bounds of Y at the largest loss: it alone has weight, or all losses are equal.
+        alone, equal = np.exp(logs), 1.0 - moment / whole * scale
+        high = alone if alone < 1.0 + spread else 1.0 + spread
+        Y = equal if (equal > alone) == (a < 0.0) else alone
+        T, ref, mass, slope, conj = Y - 1.0, top, 0.0, 0.0, 0.0
+        for attempt in range(3):
+            if spread > 0.0:
+                ref, Y, T = _root((losses, law, density), whole, ref, scale, k, Y, T, high, attempt > 0)
+            mass, slope, conj = _sums(losses, law, density, ref, scale, Y, T, k, 1.0 / whole)
+            mass = mass / whole
+            if not abs(mass) > ROUNDING:
+                break
+        if not abs(mass) < _CERTAIN:
             continue
-        share = 1.0 / total  # computed here: in the loops it would be at every step
-        if n < m:
-            for i in range(m):
-                density[i] = 0.0
-            for i in range(n):
-                density[where[i]] = weighted(law, i, x[i]) * share
-        else:
-            for i in range(m):
-                density[i] = weighted(law, i, x[i]) * share
-        conj = conjugate(g[:n], law, ref, scale, T, k, log, x, d)
-        if k > 1.0:
-            conj -= (total - kept) / k
         exact = -(e * q) * T - minus(top, ref)
         # Next to a pole, mu rounded down would make the dual infinite.
-        near = (
-            exact * (1.0 - (8.0 * 2.220446049250313e-16 if mu.itemsize == 8 else 8.0 * 1.1920929e-07))
-            if k < 1.0
-            else exact
-        )
-        shift = store_mu(mu, row, top, near, e, slope1, parameter < 1.0)
-        primal = exact + e * (conj / total)
-        value[row] = top + primal
+        rounding = 8.0 * (EPS if mu.itemsize == 8 else 1.1920929e-07)
+        shift = store_mu(mu, row, top, exact * (1.0 - rounding) if k < 1.0 else exact, e, slope1, k < 1.0)
+        value[row] = top + (exact + e * (conj / whole))
         h = minus(shift, exact)
         # phi*'' grows with s for k < 2, and beyond, a step back costs at most a times as much.
-        gap[row] = -h * mass + (min(h, h * (h / e) * 0.5 * max(1.0, a) * rate) if h > 0.0 else 0.0)
+        square = h * (h / e) * 0.5 * (a if a > 1.0 else 1.0) * (slope / whole)
+        gap[row] = -h * mass + ((square if square < h else h) if h > 0.0 else 0.0)
 
 
-@compiled()
-def _load(losses: Any, p: Any, g: Any, law: Any, where: Any) -> int:
-    """Copy the points that have mass, their masses and places; returns how many there are.
+@part(SUMS)
+def _root(
+    row: Any, whole: float, ref: float, scale: float, k: float, Y: float, T: float, high: float, again: bool
+) -> tuple[float, float, float]:
+    """(ref, Y, Y - 1) where the mass is one up to the square of 1e-8; NaN if it fails.
 
-    A loss that is not finite, also one without mass, or a p that is not a law makes the first loss NaN.
+    For k > 2 first with `ref` the largest loss, in a bracket from 1 to `high`. `again`: from a root that
+    lacks digits, as the largest loss has little mass; `ref` is then the smallest active loss for k < 2 too.
     """
-    if p is None:
-        for i in range(losses.size):
-            g[i] = losses[i]
-        for i in range(losses.size):
-            where[i] = i
-        return int(losses.size)
-    amiss, total, n = 0.0, 0.0, 0
-    for i in range(losses.size):
-        amiss += 0.0 * losses[i]
-        total += p[i]
-    for i in range(losses.size):
-        amiss += 0.0 if p[i] >= 0.0 else 1.0
-    for i in range(losses.size):
-        mass = float64(p[i])
-        g[n], law[n], where[n] = losses[i], mass, i
-        n += mass > 0.0
-    if not (amiss == 0.0 and abs(total - 1.0) <= (1e-6 if p.itemsize == 8 else 1e-4)):  # as in the reference
-        g[0] = np.nan
-    return max(n, 1)
+    losses, law, density = row
+    a, low, distance, anchored = k - 1.0, 1.0, np.inf, again and k > 2.0
+    if again and 1.0 < k < 2.0:
+        near = next_loss(losses, law, ref - Y / scale, -1.0)
+        near = near if near < np.inf else ref
+        Y, ref = Y + minus(near, ref) * scale, near
+        T = Y - 1.0
+    for _ in range(120):
+        mass, slope, _ = _sums(losses, law, density, ref, scale, Y, T, k, 1.0)
+        mass, slope = mass / whole, slope / whole
+        close, rho = abs(mass) < 1e-8, -mass / (slope * Y)
+        if anchored:
+            if rho <= -1.0:  # E x is convex in Y^q: where its tangent has no root, ref has no weight
+                above = next_loss(losses, law, ref, -1.0)
+                distance = minus(above, ref) * scale
+                ref, Y = above, Y + distance
+                T = Y - 1.0
+                continue
+            if rho > 0.0 and not distance > Y:  # the next loss has weight too
+                ref = next_loss(losses, law, ref, 1.0)
+                Y, T = 1e-290, -1.0
+                distance = minus(ref, next_loss(losses, law, ref, 1.0)) * scale
+                continue
+        # A step in Y^q where anchored, else on the power mean.
+        step, order, factor = (rho, a, Y) if anchored else (mass, -a, (1.0 + mass) / slope)
+        change = factor * np.expm1(order * np.log1p(step))
+        if anchored and Y + change > distance:
+            change, close = distance - Y, False
+        if k > 2.0 and not anchored:
+            low, high = (Y, high) if mass < 0.0 else (low, Y)
+            new = Y + change
+            change = (new if close or low < new < high else low + 0.5 * (high - low)) - Y
+            Y = Y + change
+            if close or not abs(change) > 1e-9 * Y:
+                anchored, near = True, next_loss(losses, law, ref - Y / scale, -1.0)
+                near = near if near < np.inf else ref
+                Y, ref = Y + minus(near, ref) * scale, near
+                Y = Y if Y > 1e-290 else 1e-290
+                distance = minus(ref, next_loss(losses, law, ref, 1.0)) * scale
+            T = Y - 1.0
+            continue
+        if 0.5 < Y + change < 2.0:  # next to 1, T has digits of Y beyond its rounding
+            T = T + change
+            Y = plus(1.0, T)
+        else:
+            Y = Y + change
+            T = Y - 1.0
+        if close or not abs(change / a) > 4.0 * EPS * Y:  # the latter where the mass has no more digits
+            return ref, Y, T
+    return ref, np.nan, np.nan
 
 
-@compiled(SUMS)
-def _mass(law: Any, n: int, n_loaded: int, total: float) -> float:
-    """The mass of the first n points; `total` is that of all."""
-    if n == n_loaded:
-        return total
-    mass = 0.0
-    for i in range(n):
-        mass += weighted(law, i, 1.0)
-    return mass
+@part(SUMS)
+def _sums(
+    losses: Any, law: Any, density: Any, ref: float, scale: float, Y: float, T: float, k: float, share: float
+) -> tuple[float, float, float]:
+    """(sum p (x - 1), sum p x/y, sum p phi*); `share` times the densities x is stored.
 
-
-@compiled(SUMS)
-def survey(f: Any, law: Any) -> tuple[float, float, float, float, float]:
-    """(max f, min f, mean f - max f, the mass of all points, that of the largest)."""
-    top, low = f[0], -f[0]
-    for i in range(f.size):
-        top = larger(top, f[i])
-        low = larger(low, -f[i])
-    moment, total, at_top = 0.0, 0.0, 0.0
-    for block in range(0, f.size, BLOCK):
-        part, part_total, part_top = 0.0, 0.0, 0.0
-        for i in range(block, min(block + BLOCK, f.size)):
-            part += weighted(law, i, minus(f[i], top))
-            part_total += weighted(law, i, 1.0)
-            part_top += weighted(law, i, 1.0 if f[i] == top else 0.0)
-        moment += part
-        total += part_total
-        at_top += part_top
-    return top, -low, moment / total, total, at_top
-
-
-@compiled()
-def _rough_root(
-    f: Any,
-    law: Any,
-    where: Any,
-    t: Any,
-    light: Any,
-    at: Any,
-    n: int,
-    total: float,
-    top: float,
-    scale: float,
-    k: float,
-    start: float,
-    coarse: bool,
-) -> tuple[float, float, int]:
-    """(Y, level, n) for k < 2: Y to four digits; n points are kept, and the others are below the level.
-
-    By Halley's method on the mass in X = Y^q for k < 1, and on its logarithm in log X above. If that is
-    slow, by Newton's on the mass to the power a, which is concave, respectively convex, in Y. If `coarse`,
-    t has the losses in single precision, in units of `start`.
+    What rounding takes off y is given back to its logarithm, so that x is as accurate as its difference to 1.
     """
-    a = k - 1.0
-    q = 1.0 / a
-    Y, dropped = start, -np.inf
-    if abs(a) < 1e-6:
-        return Y, dropped, n
-    for step in range(60):
-        if coarse:
-            first, second, third = rough_sums(t[: padded(n)], light, start / Y, q)
-        else:
-            first, second, third = plain_sums(f[:n], law, top, scale, Y, q)
-        log = q * log_normal(Y) + log_normal(first / total)
-        F = exponentials(log)[0]  # E x
-        rate, bend = F * (second / first), F * (1.0 - a) * ((third - second) / first)
-        newton = Y * (1.0 + F * exponentials(-a * log)[1] / rate)
-        if a > 0.25 and step < 2:
-            # Newton's step on a convex function does not fall short of the root: what is idle there stays so.
-            level = top - newton * 1.001 / scale
-            if newton > 0.0 and level > dropped:
-                n, dropped = keep_above(f, law, where, t, light, at, n, level), level
-        if a < 0.0:
-            change = 1.0 - 2.0 * (F - 1.0) * rate / (2.0 * rate * rate - (F - 1.0) * bend)
-            change = log_normal(max(1e-2, change))
-        else:
-            slope = rate / F
-            bend = (bend + rate) / F - slope * slope if a < 0.75 else 0.0
-            change = -2.0 * log * slope / (2.0 * slope * slope - log * bend)
-        new = Y * exponentials(a * change)[0] if step < 8 and abs(change) < 50.0 else newton
-        new = min(max(new, min(start, 1.0)), max(start, 1.0))
-        change = q * log_normal(new / Y)
-        Y = new
-        if not abs(change) > 0.03:
-            break
-    return Y, dropped, n
-
-
-@compiled()
-def _exact(
-    points: Any,
-    law: Any,
-    n: int,
-    total: float,
-    kept: float,
-    top: float,
-    scale: float,
-    k: float,
-    dropped: float,
-    Y: float,
-    logs: Any,
-    x: Any,
-    d: Any,
-) -> tuple[float, float, float, float]:
-    """(Y, Y - 1, E x/y, E x - 1) for k < 2, with the ratios in x and d; the mass is NaN if it fails."""
-    a = k - 1.0
-    q = 1.0 / a
-    f, full = points[:n], points[: padded(n)]
-    T, gap = Y - 1.0, minus(top, dropped) * scale if k > 1.0 else np.inf
-    polished = False
-    for _ in range(60):
-        if not Y > 1e-290:
-            break
-        ratios(full, top, scale, Y, beyond(Y, T), q, logs, x, d)
-        for _ in range(8):
-            first, second, third = sums(f, law, top, scale, Y, x, d)
-            mass, rate = (first - (total - kept)) / total, second / total
-            bend = (1.0 - a) * (third - second) / total if k < 1.5 else 0.0
-            rho = -2.0 * mass * rate / (2.0 * rate * rate - mass * bend)
-            if abs(mass) <= MET and (polished or abs(rho) <= 1e-14) and not gap < Y:
-                return Y, T, rate / Y, mass
-            polished = abs(mass) <= MET
-            rho = max(rho, -0.9)
-            new = Y * np.exp(a * np.log1p(rho))
-            change = new - Y
-            near = abs(change) / Y * rate * max(1.0, abs(q)) <= 1e-3
-            if near:
-                change = Y * np.expm1(a * np.log1p(rho))
-            T = T + change if 0.5 < new < 2.0 else new - 1.0
-            old, Y = Y, 1.0 + T if 0.5 < new < 2.0 else new
-            if not near:
-                break
-            least = abs(change) * max(1.0, abs(q)) * 100.0
-            move(full, top, scale, old, change, q, least, x, d)
-            if abs(k) < SMALL:
-                move_logarithms(full, top, scale, old, change, q, logs)
-            if k > 1.0 or least > old:
-                renew(f, top, scale, old, least, Y, beyond(Y, T), q, x, d)
-    return Y, T, 0.0, np.nan
+    q = 1.0 / (k - 1.0)
+    beyond = minus(T, minus(Y, 1.0)) if 0.5 < Y < 2.0 else 0.0
+    mass, slope, conj = 0.0, 0.0, 0.0
+    k = k if abs(k) > 1e-30 else 1e-30  # (x^k - 1)/k is then log x
+    for block in range(0, losses.size, BLOCK):
+        part_mass, part_slope, part_conj = 0.0, 0.0, 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
+            w = read(law, i)
+            c = minus(read(losses, i), ref) * scale
+            c = c if w > 0.0 else 0.0
+            y = plus(Y, c)
+            lost = plus(plus(minus(Y, y), c), beyond)
+            active = y > 0.0
+            inverse = 1.0 / (y if active else 1.0)
+            log = q * (log_normal(y if active else 1.0) + lost * inverse)
+            log = log if log < 708.0 else 708.0
+            log = log if active else -1000.0
+            x = exponential_less(log, 0.0)
+            part_mass += w * exponential_less(log, 1.0)
+            part_slope += w * (x * inverse)
+            part_conj += w * exponential_less(k * log, 1.0)
+            write(density, i, w * (x * share))
+        mass += part_mass
+        slope += part_slope
+        conj += part_conj
+    return mass, slope, conj / k

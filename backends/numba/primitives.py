@@ -1,4 +1,8 @@
-"""The small parts that the compiled kernels are made of."""
+"""The small parts that the compiled kernels are made of.
+
+Most are single machine instructions: they are quick to compile, vectorise, and keep floating-point flags of
+their own inside functions whose sums may be reordered. With NUMBA_DISABLE_JIT plain Python replaces them.
+"""
 
 from __future__ import annotations
 
@@ -8,72 +12,59 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, float64, int64, void
+from numba import config, float64, int64, types, void
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
-from phiball.backends.numba.compilation import compiled
+from phiball.backends.numba.compilation import part
 
-# Sums may be reordered, to be vectorised; NaN and infinity keep their meaning. A function that says
-# nothing inherits this from its caller, so what must not be reordered says fastmath=False.
-SUMS = {"reassoc", "contract", "nsz"}
+SUMS = {"reassoc", "contract", "nsz"}  # sums may be reordered; NaN and infinity keep their meaning
 BLOCK = 4096  # partial sums of this length keep the error of a long sum at rounding level
+EPS = 2.220446049250313e-16
 ROUNDING = 1e-14  # a mass that differs from one by more is improved
-TILE = 64  # rows that are solved side by side where they are short
 
 
 def instruction(python: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make a machine instruction of a builder of it; `python` does the same where nothing is compiled.
-
-    That is with NUMBA_DISABLE_JIT, for a debugger or to measure which lines of the kernels run.
-    """
+    """Make a machine instruction of a builder of it; `python` does the same where nothing is compiled."""
     return lambda builder: python if config.DISABLE_JIT else intrinsic(builder)
 
 
-@instruction(lambda x: unpack("q", pack("d", x))[0])
-def _bits(context: Any, x: Any) -> Any:
-    """The bits of a float64, as an int64."""
-    signature = int64(float64)
+def _reinterpreted(source: Any, target: Any) -> Callable[..., Any]:
+    """A builder of a change of type that keeps the bits."""
 
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(int64))
+    def typed(context: Any, x: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], context.get_value_type(target))
 
-    return signature, build
+        return target(source), build
 
-
-@instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])
-def _float(context: Any, n: Any) -> Any:
-    """The float64 that has these bits."""
-    signature = float64(int64)
-
-    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], context.get_value_type(float64))
-
-    return signature, build
+    return typed
 
 
-@instruction(lambda a, i: a[i])
+bits: Any = instruction(lambda x: unpack("q", pack("d", x))[0])(_reinterpreted(float64, int64))
+from_bits: Any = instruction(lambda n: unpack("d", pack("Q", n % 2**64))[0])(_reinterpreted(int64, float64))
+
+
+@instruction(lambda a, i: 1.0 if a is None else float(a[i]))
 def read(context: Any, a: Any, i: Any) -> Any:
-    """a[i], of an array that `write` never changes."""
+    """a[i] as a float64, of an array that `write` never changes; 1 if `a` is None: masses are counts."""
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(signature.args[0], types.NoneType):
+            return context.get_constant(float64, 1.0)
         loaded = builder.load(_place(context, builder, signature, args))
         loaded.set_metadata("alias.scope", _scope(builder.module))
-        return loaded
+        return context.cast(builder, loaded, signature.args[0].dtype, float64)
 
-    a = getattr(a, "type", a)  # of an argument that may be None
-    return a.dtype(a, i), build
-
-
-def _write(a: Any, i: int, x: float) -> None:
-    a[i] = x
+    return float64(a, i), build
 
 
-@instruction(_write)
+@instruction(lambda a, i, x: a.__setitem__(i, x))
 def write(context: Any, a: Any, i: Any, x: Any) -> Any:
-    """a[i] = x, of a part of memory that `read` never reads: a loop with both is compiled once.
+    """a[i] = x, in memory that `read` never reads.
 
-    Without that promise the compiler keeps two forms of it, with sums in two orders, and chooses by how close
-    the arrays are, so that the last digits would depend on where they lie in memory.
+    Without that promise the compiler keeps two forms of a loop, which sum in two orders, and chooses by how
+    close the arrays are: the last digits would depend on where they lie in memory.
     """
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -92,131 +83,28 @@ def _place(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 
 def _scope(module: Any) -> Any:
-    """The mark of what `read` reads."""
     domain = module.add_metadata(["phiball"])
     return module.add_metadata([module.add_metadata(["read", domain])])
 
 
-@compiled({"contract"})
-def _scale_and_power(x: float) -> tuple[float, float]:
-    """(2^n, exp(r) - 1) with x = n log 2 + r and abs(r) <= log(2)/2, without a branch.
+def _in_order(operation: str) -> Callable[..., Any]:
+    """A builder of an operation on two float64 that is not reordered with the sums around it."""
 
-    Adding 1.5 * 2^52 rounds x/log 2 to the integer n, in the low bits. No `reassoc` here: it
-    would undo that. The polynomial is a Chebyshev fit, good to 2e-17.
-    """
-    shifted = x * 1.4426950408889634 + 6755399441055744.0
-    n = shifted - 6755399441055744.0
-    r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10  # log 2 in two parts
-    y = 2.510038549551032e-08
-    y = y * r + 2.7620088445409746e-07
-    y = y * r + 2.7557268459997064e-06
-    y = y * r + 2.4801521295954376e-05
-    y = y * r + 0.00019841269863053618
-    y = y * r + 0.0013888888917213717
-    y = y * r + 0.008333333333330062
-    y = y * r + 0.04166666666662413
-    y = y * r + 0.16666666666666669
-    y = y * r + 0.5000000000000001
-    return _float((_bits(shifted) + 1023) << 52), y * (r * r) + r
+    def typed(context: Any, a: Any, b: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, operation)(*args, flags=("nsz",))  # flags of its own are not overwritten
+
+        return float64(float64, float64), build
+
+    return typed
 
 
-@compiled({"contract"})
-def exp_nonpositive(x: float) -> float:
-    """exp(x) for x <= 0, to a few ulp, as vectors of it; 0 below the normal range (x < -708)."""
-    scale, power = _scale_and_power(x)
-    return scale + scale * power if x >= -708.0 else 0.0
+# (f - top) - c must not become f - (top + c), which loses the digits of c under an offset of f.
+minus: Any = instruction(lambda a, b: a - b)(_in_order("fsub"))
+plus: Any = instruction(lambda a, b: a + b)(_in_order("fadd"))
 
 
-@compiled({"contract"})
-def expm1_nonpositive(x: float) -> float:
-    """exp(x) - 1 for x <= 0, to a few ulp, as vectors of it."""
-    scale, power = _scale_and_power(x)
-    return scale * power + (scale - 1.0) if x >= -708.0 else -1.0
-
-
-@compiled()
-def minus(a: float, b: float) -> float:
-    """a - b, first: compiled without SUMS, it is not merged with the sums around it.
-
-    Reordering (f - top) - c to f - (top + c) would lose the digits of c under an offset of f.
-    """
-    difference: float = float64(a) - float64(b)
-    return difference
-
-
-@compiled()
-def times(a: float, b: float) -> float:
-    """a b, first: compiled with SUMS, a product of several may be taken in another order, and overflow."""
-    return a * b
-
-
-@compiled()
-def over(a: float, b: float) -> float:
-    """a / b, once: compiled with SUMS, each of its multiples would be a division of its own."""
-    return a / b
-
-
-@compiled()
-def _add_up(a: float, b: float) -> float:
-    """a + b, rounded upwards."""
-    s = a + b
-    c = s - a
-    e = (a - (s - c)) + (b - c)
-    if e > 0.0:  # then s is not 0, and its neighbour above is a step of its bits
-        s = _float(_bits(s) + (1 if s > 0.0 else -1))
-    return s
-
-
-@compiled()
-def store_mu(
-    out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
-) -> float:
-    """out[row] = top + shift - eta slope1; returns the shift that this mu stands for.
-
-    Rounded up if the domain of phi* `ends`, or eta is below the rounding of mu, and else to the nearest: see
-    `_multiplier` of the reference.
-    """
-    mu = (top + shift) - eta * slope1
-    up = ends or not 64.0 * (2.220446049250313e-16 if out.itemsize == 8 else 1.1920929e-07) * abs(mu) < eta
-    mu = _add_up(_add_up(top, shift), -eta * slope1) if up else mu
-    out[row] = mu
-    if up and out[row] < mu:  # the dtype of the losses is coarser
-        out[row] = np.nextafter(out[row], out.dtype.type(np.inf))
-    mu = float64(out[row])
-    high = mu + eta * slope1
-    c = high - mu
-    low = (mu - (high - c)) + (eta * slope1 - c)
-    stands_for: float = (high - top) + low
-    return stands_for
-
-
-@compiled()
-def _ordinal(x: float) -> int:
-    """The place of x among the floating-point numbers in order."""
-    bits: int = _bits(x)
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
-
-
-@compiled()
-def _number(n: int) -> float:
-    number: float = _float(n) if n >= 0 else -_float(-n)
-    return number
-
-
-@compiled()
-def middle(a: float, b: float) -> float:
-    """The number halfway between a and b, counting floating-point numbers."""
-    first, last = _ordinal(a), _ordinal(b)
-    return _number((first >> 1) + (last >> 1) + (first & last & 1))
-
-
-@compiled()
-def before(x: float) -> float:
-    """The largest floating-point number below x."""
-    return _number(_ordinal(x) - 1)
-
-
-@instruction(np.fmax)
+@instruction(lambda a, b: a if a > b or b != b else b)
 def larger(context: Any, a: Any, b: Any) -> Any:
     """max(a, b), as the instruction that the compiler knows how to vectorise in a reduction."""
 
@@ -226,137 +114,87 @@ def larger(context: Any, a: Any, b: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.maxnum", [kind], takes)
         return builder.call(function, args, fastmath=("nnan", "nsz"))
 
-    return a(a, a), build
+    return float64(float64, float64), build
 
 
-@compiled(SUMS)
-def top_of(f: Any) -> float:
-    """max f."""
-    top = f[0]
+@part()
+def store_mu(
+    out: Any, row: int, top: float, shift: float, eta: float, slope1: float, ends: bool = False
+) -> float:
+    """out[row] = top + shift - eta slope1; returns the shift that the rounded number stands for.
+
+    Rounded up if the domain of phi* `ends`, or eta is below the rounding of mu, and else to the nearest: see
+    `_multiplier` of the reference.
+    """
+    unit = EPS if out.itemsize == 8 else 1.1920929e-07
+    mu = (top + shift) - eta * slope1
+    up = ends or not 64.0 * unit * abs(mu) < eta
+    while True:
+        out[row] = mu
+        mu = float64(out[row])
+        high = mu + eta * slope1
+        c = high - mu
+        stands_for: float = (high - top) + ((mu - (high - c)) + (eta * slope1 - c))
+        if not (up and stands_for < shift):
+            return stands_for
+        mu = mu + 0.6 * unit * abs(mu) + 1e-300  # which rounds to the next number
+
+
+@instruction(lambda a, first, m: None if a is None else a[first : first + m])
+def row_of(context: Any, a: Any, first: Any, m: Any) -> Any:
+    """a[first : first + m] of a contiguous array, without counting references; None if `a` is None."""
+
+    def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(signature.return_type, types.NoneType):
+            return context.get_dummy_value()
+        made = context.make_array(signature.return_type)
+        array, row = made(context, builder, args[0]), made(context, builder)
+        start = builder.gep(array.data, [args[1]])
+        populate_array(row, start, [args[2]], array.strides, array.itemsize, None)
+        return row._getvalue()
+
+    return a(a, int64, int64), build
+
+
+@part(SUMS)
+def extent(f: Any, law: Any) -> tuple[float, float, float]:
+    """(max f, min f, sum p) over the points with mass; the sum is NaN if p or a loss is invalid."""
+    top, low, negative, whole = -np.inf, -np.inf, -np.inf, 0.0
+    for block in range(0, f.size, BLOCK):
+        partial = 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
+            x, w = read(f, i), read(law, i)
+            charged = 0.0 if w > 0.0 else -np.inf
+            top = larger(top, charged + x)
+            low = larger(low, charged - x)
+            negative = larger(negative, -w)
+            partial += w + 0.0 * x
+        whole += partial
+    loose = np.inf if law is None else (1e-6 if law.itemsize == 8 else 1e-4)  # as in the reference
+    return top, -low, whole if negative <= 0.0 and abs(whole - 1.0) <= loose else np.nan
+
+
+@part(SUMS)
+def moments(f: Any, law: Any, top: float) -> tuple[float, float]:
+    """(sum p (f - max f), the mass of the largest loss)."""
+    moment, at_top = 0.0, 0.0
+    for block in range(0, f.size, BLOCK):
+        partial, tied = 0.0, 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
+            g, w = minus(read(f, i), top), read(law, i)
+            partial += w * g
+            tied += w * (1.0 if g == 0.0 else 0.0)  # a product is faster than a choice
+        moment += partial
+        at_top += tied
+    return moment, at_top
+
+
+@part(SUMS)
+def next_loss(f: Any, law: Any, level: float, sign: float, inclusive: bool = False) -> float:
+    """The nearest loss with mass below `level` (sign 1) or above it (sign -1); infinite if there is none."""
+    best, level = -np.inf, sign * level
+    tie = level if inclusive else np.nan
     for i in range(f.size):
-        top = larger(top, f[i])
-    return float(top)
-
-
-@compiled(SUMS)
-def extent(a: Any) -> tuple[float, float]:
-    """(min, max)."""
-    low, high = -a[0], a[0]
-    for i in range(a.size):
-        low = larger(low, -a[i])
-        high = larger(high, a[i])
-    return -float64(low), float64(high)
-
-
-@compiled(SUMS)
-def top_and_mean(f: Any) -> tuple[float, float]:
-    """(max f, mean f - max f), the mean by way of differences, which an offset does not spoil."""
-    top, total = f[0], 0.0
-    for start in range(0, f.size, BLOCK):
-        part = 0.0
-        for i in range(start, min(start + BLOCK, f.size)):
-            top = larger(top, f[i])
-            part += minus(f[i], f[0])
-        total += part
-    return float64(top), minus(total / f.size, minus(top, f[0]))
-
-
-@compiled(SUMS)
-def weighted(law: Any, i: int, x: float) -> float:
-    """p_i x, or x under the uniform law, where `law` is None and masses are counts."""
-    return x if law is None else read(law, i) * x
-
-
-@compiled(SUMS)
-def extent_and_mass(f: Any, law: Any) -> tuple[float, float, float]:
-    """(max f, min f, sum p) over the points with mass; the sum is NaN if p is no law or a loss not finite."""
-    # Of slices, as an index that starts at 0 is the fastest; none of a short row, which costs less than one.
-    short = f.size <= BLOCK
-    top, low, negative, amiss, whole = _survey(f, law) if short else _survey(f[:BLOCK], law[:BLOCK])
-    for start in range(BLOCK, f.size, BLOCK):
-        high, deep, below, bad, part = _survey(f[start : start + BLOCK], law[start : start + BLOCK])
-        top, low, negative = max(top, high), max(low, deep), max(negative, below)
-        amiss += bad
-        whole += part
-    valid = amiss == 0.0 and negative <= 0.0 and abs(whole - 1.0) <= _loose(law)
-    return top, -low, whole if valid else np.nan
-
-
-@compiled(SUMS)
-def _survey(f: Any, law: Any) -> tuple[float, float, float, float, float]:
-    top, low, negative, amiss, whole = -np.inf, -np.inf, -np.inf, 0.0, 0.0
-    for i in range(f.size):
-        # Read first, and a sum for a choice: else the loop would not be vectorised.
-        x, w = float64(f[i]), float64(law[i])
-        charged = 0.0 if w > 0.0 else -np.inf
-        top = larger(top, charged + x)
-        low = larger(low, charged - x)
-        negative = larger(negative, -w)
-        amiss += 0.0 * x
-        whole += w
-    return top, low, negative, amiss, whole
-
-
-@compiled(SUMS)
-def extent_of_law(f: Any, law: Any) -> tuple[float, float]:
-    """(max f, min f) over the points with mass; NaN for the first if a mass is negative."""
-    top, low, negative = -np.inf, -np.inf, -np.inf
-    for i in range(f.size):
-        x, w = float64(f[i]), float64(law[i])
-        charged = 0.0 if w > 0.0 else -np.inf
-        top = larger(top, charged + x)
-        low = larger(low, charged - x)
-        negative = larger(negative, -w)
-    return top if negative <= 0.0 else np.nan, -low
-
-
-@compiled(SUMS)
-def moments_of_law(f: Any, law: Any, top: float) -> tuple[float, float, float]:
-    """(sum p, mean f - max f, the mass of the largest loss); NaN if p is no law or a loss not finite."""
-    whole, moment, at_top = _moments(f, law, top) if f.size <= BLOCK else (0.0, 0.0, 0.0)
-    for start in range(0, f.size if f.size > BLOCK else 0, BLOCK):
-        part = _moments(f[start : start + BLOCK], law[start : start + BLOCK], top)
-        whole += part[0]
-        moment += part[1]
-        at_top += part[2]
-    valid = abs(whole - 1.0) <= _loose(law)
-    return whole if valid else np.nan, moment / whole, at_top
-
-
-@compiled(SUMS)
-def _moments(f: Any, law: Any, top: float) -> tuple[float, float, float]:
-    whole, moment, at_top = 0.0, 0.0, 0.0
-    for i in range(f.size):
-        g, w = minus(f[i], top), float64(law[i])
-        whole += w
-        moment += w * g  # NaN for a loss that is not finite, also where w is 0
-        at_top += w * (1.0 if g == 0.0 else 0.0)  # a product is faster than a choice
-    return whole, moment, at_top
-
-
-@compiled()
-def _loose(law: Any) -> float:
-    """By how much the sum of p may differ from one, as in the reference."""
-    return 1e-6 if law.itemsize == 8 else 1e-4
-
-
-@compiled()
-def product(a: float, n: int) -> tuple[float, float]:
-    """(high, low) with high = fl(a n) and high + low = a n exactly, for n below 2^26."""
-    head = a * 134217729.0  # 2^27 + 1 splits a into two halves, whose products with n are exact
-    head = head - (head - a)
-    tail = a - head
-    high = a * n
-    return high, (head * n - high) + tail * n
-
-
-@compiled()
-def rank_of(alpha: float, m: int) -> int:
-    """The rank of the smallest loss that has weight; alpha m may be an integer but for rounding."""
-    return min(m, max(1, int(np.ceil(alpha * m * (1.0 - 1e-14)))))
-
-
-@compiled()
-def share_of(full: float, rest: float, above: float, tied: float) -> float:
-    """What part of its largest weight each tied point has, with full + rest = alpha m."""
-    return min(1.0, max(0.0, (minus(full, above) + rest) / tied))
+        x = sign * read(f, i)
+        best = larger(best, (0.0 if (x < level or x == tie) and read(law, i) > 0.0 else -np.inf) + x)
+    return sign * best

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, prepare
-from phiball.backends.numba.primitives import exp_nonpositive, expm1_nonpositive
+from phiball.backends.numba.compilation import compiled, part
+from phiball.backends.numba.elementary import exponential_less
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
 
-@compiled()
+@part()
 def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
     """-eta log sum_j w_j exp(-q_j/eta), q_j = Q[index_j, a]; a = -1 takes the best action at each j."""
     low = np.inf
@@ -23,17 +22,17 @@ def soft_minimum(Q: Any, a: int, index: Any, weight: Any, eta: float) -> float:
     excess = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            excess += weight[j] * expm1_nonpositive((low - _entry(Q, index[j], a)) / eta)
+            excess += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 1.0)
     if excess > -0.25:  # a large eta: keep the digits of E exp(u) - 1
         return low - eta * float(np.log1p(excess))
     total = 0.0
     for j in range(index.size):
         if weight[j] > 0.0:
-            total += weight[j] * exp_nonpositive((low - _entry(Q, index[j], a)) / eta)
+            total += weight[j] * exponential_less((low - _entry(Q, index[j], a)) / eta, 0.0)
     return low - eta * float(np.log(total))
 
 
-@compiled()
+@part()
 def _entry(Q: Any, s: int, a: int) -> float:
     if a >= 0:
         entry: float = Q[s, a]
@@ -82,7 +81,7 @@ def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, 
     return count
 
 
-@compiled()
+@part()
 def _inverse(cumulative: Any, u: float) -> int:
     total = cumulative[-1]
     drawn: int = np.searchsorted(cumulative, u * total, side="right")
@@ -162,6 +161,5 @@ def q_run(
     out = table.copy(), np.zeros(table.shape, np.int64), np.empty(steps), np.empty(steps, np.bool_)
     tables, laws = (reward, terminal), (cumulative, first)
     rest = (alphas, epsilons), (index, weight), mdp.discount, eta, maximum.value == "inside", out
-    prepare(q_loop, draws.dtype, partial(q_loop, tables, laws, draws[:0], *rest))  # no steps: it does nothing
     q_loop(tables, laws, draws, *rest)
     return tuple(to_library(x, Q) for x in out)

@@ -9,24 +9,10 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
-from phiball.backends.numba import kernels, kinked, powers, quantiles, short_rows
-from phiball.backends.numba.compilation import prepare
+from phiball.backends.numba import closed_form, powers
+from phiball.backends.numba.compilation import compiled, prepare
+from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.threads import over_rows
-from phiball.backends.numba.three_halves import three_halves
-
-KERNELS: dict[str | None, Callable[..., None]] = {
-    "entropic": kernels.entropic,
-    "quadratic": kernels.quadratic,
-    "three_halves": three_halves,
-    "indicator": quantiles.indicator,
-    "power": powers.power,
-    "absolute": kinked.kinked,
-    "hinge": kinked.kinked,
-}
-SHORT: dict[str | None, Callable[..., None]] = {  # for rows of one length, at most 16, and the uniform law
-    "quadratic": short_rows.quadratic_short,
-    "indicator": short_rows.indicator_short,
-}
 
 
 def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
@@ -37,22 +23,22 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     returns NotImplemented too: the reference knows what to say.
     """
     m = f.shape[-1]
-    kernel = _kernel_for(d, m if p is None else None)
+    kernel = _kernel_for(d)
     losses, etas = as_numpy_view(f), as_numpy_view(eta)
     if kernel is None or losses is None or etas is None or not losses.size:
         return NotImplemented
-    law, shared = None, True
+    law, own = None, False
     if p is not None:
         law = as_numpy_view(p)
         if law is None or law.itemsize < losses.itemsize:
             return NotImplemented
-        shared = law.size == m
-        if not shared and law.shape != losses.shape:
+        own = law.size != m
+        if own and law.shape != losses.shape:
             law = np.broadcast_to(law, losses.shape)
         law = contiguous(law).reshape(-1)
     rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
     offsets = np.arange(0, rows.size + 1, m)
-    out = _run(kernel, rows, offsets, etas, law, shared, d)
+    out = _run(kernel, rows, offsets, etas, law, own, d)
     if out is NotImplemented:
         return NotImplemented
     value, mu, weights, gap = out
@@ -72,19 +58,21 @@ def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any) 
         return NotImplemented
     ends = contiguous(ends.astype(np.int64, copy=False))
     law = None if law is None else contiguous(law)
-    out = _run(kernel, contiguous(losses), ends, contiguous(etas), law, False, d)
+    out = _run(kernel, contiguous(losses), ends, contiguous(etas), law, True, d)
     return out if out is NotImplemented else tuple(to_library(x, f) for x in out)
 
 
-def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, p: Any, shared: bool, d: Any) -> Any:
+def _run(
+    kernel: tuple[Callable[..., None], Any], f: Any, offsets: Any, eta: Any, p: Any, own: bool, d: Any
+) -> Any:
     """(value, mu, weights, gap) of flat rows, or NotImplemented if the kernel finds something amiss."""
     n = len(offsets) - 1
     value, mu, gap = np.empty((3, n), dtype=f.dtype)
     weights = np.empty_like(f)
     out = value, mu, weights, gap
-    work = partial(kernel, f, offsets, eta, p, shared, _parameter(d), float(d.slope1), out)
-    kind = f.dtype if p is None else (f.dtype, p.dtype)
-    prepare(kernel, kind, partial(work, 0, 0))  # no rows: it compiles and does nothing
+    function, parameter = kernel
+    work = partial(function, (f, offsets, eta), p, int(own), parameter, float(d.slope1), out)
+    prepare((function, f.dtype, None if p is None else p.dtype, parameter is None), partial(work, 0, 0))
     over_rows(work, n, f.size)
     # A loss that is not finite, or an overflow of the losses over eta.
     if not (np.isfinite(value).all() and np.isfinite(gap).all()):
@@ -92,16 +80,19 @@ def _run(kernel: Callable[..., None], f: Any, offsets: Any, eta: Any, p: Any, sh
     return out
 
 
-def _kernel_for(d: Any, m: int | None = None) -> Callable[..., None] | None:
-    """The kernel for rows of m entries under the uniform law, or for all others."""
-    orders = {1.5: "three_halves", 2.0: "quadratic"}
-    name = orders.get(d.parameter, "power") if d.family == "cressie_read" else d.family
-    return SHORT[name] if m is not None and m <= 16 and name in SHORT else KERNELS.get(name)
-
-
-def _parameter(d: Any) -> float:
-    """What the kernels call `parameter`."""
-    return float(d.slope0 if d.family in ("absolute", "hinge") else d.parameter or 0.0)
+def _kernel_for(d: Any) -> tuple[Callable[..., None], Any] | None:
+    """The kernel for a divergence and its parameter."""
+    order = 2.0 if d.family == "quadratic" else d.parameter
+    if d.family == "entropic":
+        return closed_form.entropic, 0.0
+    if d.family in ("absolute", "hinge"):
+        return closed_form.kinked, float(d.slope0)
+    if d.family == "indicator":
+        return closed_form.indicator, float(d.parameter)
+    if d.family in ("quadratic", "cressie_read"):
+        special = {2.0: (powers.small_powers, None), 1.5: (powers.small_powers, True)}
+        return special.get(order, (powers.power, float(order)))
+    return None
 
 
 def as_numpy_view(x: Array) -> Any:
@@ -125,3 +116,22 @@ def to_library(x: Any, like: Array) -> Array:
     import torch
 
     return torch.from_numpy(x)
+
+
+def all_finite(x: Array) -> Any:
+    """Whether every entry of `x` is finite, or NotImplemented for memory with gaps."""
+    view = as_numpy_view(x)
+    if view is None or view.dtype.kind != "f" or view.itemsize < 4:
+        return NotImplemented
+    if not (view.flags.c_contiguous and view.flags.writeable):
+        return NotImplemented
+    return bool(_zero_times(view.reshape(-1)) == 0.0)
+
+
+@compiled(SUMS)
+def _zero_times(x: Any) -> Any:
+    """The sum of 0 x_i, which is NaN unless all are finite, and never overflows."""
+    total = x.dtype.type(0.0)
+    for i in range(x.size):
+        total += x[i] * x.dtype.type(0.0)
+    return total

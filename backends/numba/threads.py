@@ -31,20 +31,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 def _queue(workers: int) -> Tasks:
     """The queue that so many threads serve, or fewer; RuntimeError if not one can be started."""
     if workers not in _queues:
-        _start(workers)
-    return _queues[workers]
-
-
-def _start(workers: int) -> None:
-    tasks: Tasks = SimpleQueue()
-    for n in range(workers):
+        tasks: Tasks = SimpleQueue()
         try:
-            Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
+            for n in range(workers):
+                Thread(target=_serve, args=(tasks,), name=f"phiball-{n}", daemon=True).start()
         except RuntimeError:  # no more threads, or the interpreter is shutting down
             if n == 0:
                 raise
-            break
-    _queues[workers] = tasks
+        except BaseException:  # an interrupt: end the threads, which nobody would give tasks
+            for _ in range(workers):
+                tasks.put(None)
+            raise
+        _queues[workers] = tasks
+    return _queues[workers]
 
 
 def _serve(tasks: Tasks) -> None:

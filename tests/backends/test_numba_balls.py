@@ -9,12 +9,10 @@ from itertools import product
 from math import inf
 from typing import Any
 
-import mpmath as mp
 import numpy as np
 import pytest
 
 from phiball.backends import array_namespace, rng, to_numpy, use
-from phiball.backends.numba import elementary
 from phiball.refimpl.laws import moments, tilting, uniform
 from phiball.refimpl.validation import all_finite
 
@@ -114,42 +112,3 @@ def test_sizes_of_tilts(d: int) -> None:
         with use(backend):
             found.append(tilting.tilt_sizes(s, 0.7, *moments.debye_series(d / 2)))
     assert np.allclose(found[0], found[1], rtol=1e-14, atol=0)
-
-
-def decay(a: float) -> float:
-    return float(np.expm1(-2 * a))
-
-
-ELEMENTARY: dict[str, tuple[Callable[[float], float], Callable[[Any], Any], Any]] = {
-    "log": (elementary.log_normal, mp.log, lambda g: np.exp(g.uniform(-700, 700, 300))),
-    "log near 1": (elementary.log_normal, mp.log, lambda g: 1 + g.normal(size=300) / 2 ** g.integers(2, 52)),
-    "log1p": (elementary.log1p_above, mp.log1p, lambda g: -(10 ** g.uniform(-300, -1e-3, 300))),
-    "log1p below 0": (elementary.log1p_negative, mp.log1p, lambda g: -(10 ** g.uniform(-300, -1e-3, 300))),
-    "log1p near -1/2": (elementary.log1p_negative, mp.log1p, lambda g: g.uniform(-0.6, -0.1, 300)),
-    "log1p above 0": (elementary.log1p_above, mp.log1p, lambda g: 10 ** g.uniform(-300, 300, 300)),
-    "sinhc": (
-        lambda a: elementary.log_sinhc(a, decay(a)),
-        lambda a: mp.log(mp.sinh(a) / a),
-        lambda g: 10 ** g.uniform(-12, 4, 300),
-    ),
-    "sin pi": (elementary.sin_pi, mp.sinpi, lambda g: g.uniform(-0.5, 0.5, 300)),
-}
-
-
-@pytest.mark.parametrize("name", ELEMENTARY)
-def test_elementary_functions(name: str) -> None:
-    """To eight units in the last place, against forty digits."""
-    function, exact, draw = ELEMENTARY[name]
-    with mp.workdps(60):
-        for x in map(float, draw(np.random.default_rng(0))):
-            assert abs(function(x) / exact(mp.mpf(x)) - 1) < 8 * 2.0**-53, x
-
-
-def test_the_logarithm_in_single_precision() -> None:
-    """To eight units in its last place: near 0, in the middle, and where 1 + w is nearly 0."""
-    g = np.random.default_rng(0)
-    near_1 = -1 + 2.0**-24 * g.integers(1, 2**20, 300)
-    w = np.concatenate([-(10 ** g.uniform(-37, -1e-3, 300)), g.uniform(-0.6, -0.1, 300), near_1])
-    for x in w.astype(np.float32):
-        exact = np.log1p(np.float64(x))
-        assert abs(float(elementary.log1p_negative_single(x)) / exact - 1) < 8 * 2.0**-24, x

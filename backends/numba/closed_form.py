@@ -1,0 +1,258 @@
+"""Kernels of the divergences whose worst case has a closed form (entropic, absolute value, hinge) or is the
+mean above a quantile (indicator).
+
+All kernels of inner problems share their arguments. `rows` is (losses, offsets, eta): row r of the flat
+losses is offsets[r], ..., offsets[r + 1] - 1. The reference distribution `p` is None if uniform, else it has
+a mass for every loss if `own` is 1, or is shared by the rows if 0. A kernel solves the rows start, ...,
+stop - 1 and fills out = (value, mu, weights, gap). Sums are in float64 whatever the dtype. The value is NaN
+where a loss or p is invalid, or the kernel cannot certify a row: the reference then solves the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import float64
+
+from phiball.backends.numba.compilation import compiled, part
+from phiball.backends.numba.elementary import exponential_less
+from phiball.backends.numba.primitives import (
+    BLOCK,
+    EPS,
+    SUMS,
+    bits,
+    extent,
+    from_bits,
+    minus,
+    next_loss,
+    plus,
+    read,
+    row_of,
+    store_mu,
+    write,
+)
+
+_SLACK = 8.0 * EPS  # a mass that falls short by so little reaches alpha, as in the reference
+
+
+@compiled(SUMS)
+def entropic(
+    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+) -> None:
+    """Example 2: gamma_i = exp(u_i)/sum exp(u), value = eta log E exp(u) above the maximum."""
+    f, offsets, eta = rows
+    value, mu, weights, gap = out
+    for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = row_of(f, first, m), row_of(weights, first, m)
+        law = row_of(p, own * first, m)
+        e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
+        top, low, whole = extent(losses, law)
+        less = 1.0 if minus(top, low) * inverse < 1.0 else 0.0  # a large eta: keep the digits of exp(u) - 1
+        total = 0.0
+        for block in range(0, m, BLOCK):
+            partial = 0.0
+            for i in range(block, block + BLOCK if block + BLOCK < m else m):
+                u, w = minus(read(losses, i), top) * inverse, read(law, i)
+                power = exponential_less(
+                    u if u < 0.0 else 0.0, less
+                )  # a loss without mass may exceed the top
+                partial += w * power
+                write(density, i, w * (power + less))
+            total += partial
+        total = total / whole
+        mean = plus(total, less)  # E exp(u)
+        if not mean > (1e-280 if weights.itemsize == 8 else 1e-30):
+            value[row] = np.nan  # next to no mass at the largest loss: underflow may matter
+            continue
+        scale = 1.0 / (mean * whole)
+        for i in range(m):
+            density[i] = density[i] * scale
+        primal = e * (np.log(mean) + minus(total, minus(mean, less)) / mean)  # log1p by what rounding lost
+        shift = store_mu(mu, row, top, primal, e, 0.0)
+        h = (
+            minus(primal, shift) * inverse
+        )  # what rounding took off the multiplier, of which the dual is convex
+        value[row] = top + primal
+        gap[row] = e * (0.5 * h * h if abs(h) < 1e-4 else np.expm1(h) - h)
+
+
+@compiled(SUMS)
+def kinked(
+    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+) -> None:
+    """Examples 4 and 5, corrected: gamma_i = p_i above max f - width, and the mass below moves to the top.
+
+    `parameter` is the slope of phi at 0: -1 for the absolute value, 0 for the hinge.
+    """
+    f, offsets, eta = rows
+    value, mu, weights, gap = out
+    for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = row_of(f, first, m), row_of(weights, first, m)
+        law = row_of(p, own * first, m)
+        e = float64(eta[row])
+        width = e * (1.0 - parameter)  # the cost of moving a unit of mass
+        top, low, whole = extent(losses, law)
+        # As in the reference: off the end of the domain of phi* where it can be, and never beyond it.
+        drop = minus(top, low) / (1.0 - parameter)
+        drop = drop if drop < e else e
+        shift = store_mu(mu, row, top, -drop * (1.0 - 8.0 * EPS), e, 0.0, True)
+        cut = shift + parameter * e
+        left, at_top, primal, dual = 0.0, 0.0, 0.0, 0.0
+        for block in range(0, m, BLOCK):
+            part_left, part_top, part_primal, part_dual = 0.0, 0.0, 0.0, 0.0
+            for i in range(block, block + BLOCK if block + BLOCK < m else m):
+                g, w = minus(read(losses, i), top), read(law, i)
+                part_left += w * (0.0 if g > -width else 1.0)
+                part_top += w * (1.0 if g == 0.0 else 0.0)
+                part_primal += w * (g if g > -width else -width)
+                part_dual += w * (g if g > cut else cut)
+            left += part_left
+            at_top += part_top
+            primal += part_primal
+            dual += part_dual
+        scale, atom = 1.0 / whole, (left / at_top) / whole
+        for i in range(m):
+            g = minus(read(losses, i), top)
+            write(density, i, read(law, i) * ((scale if g > -width else 0.0) + (atom if g == 0.0 else 0.0)))
+        value[row] = top + primal / whole
+        gap[row] = (dual - primal) / whole
+
+
+@part()
+def middle(a: float, b: float) -> Any:
+    """The number halfway between a and b, counting floating-point numbers."""
+    low, high = bits(a), bits(b)
+    low = low if low >= 0 else -(low & 0x7FFFFFFFFFFFFFFF)
+    high = high if high >= 0 else -(high & 0x7FFFFFFFFFFFFFFF)
+    half = (low >> 1) + (high >> 1) + (low & high & 1)
+    return from_bits(half) if half >= 0 else -from_bits(-half)
+
+
+@part(SUMS)
+def _masses_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple[float, float, float]:
+    """The masses above three values."""
+    first, second, third = 0.0, 0.0, 0.0
+    for block in range(0, a.size, BLOCK):
+        part_first, part_second, part_third = 0.0, 0.0, 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < a.size else a.size):
+            x, w = read(a, i), read(law, i)
+            part_first += w * (1.0 if x > low else 0.0)  # a product is faster than a choice
+            part_second += w * (1.0 if x > mid else 0.0)
+            part_third += w * (1.0 if x > high else 0.0)
+        first += part_first
+        second += part_second
+        third += part_third
+    return first, second, third
+
+
+@part(SUMS)
+def _at_and_above(a: Any, law: Any, q: float) -> tuple[float, float]:
+    """(the mass of the entries that equal q, sum p (a - q)_+)."""
+    tied, excess = 0.0, 0.0
+    for block in range(0, a.size, BLOCK):
+        part_tied, part_excess = 0.0, 0.0
+        for i in range(block, block + BLOCK if block + BLOCK < a.size else a.size):
+            g, w = minus(read(a, i), q), read(law, i)
+            part_tied += w * (1.0 if g == 0.0 else 0.0)
+            part_excess += w * (g if g > 0.0 else 0.0)
+        tied += part_tied
+        excess += part_excess
+    return tied, excess
+
+
+@part()
+def select(
+    a: Any, law: Any, goal: float, whole: float, low: float, high: float
+) -> tuple[float, float, float, float]:
+    """(q, above, tied, excess): the largest entry with mass such that the mass from there on reaches `goal`.
+
+    Beside it the mass above, the mass of entries that equal q, and sum p (a - q)_+. A bracket [low, high] of
+    all entries with mass is narrowed by the masses above three values: that of false position (Illinois) and
+    two close to it, between which the answer mostly lies; if that is slow, by halving the floating-point
+    numbers in between. The last steps go down from entry to entry. NaN if it fails.
+    """
+    mean = whole / a.size
+    above, beyond = 0.0, whole  # the masses above `high` and above `low`
+    less_short, less_over, side, steps_down, stalled, inclusive = 1.0, 1.0, 0, 0, False, True
+    for step in range(200):
+        short = goal - 0.5 * mean - above
+        short = less_short * (short if short > 0.0 else 0.0)
+        over = less_over * (beyond - goal + 0.5 * mean)
+        t = high - (high - low) * (short / (short + over)) if step < 20 else middle(low, high)
+        close = goal - above <= 4.0 * mean or stalled
+        if (close and steps_down < 8) or not low < t < high:
+            q = next_loss(a, law, high, 1.0, inclusive)
+            tied, excess = _at_and_above(a, law, q)
+            if not (above + tied < goal and q > low):  # the latter if all masses fall short by rounding
+                return q, above, tied, excess
+            high, above, inclusive = q, above + tied, False
+            steps_down, stalled = steps_down + 1, False
+            continue
+        width = 0.7 * 0.4**step + 0.1
+        left, right = t - width * (t - low), t + width * (high - t)
+        first, second, third = _masses_above(a, law, left, t, right)
+        before_step = beyond - above
+        if first < goal:
+            high, above, inclusive = left, first, True
+            less_over, less_short, side = 0.5 * less_over if side == 1 else 1.0, 1.0, 1
+        elif third >= goal:
+            low, beyond = right, third
+            less_short, less_over, side = 0.5 * less_short if side == -1 else 1.0, 1.0, -1
+        else:
+            less_short, less_over, side = 1.0, 1.0, 0
+            inclusive = True
+            if second < goal:
+                low, beyond, high, above = left, first, t, second
+            else:
+                low, beyond, high, above = t, second, right, third
+        stalled = beyond - above == before_step  # one entry may hold all the mass that is left
+    return np.nan, np.nan, np.nan, np.nan
+
+
+@compiled(SUMS)
+def indicator(
+    rows: Any, p: Any, own: int, parameter: float, slope1: float, out: Any, start: int, stop: int
+) -> None:
+    """Example 1 with atoms: gamma_i = p_i/alpha above the quantile q, the rest shared on f = q."""
+    f, offsets, _ = rows
+    value, mu, weights, gap = out
+    for row in range(start, stop):
+        first = offsets[row]
+        m = offsets[row + 1] - first
+        losses, density = row_of(f, first, m), row_of(weights, first, m)
+        law = row_of(p, own * first, m)
+        top, low, whole = extent(losses, law)
+        value[row] = np.nan
+        if not whole > 0.0:
+            continue
+        full = parameter * whole
+        if law is None:
+            # Masses are counts: alpha m in two parts, of which it may be an integer up to rounding.
+            head = (
+                parameter * 134217729.0
+            )  # 2^27 + 1 splits alpha into halves whose products with m are exact
+            head = minus(head, minus(head, parameter))
+            rest = minus(head * whole, full) + minus(parameter, head) * whole
+            goal = np.ceil(full * (1.0 - 1e-14))
+        else:
+            rest, goal = 0.0, full * (1.0 - _SLACK)
+        q, above, tied, excess = select(losses, law, goal if goal > 0.0 else 1.0, whole, low, top)
+        share = (minus(full, above) + rest) / tied
+        share = (share if share < 1.0 else 1.0) if share > 0.0 else 0.0
+        share, gain = share / full, excess / full
+        heavy = 1.0 / full
+        if law is None and above > 0.0:
+            heavy = (1.0 - share * tied) / above  # so that the weights sum to one
+            gain = heavy * excess
+        for i in range(m):
+            g = minus(read(losses, i), q)
+            w = (heavy if g > 0.0 else 0.0) + (share if g == 0.0 else 0.0)
+            write(density, i, read(law, i) * w)
+        mu[row] = q
+        value[row] = q + gain
+        gap[row] = excess / full - gain
