@@ -37,7 +37,7 @@ NOT_RUN = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fast`, for `make test-fast`, and `--gpu`, for `make test-gpu`."""
+    """`--fast`, for `make test-fast`, and `--gpu`, for machines with a GPU."""
     parser.addoption(
         "--fast",
         action="store_true",
