@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Array, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
+from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare, part_of
 from phiball.experiments.benchmarks.third_party import HINT, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
@@ -101,17 +101,8 @@ def error_rows(
             for name, attack in attacks_on(victim).items():
                 perturbed = attack(ball, seed)
                 error = 100 * victim.errors(perturbed) / test_images
-                outside = _outside_ball_or_box(ball, victim.x, perturbed)
-                rows.append(
-                    {
-                        **where,
-                        "attack": name,
-                        "seed": seed,
-                        "clean": clean,
-                        "error": error,
-                        "outside": outside,
-                    }
-                )
+                row = {**where, "attack": name, "seed": seed, "clean": clean, "error": error}
+                rows.append({**row, "outside": _outside_ball_or_box(ball, victim.x, perturbed)})
     return rows
 
 
@@ -121,11 +112,8 @@ def attack_times(*, seconds: float, clock: Clock, rounds: int = 3) -> dict[tuple
     unit = partial(victim.gradient, victim.x, import_module("torch").arange(len(victim.x)))
     spent: dict[tuple[str, str], float] = {}
     for norm, values in RADII.items():
-        works = {
-            name: partial(attack, Ball(norm, values[1], BOX), 0)
-            for name, attack in attacks_on(victim).items()
-        }
-        players = [Contestant(*one) for one in works.items()]
+        ball = Ball(norm, values[1], BOX)
+        players = [Contestant(name, partial(attack, ball, 0)) for name, attack in attacks_on(victim).items()]
         times = compare(unit, players, seconds=seconds, rounds=rounds, clock=clock)
         spent |= {(NORMS[norm], name): timing.ratio for name, timing in times.items()}
     return spent
@@ -149,23 +137,19 @@ def attack_rows(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Ro
 
 
 def torchattacks_findings(rows: list[Row]) -> list[str]:
-    """Return the errors that PGM finds minus those of torchattacks, at each radius and over all."""
+    """Return the errors that PGM finds minus those of torchattacks, over all radii."""
     errors = {(r["norm"], r["radius"], r["attack"], r["seed"]): r["error"] for r in rows}
     places = dict.fromkeys((r["norm"], r["radius"]) for r in rows if r["attack"] == THEIRS)
     seeds = sorted({r["seed"] for r in rows})
     if not places or len(seeds) < 2:
         return [HINT.format(THEIRS)] if not places else []
-    differences = {
-        f"{norm} {radius}": [errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for s in seeds]
-        for norm, radius in places
-    }
-    differences["all radii"] = [fmean(values) for values in zip(*differences.values(), strict=True)]
-    lines = []
-    for where, values in differences.items():
-        mean, error = fmean(values), stdev(values) / len(values) ** 0.5
-        word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
-        lines.append(f"{OURS} minus torchattacks, {where}: {mean:+.2f} ± {error:.2f} % ({word})")
-    return lines
+    differences = [
+        fmean(errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for norm, radius in places)
+        for s in seeds
+    ]
+    mean, error = fmean(differences), stdev(differences) / len(seeds) ** 0.5
+    word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
+    return [f"{OURS} minus torchattacks, all radii: {mean:+.2f} ± {error:.2f} % ({word})"]
 
 
 def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
@@ -173,7 +157,7 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
     require("torch", user="bench attacks", extra="bench")
     seeds, radii = (2, 2) if quick else (6, 4)
     with use("torch"):
-        rows = error_rows(seeds, radii=radii, update=lambda share, text: update(0.9 * share, text))
+        rows = error_rows(seeds, radii=radii, update=part_of(update, 0.0, 0.9))
         update(0.9, "the time of the attacks")
         spent = attack_times(seconds=0.02 if quick else 0.1, clock=clock)
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
