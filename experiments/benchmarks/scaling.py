@@ -14,6 +14,7 @@ from math import log2
 from typing import Any
 
 import numpy as np
+from scipy.stats import linregress
 
 from phiball.backends import rng, use
 from phiball.backends.progress import Update, silent
@@ -118,19 +119,10 @@ def paths() -> list[GrowthPath]:
     return found
 
 
-def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the exponent of a power law by least squares of logarithms, and its standard error.
-
-    The error is None for two sizes, which every power law fits.
-    """
-    x, y = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(values))
-    centred = x - x.mean()
-    spread = float(centred @ centred)
-    exponent = float(centred @ y) / spread
-    if len(sizes) < 3:
-        return exponent, None
-    residuals = y - y.mean() - exponent * centred
-    return exponent, float(np.sqrt(residuals @ residuals / (len(sizes) - 2) / spread))
+def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
+    """Return the exponent of a power law by least squares of logarithms, and its standard error."""
+    fit = linregress(np.log(sizes), np.log(values))
+    return float(fit.slope), float(fit.stderr)
 
 
 def path_memory(name: str, size: int) -> float:

@@ -29,7 +29,6 @@ from phiball.experiments.benchmarks.harness import (
     peak_memory,
     verdict,
 )
-from phiball.experiments.benchmarks.third_party import HINT, optional_module
 from phiball.experiments.benchmarks.training_quality import quality_tables
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.loop import losses
@@ -128,7 +127,7 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
     def copies(n: int) -> Gradient:
         return partial(work.plain, work.x.repeat(n, 1, 1, 1), work.y.repeat(n))
 
-    named = {
+    return {
         "ERM": plain(lambda: work.x),
         "plain noise": plain(lambda: white_noise(work.x, BALL, source)),
         "FGM": plain(lambda: fgm(slope, work.x, BALL)),
@@ -143,12 +142,6 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
         **{f"SG({last}), chunk {n}": ours(SG(last), chunk=n) for n in (64, 256)},
         **{f"ERM on {n} x the images": copies(n) for n in (() if quick else (4, 16))},
     }
-    torchattacks = optional_module("torchattacks")
-    if torchattacks:
-        step = 2.5 * BALL.radius / STEPS
-        attack = torchattacks.PGDL2(work.model, eps=BALL.radius, alpha=step, steps=STEPS)
-        named[f"torchattacks PGD, {STEPS} steps"] = plain(lambda: attack(work.x, work.y))
-    return named
 
 
 def step_memory(name: str, width: int, quick: bool, seed: int) -> float:
@@ -198,8 +191,7 @@ def cost_report(
         row = {"method": name, "verdict": word, "at most": bar, **timing.columns("ERM")}
         per_evaluation = {"evaluations": evaluations, "x ERM per evaluation": timing.ratio / evaluations}
         rows.append({**row, **per_evaluation, "peak": peaks.get(name)})
-    missing = [] if optional_module("torchattacks") else [HINT.format("torchattacks")]
-    return Report([Table(f"A training step, network of Section 6.1, width {width}", rows, NOTE)], missing)
+    return Report([Table(f"A training step, network of Section 6.1, width {width}", rows, NOTE)])
 
 
 def measure(
@@ -220,5 +212,5 @@ def measure(
         report = cost_report(width=width, quick=quick, seed=seed, clock=clock, seconds=seconds, update=update)
     if part != "cost":
         quality = quality_tables(work=1 << (16 if quick else 20), seed=seed, update=update)
-        report = Report([*report.tables, *quality], report.findings)
+        report = Report([*report.tables, *quality])
     return report

@@ -101,7 +101,7 @@ def _data(text: str) -> Any:
     return arrays["x"], arrays["y"]
 
 
-def _radii(text: str) -> tuple[float, ...]:
+def _radii(text: str) -> Any:
     if ":" not in text:
         return _numbers("--radii", text)
     first, last, count = _numbers("--radii", text.replace(":", ","), 3)

@@ -53,13 +53,6 @@ def interrupt(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("command", ["verify", "report", "backends", "run", "bench", "bench inner"])
-def test_help_has_an_example(command: str) -> None:
-    result = call(*command.split(), "--help")
-    assert result.exit_code == 0
-    assert f"phiball {command}" in result.output.partition("Example:")[2]
-
-
 def test_bare_command_shows_help_and_version_is_printed() -> None:
     assert "Commands:\n  verify" in call().output
     assert call("--version").output.startswith("phiball 0.")
@@ -175,31 +168,14 @@ def test_verify_reports_a_full_disk_and_a_damaged_record(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["run worst-case --scale smoke", "verify --claim pricing"])
-def test_results_do_not_depend_on_processes_and_threads(command: str, tmp_path: Path) -> None:
-    """Bit for bit, except for times."""
+def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
     found = []
-    for jobs, threads in ((1, 1), (2, 3)):
-        out = tmp_path / str(jobs)
+    for jobs, threads in (("1", "1"), ("2", "3")):
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PHIBALL_THREADS")
-        environment = {**os.environ, **dict.fromkeys(names, str(threads)), "PHIBALL_BACKEND": "numba"}
-        words = [
-            "-m",
-            entry.__name__,
-            *command.split(),
-            "--seed",
-            "5",
-            "--jobs",
-            str(jobs),
-            "--out",
-            str(out),
-        ]
-        subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=True)
-        if command.startswith("run"):
-            found.append((out / "table.csv").read_text())
-        else:
-            claims = json.loads((out / "claims.json").read_text(encoding="utf-8"))["claims"]
-            found.append(json.dumps([{**one, "seconds": 0} for one in claims]))
+        environment = {**os.environ, **dict.fromkeys(names, threads), "PHIBALL_BACKEND": "numba"}
+        words = ["run", "worst-case", "--scale", "smoke", "--jobs", jobs, "--out", str(tmp_path / jobs)]
+        subprocess.run([sys.executable, "-m", entry.__name__, *words], env=environment, check=True)
+        found.append((tmp_path / jobs / "table.csv").read_text())
     assert found[0] == found[1]
 
 
