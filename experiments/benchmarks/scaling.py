@@ -119,10 +119,10 @@ def paths() -> list[GrowthPath]:
     return found
 
 
-def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
-    """Return the exponent of a power law by least squares of logarithms, and its standard error."""
+def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the exponent of a power law by least squares of logarithms, and its standard error, if known."""
     fit = linregress(np.log(sizes), np.log(values))
-    return float(fit.slope), float(fit.stderr)
+    return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
 
 def path_memory(name: str, size: int) -> float:

@@ -28,6 +28,9 @@ class OneLineErrors(TyperGroup):
             else:
                 _print(error.format_message())
             code = error.exit_code
+        except OSError as error:  # help or version cannot be printed, as on a full disk
+            _print(str(error))
+            code = 1
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
