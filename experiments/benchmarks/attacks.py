@@ -2,8 +2,7 @@
 
 A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed;
 every attack perturbs the same test images inside the same ball and the box [0, 1]. Differences are taken
-within a seed, as the networks differ by more than the attacks. The unit of time is one forward and backward
-pass over the same images.
+within a seed, as the networks differ by more than the attacks. `phiball bench training` has their cost.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Array, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
+from phiball.experiments.benchmarks.harness import Clock, Report, Row, Table
 from phiball.experiments.benchmarks.third_party import HINT, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
@@ -101,38 +100,13 @@ def error_rows(
             for name, attack in attacks_on(victim).items():
                 perturbed = attack(ball, seed)
                 error = 100 * victim.errors(perturbed) / test_images
-                outside = _outside_ball_or_box(ball, victim.x, perturbed)
-                rows.append(
-                    {
-                        **where,
-                        "attack": name,
-                        "seed": seed,
-                        "clean": clean,
-                        "error": error,
-                        "outside": outside,
-                    }
-                )
+                row = {**where, "attack": name, "seed": seed, "clean": clean, "error": error}
+                rows.append({**row, "outside": _outside_ball_or_box(ball, victim.x, perturbed)})
     return rows
 
 
-def attack_times(*, seconds: float, clock: Clock, rounds: int = 3) -> dict[tuple[str, str], float]:
-    """Return (norm, attack) to its time, in forward and backward passes."""
-    victim = train_victim(0, epochs=1)
-    unit = partial(victim.gradient, victim.x, import_module("torch").arange(len(victim.x)))
-    spent: dict[tuple[str, str], float] = {}
-    for norm, values in RADII.items():
-        works = {
-            name: partial(attack, Ball(norm, values[1], BOX), 0)
-            for name, attack in attacks_on(victim).items()
-        }
-        players = [Contestant(*one) for one in works.items()]
-        times = compare(unit, players, seconds=seconds, rounds=rounds, clock=clock)
-        spent |= {(NORMS[norm], name): timing.ratio for name, timing in times.items()}
-    return spent
-
-
-def attack_rows(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Row]:
-    """Return the mean error of every attack at every radius, and its time."""
+def attack_rows(rows: list[Row]) -> list[Row]:
+    """Return the mean error of every attack at every radius."""
     found = []
     for norm, name in dict.fromkeys((row["norm"], row["attack"]) for row in rows):
         mine = [row for row in rows if (row["norm"], row["attack"]) == (norm, name)]
@@ -143,39 +117,32 @@ def attack_rows(rows: list[Row], spent: dict[tuple[str, str], float]) -> list[Ro
         }
         inside = "yes" if max(row["outside"] for row in mine) <= 1e-5 else "NO"
         where = {"ball": f"{norm} {', '.join(f'{r:g}' for r in radii)}", "attack": name, "inside": inside}
-        clean = fmean(row["clean"] for row in mine)
-        found.append({**where, "clean": clean, **errors, "x forward + backward": spent[norm, name]})
+        found.append({**where, "clean": fmean(row["clean"] for row in mine), **errors})
     return found
 
 
 def torchattacks_findings(rows: list[Row]) -> list[str]:
-    """Return the errors that PGM finds minus those of torchattacks, at each radius and over all."""
+    """Return the errors that PGM finds minus those of torchattacks, over all radii."""
     errors = {(r["norm"], r["radius"], r["attack"], r["seed"]): r["error"] for r in rows}
     places = dict.fromkeys((r["norm"], r["radius"]) for r in rows if r["attack"] == THEIRS)
     seeds = sorted({r["seed"] for r in rows})
     if not places or len(seeds) < 2:
         return [HINT.format(THEIRS)] if not places else []
-    differences = {
-        f"{norm} {radius}": [errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for s in seeds]
-        for norm, radius in places
-    }
-    differences["all radii"] = [fmean(values) for values in zip(*differences.values(), strict=True)]
-    lines = []
-    for where, values in differences.items():
-        mean, error = fmean(values), stdev(values) / len(values) ** 0.5
-        word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
-        lines.append(f"{OURS} minus torchattacks, {where}: {mean:+.2f} ± {error:.2f} % ({word})")
-    return lines
+    differences = [
+        fmean(errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for norm, radius in places)
+        for s in seeds
+    ]
+    mean, error = fmean(differences), stdev(differences) / len(seeds) ** 0.5
+    word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
+    return [f"{OURS} minus torchattacks, all radii: {mean:+.2f} ± {error:.2f} % ({word})"]
 
 
 def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
-    """Count the errors that the attacks find, and time them."""
+    """Count the errors that the attacks find; nothing is timed, so `clock` is not used."""
     require("torch", user="bench attacks", extra="bench")
     seeds, radii = (2, 2) if quick else (6, 4)
     with use("torch"):
-        rows = error_rows(seeds, radii=radii, update=lambda share, text: update(0.9 * share, text))
-        update(0.9, "the time of the attacks")
-        spent = attack_times(seconds=0.02 if quick else 0.1, clock=clock)
+        rows = error_rows(seeds, radii=radii, update=update)
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images are in their balls and in the box [0, 1]"
-    return Report([Table(title, attack_rows(rows, spent), note)], torchattacks_findings(rows))
+    return Report([Table(title, attack_rows(rows), note)], torchattacks_findings(rows))

@@ -10,14 +10,13 @@ import json
 import os
 import platform
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from ctypes import CDLL
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeAlias
@@ -37,13 +36,8 @@ ROUNDS = 5
 SHORT = 2e-4  # seconds; shorter calls are timed in blocks, as reading the clock takes time itself
 MOST_BLOCKS = 400
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
-SCHEMES = {  # ways to draw points of a ball, as options of `Ball.sample` and `Uniform`
-    "plain": {"antithetic": False, "qmc": False},
-    "antithetic": {"antithetic": True, "qmc": False},
-    "Sobol": {"antithetic": False, "qmc": True},
-    "antithetic Sobol": {"antithetic": True, "qmc": True},
-}
-NEW_PROCESSES = "forkserver" in get_all_start_methods()  # not on Windows
+CLEAR_REFS = Path("/proc/self/clear_refs")
+MEMORY = CLEAR_REFS.exists()  # whether memory can be measured: on Linux
 
 
 @dataclass(frozen=True)
@@ -83,6 +77,16 @@ class Timing:
     def columns(self, unit: str) -> Row:
         """Return the columns of a table: the ratio, and its range over the rounds."""
         return {f"x {unit}": self.ratio, "rounds": f"{min(self.rounds):.2f}-{max(self.rounds):.2f}"}
+
+
+def verdict(ratio: float, bar: float) -> str:
+    """Return whether a ratio is "within" its bar or "ABOVE" it."""
+    return "within" if round(ratio, 2) <= bar else "ABOVE"
+
+
+def part_of(update: Update, start: float, stop: float) -> Update:
+    """Return the function that reports the progress of a part of the work, from one share to another."""
+    return lambda share, text: update(start + (stop - start) * share, text)
 
 
 def clock_for(threads: int) -> Clock:
@@ -173,14 +177,13 @@ def thread_limit(n: int | None) -> Iterator[None]:
 
 
 def peak_memory(work: Work) -> float:
-    """Return the MB that `work` adds at its peak to the memory in use; to be called in a new process.
+    """Return the MB that `work` adds at its peak to the memory in use; call it in a new process, on Linux.
 
     Freed memory that an allocator keeps comes on top, up to twice as much.
     """
     with suppress(AttributeError, OSError):  # glibc: return freed blocks of 64 kB and more to the system
         CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark to the memory in use
+    CLEAR_REFS.write_text("5")  # resets the high-water mark to the memory in use
     before = _high_water_mark()
     kept = work()
     after = _high_water_mark()
@@ -189,44 +192,15 @@ def peak_memory(work: Work) -> float:
 
 
 def _high_water_mark() -> float:
-    """Return the largest resident memory of this process so far, in MB."""
-    with suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-    unit = 1 << (20 if sys.platform == "darwin" else 10)
-    resource = import_module("resource")
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / unit
+    """Return the largest resident memory of this process since the last reset, in MB."""
+    [line] = [line for line in CLEAR_REFS.with_name("status").read_text().splitlines() if "VmHWM" in line]
+    return int(line.split()[1]) / 1024
 
 
 def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return function(*arguments), computed by a new process; the function must be importable."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["numpy", "torch", function.__module__])
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_result, args=(there, function, arguments), daemon=True)
-    process.start()
-    there.close()
-    try:
-        error, result = here.recv()
-    except EOFError:
-        process.join()
-        raise RuntimeError(f"the process of {function.__name__} ended with {process.exitcode}") from None
-    finally:
-        process.kill()
-        process.join()
-    if error is not None:
-        raise error
-    return result
-
-
-def _send_result(connection: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        answer: tuple[Exception | None, Any] = (None, function(*arguments))
-    except Exception as error:
-        answer = (error, None)
-    with suppress(BrokenPipeError):  # the parent has ended
-        connection.send(answer)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 # --- Results ----------------------------------------------------------------------------------------------

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from phiball.backends import use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import ROUNDS, Clock, Report, Row, Table, Timing, compare
+from phiball.experiments.benchmarks.harness import (
+    ROUNDS,
+    Clock,
+    Report,
+    Row,
+    Table,
+    Timing,
+    compare,
+    part_of,
+    verdict,
+)
 from phiball.experiments.benchmarks.inner_problems import (
     BAR_SHAPES,
     OWN,
@@ -59,10 +69,6 @@ def solver_report(shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, updat
     for number, shape in enumerate(shapes):
         f = losses_of(shape)
         players = contestants(f, quick=quick)
-
-        def part(share: float, text: str, number: int = number, shape: Shape = shape) -> None:
-            update((number + share) / len(shapes), f"{shape}, {text}")
-
         seconds, rounds = (0.004, 3) if quick else (0.1, ROUNDS)
         times = compare(
             f.reshape(-1).max,
@@ -70,7 +76,7 @@ def solver_report(shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, updat
             seconds=seconds,
             rounds=rounds,
             clock=clock,
-            update=part,
+            update=part_of(update, number / len(shapes), (number + 1) / len(shapes)),
         )
         timed = {key: times[player.name] for key, player in players.items()}
         for (problem, solver), timing in timed.items():
@@ -80,14 +86,9 @@ def solver_report(shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, updat
         if shape in BAR_SHAPES or len(shapes) == 1:
             bars += bar_rows(timed, shape)
     wrong = sorted({f"{row['problem']}: {row['solver']}" for row in rows if row["accurate"] == "NO"})
-    above = [
-        f"{row['time of']} over {row['over that of']}, {row['shape']}"
-        for row in bars
-        if row["verdict"] == "ABOVE"
-    ]
     return Report(
         [Table("Inner solvers", rows, NOTE), Table("Bars", bars)],
-        [f"INACCURATE: {', '.join(wrong) or 'none'}", f"above their bars: {', '.join(above) or 'none'}"],
+        [f"INACCURATE: {', '.join(wrong) or 'none'}"],
     )
 
 
@@ -107,9 +108,9 @@ def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
         if work not in timed or unit not in timed:
             continue
         quotient = timed[work].over(timed[unit])
-        verdict = "within" if round(quotient.ratio, 2) <= bar else "ABOVE"
         names = {"time of": _label(work), "over that of": _label(unit), "shape": str(shape)}
-        rows.append({**names, "verdict": verdict, "at most": bar, **quotient.columns("the other")})
+        judged = {"verdict": verdict(quotient.ratio, bar), "at most": bar}
+        rows.append({**names, **judged, **quotient.columns("the other")})
     return rows
 
 

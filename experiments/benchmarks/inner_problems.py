@@ -17,11 +17,9 @@ from phiball.refimpl import (
     HINGE,
     QUADRATIC,
     Divergence,
-    bisection,
     cressie_read,
     indicator,
     worst_case,
-    worst_case_ragged,
 )
 from phiball.verification.oracles.inner import solve_exactly, solve_extended
 
@@ -161,8 +159,8 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
     """Return all solvers of all problems on the losses f, by problem and name; if `quick`, no slow ones."""
     found: dict[tuple[str, str], Contestant] = {}
 
-    def add(problem: str, name: str, run: Callable[[], Any], error: Any, tol: float = 1e-8) -> None:
-        found[problem, name] = Contestant(f"{problem}, {name}", run, error, tol)
+    def add(problem: str, name: str, run: Callable[[], Any], error: Any) -> None:
+        found[problem, name] = Contestant(f"{problem}, {name}", run, error)
 
     for problem, divergence in DIVERGENCES.items():
         for distribution in (UNIFORM, SHARED, OWN):
@@ -173,23 +171,12 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
         for name, solve in peers(problem).items():
             judge = partial(_value_error, f) if "logsumexp" in name else error
             add(problem, name, partial(solve, f), judge)
-        if quick or problem not in ("entropic", "quadratic"):
-            continue
-        ragged = partial(
-            worst_case_ragged, f.reshape(-1), np.arange(0, f.size + 1, f.shape[1]), ETA, divergence
-        )
-        add(problem, "phiball, ragged", lambda solve=ragged: solve().weights, error)  # type: ignore[misc]
-        if problem == "quadratic":
-            add(problem, "phiball, array code", partial(_array_code, f), error)
-            # Bisection stops at its tolerance; a weight's error is m/eta times as large.
-            add(problem, "phiball, bisection (Algorithm 2)", partial(_bisect, f), error, 1e-4)
+    if not quick:
+        error = WeightError(QUADRATIC, f, None)
+        found["quadratic", "phiball, array code"] = Contestant("array code", partial(_array_code, f), error)
     return found
 
 
 def _array_code(f: Any) -> Any:
     with use("numpy"):
         return worst_case(f, ETA, QUADRATIC).weights
-
-
-def _bisect(f: Any) -> Any:
-    return bisection(f, ETA, QUADRATIC, tol=1e-12).weights

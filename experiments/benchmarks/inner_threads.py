@@ -17,7 +17,7 @@ from typing import Any
 import joblib
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Contestant, Report, Table, compare, thread_limit
+from phiball.experiments.benchmarks.harness import Contestant, Report, Table, compare, thread_limit, verdict
 from phiball.experiments.benchmarks.inner_problems import DIVERGENCES, ETA, THREE_HALVES, losses_of
 from phiball.refimpl import worst_case
 
@@ -25,12 +25,10 @@ SHAPES = ((1024, 128), (64, 4096), (8192, 128), (1024, 4096))
 PROBLEMS = ("entropic", "quadratic", "indicator", THREE_HALVES)
 SLOWER_BAR = 1.15  # time of the default over that of one thread, on a busy machine
 FASTER_BAR, FASTER_FROM = 0.67, 1 << 20  # time of two threads over that of one, from so many entries
-LONGEST = 1800.0  # seconds after which a process that keeps a core busy ends in any case
 # It counts as long as its parent lives, so that a killed parent leaves nothing behind.
 _COUNT = """
-import os, sys, time
-parent, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
-while os.getppid() == parent and time.monotonic() < end:
+import os, sys
+while os.getppid() == int(sys.argv[1]):
     for _ in range(100_000):
         pass
 """
@@ -39,7 +37,7 @@ while os.getppid() == parent and time.monotonic() < end:
 @contextmanager
 def busy_cores(count: int) -> Iterator[list[int]]:
     """Keep so many cores busy with processes inside the block; yield their ids."""
-    command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid()), str(LONGEST)]
+    command = [sys.executable, "-I", "-S", "-c", _COUNT, str(os.getpid())]
     children: list[subprocess.Popen[bytes]] = []
     try:
         children.extend(subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(count))
@@ -73,13 +71,11 @@ def busy_report(*, quick: bool = False, update: Update = silent) -> Report:
             one = partial(_solve, f, problem, 1)
             times = compare(one, list(works.values()), seconds=0.05, rounds=rounds, clock=time.perf_counter)
         default, two = times["None"].ratio, times["2"].ratio
-        verdict = ""
-        if busy:
-            verdict = "within" if round(default, 2) <= SLOWER_BAR else "ABOVE"
-        elif f.size >= FASTER_FROM and joblib.cpu_count() > 1:
-            verdict = "within" if round(two, 2) <= FASTER_BAR else "ABOVE"
+        word = verdict(default, SLOWER_BAR) if busy else ""
+        if not busy and f.size >= FASTER_FROM and joblib.cpu_count() > 1:
+            word = verdict(two, FASTER_BAR)
         where = {"problem": problem, "shape": str(shape), "machine": "busy" if busy else "as it is"}
-        rows.append({**where, "verdict": verdict, "load": load, "default": default, "two threads": two})
+        rows.append({**where, "verdict": word, "load": load, "default": default, "two threads": two})
     note = (
         f"bars: on a busy machine the default takes at most {SLOWER_BAR} times as long as one thread; on an "
         f"idle one (see the load) two threads take at most {FASTER_BAR} from 2^20 entries on"

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import ROUNDS, Report, Table, Timing
+from phiball.experiments.benchmarks.harness import ROUNDS, Report, Table, Timing, verdict
 from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
 
 BAR = 1.25  # time over that of the other version, both in np.max
@@ -96,8 +96,8 @@ def against_report(folder: Path, *, seconds: float, update: Update = silent) -> 
             rounds = [(new(problem, shape, seconds), old(problem, shape, seconds)) for _ in range(ROUNDS)]
             mine, theirs = (Timing(median(times), times) for times in zip(*rounds, strict=True))
             quotient = mine.over(theirs)
-            verdict = "within" if round(quotient.ratio, 2) <= BAR else "ABOVE"
-            row = {"problem": problem, "shape": str(shape), "verdict": verdict, "this, x np.max": mine.ratio}
-            rows.append({**row, "other, x np.max": theirs.ratio, **quotient.columns("other")})
+            where = {"problem": problem, "shape": str(shape), "verdict": verdict(quotient.ratio, BAR)}
+            times = {"this, x np.max": mine.ratio, "other, x np.max": theirs.ratio}
+            rows.append({**where, **times, **quotient.columns("other")})
     title = f"Kernels of this version and of {folder}, one thread"
     return Report([Table(title, rows, f"at most {BAR} times the other; medians of {ROUNDS} rounds in turn")])

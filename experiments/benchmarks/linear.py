@@ -150,20 +150,12 @@ def model_rows(
             fits[name] = partial(make, library, X, y)
     if "dro KLDRO" in fits:
         target = reweighted_risk(*fits["dro KLDRO"](), X, y)
-        most = next(
-            k
-            for k in range(1, 501)
-            if reweighted_risk(*fit(problems[FREE], max_iterations=k), X, y) <= target
-        )
+        most = 1
+        while reweighted_risk(*fit(problems[FREE], max_iterations=most), X, y) > target:
+            most += 1
         fits[AS_LOW] = partial(fit, problems[FREE], max_iterations=most)
-    times = compare(
-        plain,
-        [Contestant(*one) for one in fits.items()],
-        seconds=seconds,
-        rounds=rounds,
-        clock=clock,
-        update=update,
-    )
+    players = [Contestant(*one) for one in fits.items()]
+    times = compare(plain, players, seconds=seconds, rounds=rounds, clock=clock, update=update)
     rows = []
     for name, run in fits.items():
         coef, intercept = run()

@@ -1,38 +1,25 @@
-"""Bias, noise and cost of SG and RT-MLMC on problems whose regularised risk is known exactly.
+"""Bias, noise and cost of SG and RT-MLMC on a problem whose regularised risk is known exactly.
 
-A logistic loss in the plane with the quadratic divergence, whose risk and gradient are integrals over the
-disc, and a linear loss in many dimensions with the entropic one, whose risk is eta log E exp(theta.b/eta).
-The risk of a fixed batch is estimated repeatedly, so that all noise is the estimator's; the noise that
-drawing the data adds is known. No training library is needed.
+The loss is linear, theta.x, with the entropic divergence on an l2 ball: the risk of z is
+theta.z + eta log E exp(theta.b/eta). The risk of a fixed batch is estimated repeatedly, so that all noise is
+the estimator's; the noise that drawing the data adds is known. No training library is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import inf, sqrt
 
 import numpy as np
 
 from phiball.backends import Array, Rng, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import SCHEMES, Row, Table
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    RegularizedLoss,
-    Uniform,
-    integrated_risk,
-    quadrature,
-    worst_case,
-)
+from phiball.experiments.benchmarks.harness import Row, Table
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 
-BATCH = 64
+BATCH, DIMENSION = 64, 10
+BALL, ETA = Ball(2, 1.0), 0.1
 LEVELS = tuple(range(11))
 ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
     "SG": SG,
@@ -42,8 +29,7 @@ ESTIMATORS: dict[str, Callable[[int], SG | RTMLMC]] = {
 TOLERANCES = (0.3, 0.1, 0.03)  # of the gradient's length
 NOTE = (
     "mean over a batch of 64 fixed data points; bias ± its standard error; cost: evaluations per data point; "
-    "bias and noise of the gradient are Euclidean lengths. Antithetic and Sobol points of one level depend "
-    "on each other, which changes the objective F^L, and so its bias and noise; its limit F is the same"
+    "bias and noise of the gradient are Euclidean lengths"
 )
 CHOICE_NOTE = (
     "batches are averaged, as training steps do; each is drawn afresh, or, where the data are fixed, is all "
@@ -53,20 +39,10 @@ CHOICE_NOTE = (
 
 @dataclass(frozen=True)
 class ExactProblem:
-    """A loss(theta, x, i) around data z whose regularised risk is known.
+    """Data z (n, d), theta, the mean risk over the data, and the gradient in theta of each risk (n, d)."""
 
-    `value` is the mean risk over the data; `slopes` (n, k) are the gradients in theta of the risk of each
-    data point.
-    """
-
-    name: str
     z: Array
     theta: Array
-    ball: Ball
-    eta: float
-    divergence: Divergence
-    loss: Callable[[Array, Array, Array], Array]
-    gradient: Callable[[Array, Array, Array], Array]
     value: float
     slopes: Array
 
@@ -81,62 +57,29 @@ class ExactProblem:
         return sqrt(np.sum(np.var(self.slopes, axis=0)) / BATCH)
 
 
-def logistic_problem(n: int = BATCH) -> ExactProblem:
-    """Return the problem of log(1 + exp(-y theta.x)) around n points of the plane, on a disc."""
+def linear_problem() -> ExactProblem:
+    """Return the problem of theta.x around a batch of points."""
     source = np.random.default_rng(0)
-    z = source.normal(size=(n, 2))
-    y = np.where(source.random(n) < 0.5, -1.0, 1.0)
-    theta = np.array([2.0, -1.0])
-    ball, eta, divergence = Ball(2, 1.0), 0.2, QUADRATIC
-
-    def loss(theta: Array, x: Array, i: Array) -> Array:
-        return np.logaddexp(0.0, -y[i] * (x @ theta))
-
-    def gradient(theta: Array, x: Array, i: Array) -> Array:
-        return (-y[i] / (1 + np.exp(y[i] * (x @ theta))))[:, None] * x
-
-    risk = integrated_risk(lambda x, i: loss(theta, x, i), z, ball, eta, divergence, panels=2)
-    rule = quadrature(ball, z, panels=2)
-    slopes = np.empty_like(z)
-    for i, x in enumerate(rule.points):  # by Danskin's theorem, with the weights of the inner problem
-        index = np.full(len(x), i)
-        gamma = worst_case(loss(theta, x, index), eta, divergence, p=rule.weights).weights
-        slopes[i] = gamma @ gradient(theta, x, index)
-    name, value = "logistic, d = 2, quadratic", float(risk.value)
-    return ExactProblem(name, z, theta, ball, eta, divergence, loss, gradient, value, slopes)
-
-
-def linear_problem(n: int = BATCH, d: int = 10) -> ExactProblem:
-    """Return the problem of theta.x around n points in d dimensions, on an l2 ball."""
-    source = np.random.default_rng(0)
-    z = source.normal(size=(n, d)) / sqrt(d)
-    theta = source.normal(size=d)
+    z = source.normal(size=(BATCH, DIMENSION)) / sqrt(DIMENSION)
+    theta = source.normal(size=DIMENSION)
     theta /= np.linalg.norm(theta)
-    ball, eta = Ball(2, 1.0), 0.1
 
     def risk(theta: Array) -> Array:  # of each data point
-        return z @ theta + eta * ball.log_mgf(theta / eta)
+        return z @ theta + ETA * BALL.log_mgf(theta / ETA)
 
     h = 1e-5  # the third derivative of the risk is below 1/eta^2, so that both errors stay below 1e-7
-    slopes = np.stack([(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(d)], axis=-1)
-    name, value = f"linear, d = {d}, entropic", float(np.mean(risk(theta)))
-    return ExactProblem(
-        name, z, theta, ball, eta, ENTROPIC, lambda t, x, i: x @ t, lambda t, x, i: x, value, slopes
-    )
+    slopes = [(risk(theta + h * e) - risk(theta - h * e)) / (2 * h) for e in np.eye(DIMENSION)]
+    return ExactProblem(z, theta, float(np.mean(risk(theta))), np.stack(slopes, axis=-1))
 
 
-def quality_row(
-    problem: ExactProblem, points: str, name: str, level: int, replications: int, source: Rng
-) -> Row:
+def quality_row(problem: ExactProblem, name: str, level: int, replications: int, source: Rng) -> Row:
     """Estimate the risk and its gradient repeatedly; return bias, noise and mean squared error times cost."""
-    estimator, proposal = ESTIMATORS[name](level), Uniform(**SCHEMES[points])
-    objective = RegularizedLoss(problem.ball, problem.eta, problem.divergence, estimator, proposal)
+    objective = RegularizedLoss(BALL, ETA, ENTROPIC, ESTIMATORS[name](level))
     values, gradients, evaluations = [], [], []
     for _ in range(replications):
-        drawn = objective.points(lambda x, i: problem.loss(problem.theta, x, i), problem.z, rng=source)
+        drawn = objective.points(lambda x, i: x @ problem.theta, problem.z, rng=source)
         values.append([drawn.value - problem.value])
-        slopes = problem.gradient(problem.theta, drawn.points, drawn.index)
-        gradients.append(drawn.weights @ slopes - problem.slope)  # sum_i w_i grad f(z'_i)
+        gradients.append(drawn.weights @ drawn.points - problem.slope)  # the gradient of theta.x is x
         evaluations.append(len(drawn.losses) / len(problem.z))
     cost = float(np.mean(evaluations))
     row: Row = {"estimator": name, "L": level, "cost": cost}
@@ -162,7 +105,7 @@ def averaging_cost(row: Row, tol: float, bias: float, spread: float) -> float:
     return float(row["cost"] * max(1.0, (row["gradient noise"] ** 2 + spread**2) / room))
 
 
-def choice_row(problem: ExactProblem, points: str, rows: list[Row], estimator: str) -> Row:
+def choice_row(problem: ExactProblem, rows: list[Row], estimator: str) -> Row:
     """Return the least cost of an estimator for each gradient error, and the level that has it.
 
     The bias is that of SG at the same level, which RT-MLMC shares but shows through more noise; the part of
@@ -174,7 +117,7 @@ def choice_row(problem: ExactProblem, points: str, rows: list[Row], estimator: s
         if row["estimator"] == "SG"
     }
     mine = [row for row in rows if row["estimator"] == estimator]
-    found: Row = {"problem": problem.name.partition(",")[0], "points": points, "estimator": estimator}
+    found: Row = {"estimator": estimator}
     for label, spread in (("", problem.spread), (", data fixed", 0.0)):
         for share in TOLERANCES:
             tol = share * float(np.linalg.norm(problem.slope))
@@ -187,23 +130,20 @@ def choice_row(problem: ExactProblem, points: str, rows: list[Row], estimator: s
 def quality_tables(
     *, work: int, seed: int, levels: tuple[int, ...] = LEVELS, update: Update = silent
 ) -> list[Table]:
-    """Return a table per problem and scheme of points, and the level to choose.
+    """Return a table of all estimators and levels, and the level to choose.
 
     `work` is the number of perturbed points per estimator, which sets the number of replications.
     """
-    schemes = [s for s, options in SCHEMES.items() if find_spec("scipy") or not options["qmc"]]
-    tables, choices = [], []
+    problem, rows = linear_problem(), list[Row]()
+    cases = [(name, level) for name in ESTIMATORS for level in levels]
     with use("numpy"):
-        cases = [(p, s) for p in (logistic_problem(), linear_problem()) for s in schemes]
-        for number, (problem, points) in enumerate(cases):
-            rows: list[Row] = []
-            for name in ESTIMATORS:
-                update((number + len(rows) / 33) / len(cases), f"{problem.name}, {points} points: {name}")
-                for level in levels:
-                    count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))
-                    count = max(16, min(200, count))
-                    rows.append(quality_row(problem, points, name, level, count, rng(seed)))
-            tables.append(Table(f"{problem.name}: {points} points", rows, NOTE))
-            choices += [choice_row(problem, points, rows, name) for name in ESTIMATORS]
+        for number, (name, level) in enumerate(cases):
+            update(number / len(cases), f"{name}, level {level}")
+            count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))
+            rows.append(quality_row(problem, name, level, max(16, min(200, count)), rng(seed)))
+    choices = [choice_row(problem, rows, name) for name in ESTIMATORS]
     title = "Evaluations, in batches of 64, for a gradient error in percent of its length, at the best L"
-    return [*tables, Table(title, choices, CHOICE_NOTE)]
+    return [
+        Table(f"Linear loss, d = {DIMENSION}, entropic", rows, NOTE),
+        Table(title, choices, CHOICE_NOTE),
+    ]

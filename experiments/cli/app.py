@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -16,7 +14,7 @@ from rich.table import Table
 from phiball.backends import BACKENDS, Backend, active
 from phiball.backends.selection import VARIABLE
 from phiball.experiments.cli import bench, run
-from phiball.experiments.cli.errors import OneLineErrors, one_line_errors
+from phiball.experiments.cli.errors import OneLineErrors
 from phiball.experiments.cli.report import report
 from phiball.experiments.cli.verify import verify
 
@@ -51,40 +49,21 @@ def phiball(
 
 @app.command(epilog=f"Example: {VARIABLE}=torch phiball backends")
 def backends() -> None:
-    """List the backends: what is installed, on which device, and which one is active and why."""
-    with one_line_errors(ValueError):
-        chosen = active()
+    """List the backends: what is installed, and which one is active and why."""
+    chosen = active()
     why = f"{VARIABLE} says so" if os.environ.get(VARIABLE) else f"the default; {VARIABLE} selects another"
-    table = Table("name", "library", "device", "active")
+    table = Table("name", "library", "active")
     for backend in BACKENDS.values():
         # The brackets of 'phiball[torch]' are no markup.
-        mark = f"yes: {why}" if backend is chosen else ""
-        table.add_row(backend.name, escape(_installed(backend)), _device(backend), mark)
+        table.add_row(backend.name, escape(_installed(backend)), f"yes: {why}" if backend is chosen else "")
     Console().print(table)
 
 
-def _module(backend: Backend) -> str:
-    return backend.package.replace("-", "_")
-
-
 def _installed(backend: Backend) -> str:
-    """The library and its version, or how to install it."""
-    distributions = packages_distributions().get(_module(backend))
-    if find_spec(_module(backend)) is None or not distributions:
-        return f"not installed: {backend.install}"
-    return f"{backend.package} {version(distributions[0])}"
-
-
-def _device(backend: Backend) -> str:
-    """Where the backend's new arrays live, as far as this machine allows."""
-    if find_spec(_module(backend)) is None:
-        return ""
-    if backend.name == "torch":
-        return "cpu and cuda" if import_module("torch").cuda.is_available() else "cpu"
-    if backend.name != "cupy":
-        return "cpu"
-    try:
-        count = int(import_module("cupy").cuda.runtime.getDeviceCount())
-    except Exception:  # CuPy has several errors for a machine without a driver or a device
-        count = 0
-    return "cuda" if count else "none: CuPy found no GPU"
+    """Return the library and its version, or how to install it."""
+    distributions = packages_distributions().get(backend.package.replace("-", "_"))
+    return (
+        f"{backend.package} {version(distributions[0])}"
+        if distributions
+        else f"not installed: {backend.install}"
+    )

@@ -8,24 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from phiball.experiments.cli.errors import fail, one_line_errors
+from phiball.experiments.cli.options import Seed
 
 app = typer.Typer(help="Benchmarks: speed, accuracy and growth.", no_args_is_help=True)
 Threads = Annotated[int, typer.Option(min=1, help="Number of threads.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see that it runs.")]
-Seed = Annotated[int, typer.Option(min=0, help="The seed of data, network and draws.")]
 Out = Annotated[Path | None, typer.Option(help="The folder for the results, as JSON and Markdown.")]
 
 
 def _run(name: str, variant: str = "", **options: Any) -> None:
     """Run a benchmark, which is imported only now: its libraries are not needed before."""
     package = "phiball.experiments.benchmarks"
-    try:
-        with one_line_errors(ValueError, ImportError, OSError):
-            run = import_module(f"{package}.harness").run_benchmark
-            run(import_module(f"{package}.{name}").measure, f"{name}{variant}", **options)
-    except KeyboardInterrupt:
-        fail("stopped", 130)
+    run = import_module(f"{package}.harness").run_benchmark
+    run(import_module(f"{package}.{name}").measure, f"{name}{variant}", **options)
 
 
 @app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")

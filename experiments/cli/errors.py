@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
+from phiball.experiments.framework.requirements import missing_package_message
+
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # of click, which typer contains or imports
 
 
 class OneLineErrors(TyperGroup):
-    """A group whose commands report a wrong option as one line on stderr."""
+    """A group whose commands report an error that a user can mend, or Ctrl-C, as one line on stderr."""
 
     def main(self, *args: Any, **more: Any) -> Any:
         """Run the command line, and exit."""
@@ -26,31 +26,44 @@ class OneLineErrors(TyperGroup):
             if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
                 error.show()
             else:
-                print(f"phiball: {' '.join(error.format_message().split())}", file=sys.stderr)
+                _print(error.format_message())
             code = error.exit_code
+        except OSError as error:  # help or version cannot be printed, as on a full disk
+            _print(str(error))
+            code = 1
         sys.exit(code or 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            fail("stopped", 130)
+        except (ValueError, ImportError, OSError) as error:
+            fail(message_of(error))
+
+
+def _print(message: str) -> None:
+    print(f"phiball: {' '.join(message.split())}", file=sys.stderr)
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error, which names the extra of a package that is missing."""
+    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which has a message of its own
+        return missing_package_message("the command", str(error.name), "verify,experiments")
+    return str(error)
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
     """Print a message as one line on stderr, and exit."""
-    print(f"phiball: {' '.join(message.split())}", file=sys.stderr)
+    _print(message)
     raise typer.Exit(code) from None
 
 
 @contextmanager
-def one_line_errors(*kinds: type[Exception], code: int = 1) -> Iterator[None]:
-    """Turn errors of these kinds, which a user can mend, into one line and an exit status."""
+def usage_errors(explain: Callable[[Exception], str] = str) -> Iterator[None]:
+    """Report bad arguments, whatever their type, as one line and exit status 2."""
     try:
         yield
-    except kinds as error:
-        fail(str(error), code)
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of --out, if it is not there; a line and an exit if it cannot be written to."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        fail(f"--out is {str(folder)!r}; expected a folder that can be written to ({error.strerror})")
+    except (ValueError, TypeError) as error:
+        fail(explain(error), 2)

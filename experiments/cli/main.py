@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from io import StringIO
 from warnings import filterwarnings
 
 from phiball.experiments.framework.requirements import missing_package_message
@@ -13,7 +12,7 @@ PACKAGES = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line, or say which extra installs what it needs, or that it cannot print."""
+    """Run the command line, or say which extra installs what it needs."""
     missing = next((name for name in PACKAGES if find_spec(name) is None), None)
     if missing:
         print(f"phiball: {missing_package_message('the command line', missing, 'verify')}", file=sys.stderr)
@@ -27,10 +26,6 @@ def main() -> None:
     except KeyboardInterrupt:  # while the packages were being imported
         print("phiball: stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    except OSError as error:  # what was to be printed cannot be, as on a full disk
-        sys.stdout = StringIO()  # or the rest of it would fail once more at the exit
-        print(f"phiball: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from phiball.backends.files import read_arrays
-from phiball.experiments.cli.errors import fail, one_line_errors
+from phiball.experiments.cli.errors import fail, usage_errors
+from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
 
 
 def report(
@@ -31,45 +32,40 @@ def report(
     scale: Annotated[
         str, typer.Option(help="Sizes of the features, with commas; 0 for what must not move.")
     ] = "",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Batches that are measured at a time; 0 is one per core.")
-    ] = 0,
-    engine: Annotated[
-        str, typer.Option(help="Where batches are measured: processes, dask or ray.")
-    ] = "processes",
-    address: Annotated[str, typer.Option(help="Of the Dask or Ray cluster.")] = "",
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    engine: Engine = "processes",
+    address: Address = "",
     out: Annotated[Path, typer.Option(help="The page; .json and .csv are written beside it.")] = Path(
         "report.html"
     ),
 ) -> None:
     """Measure how errors grow with the size of the perturbation; a killed run resumes."""
-    with one_line_errors(ImportError):
-        from phiball.backends.parallel import check_cluster, cluster
+    from phiball.backends.parallel import check_cluster, cluster
     from phiball.experiments.robustness import robustness_report
 
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    if out.suffix != ".html":
-        fail(f"--out is {str(out)!r}; expected a name that ends in .html", 2)
-    with one_line_errors(ValueError, code=2):
+    with usage_errors():
         check_cluster(engine, address)
+        if out.suffix != ".html":
+            raise ValueError(f"--out is {str(out)!r}; expected a name that ends in .html")
     try:
-        with one_line_errors(ValueError, TypeError, ImportError, OSError), cluster(engine, address):
+        with cluster(engine, address):
             found = robustness_report(
                 {_name(text): _load(text) for text in models},
                 _data(data),
                 norms=norm or ("l2", "linf"),
                 radii=_radii(radii),
-                clip=None if not clip else _pair(clip),
-                scale=None if not scale else _numbers("--scale", scale),
+                clip=_numbers("--clip", clip, 2) if clip else None,
+                scale=_numbers("--scale", scale) if scale else None,
                 seed=seed,
                 jobs=jobs or -1,
                 cache=out.with_suffix(".parts"),
                 progress=True,
             )
-            written = [found.write(out.with_suffix(ending)) for ending in (".html", ".json", ".csv")]
-    except KeyboardInterrupt:
-        fail("stopped; run the same command to resume", 130)
+    except TypeError as error:  # of a model or data that cannot be used
+        fail(str(error))
+    written = [found.write(out.with_suffix(ending)) for ending in (".html", ".json", ".csv")]
     print(found)
     for warning in found.summary["warnings"]:
         print(f"warning: {warning}")
@@ -105,12 +101,7 @@ def _data(text: str) -> Any:
     return arrays["x"], arrays["y"]
 
 
-def _pair(text: str) -> tuple[float, float]:
-    low, high = _numbers("--clip", text, 2)
-    return low, high
-
-
-def _radii(text: str) -> tuple[float, ...]:
+def _radii(text: str) -> Any:
     if ":" not in text:
         return _numbers("--radii", text)
     first, last, count = _numbers("--radii", text.replace(":", ","), 3)
@@ -119,7 +110,7 @@ def _radii(text: str) -> tuple[float, ...]:
     return tuple(first + (last - first) * k / (count - 1) for k in range(int(count)))
 
 
-def _numbers(name: str, text: str, count: int | None = None) -> tuple[float, ...]:
+def _numbers(name: str, text: str, count: int | None = None) -> Any:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:

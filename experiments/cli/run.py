@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,11 +15,10 @@ from typer.core import TyperGroup
 
 from phiball.backends import threads
 from phiball.backends.distributed import started_by_torchrun
-from phiball.experiments.cli.errors import fail
-from phiball.experiments.framework.config import StudyConfig, option
-from phiball.experiments.framework.requirements import missing_package_message
+from phiball.experiments.cli.errors import fail, message_of, usage_errors
+from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.framework.config import kind_of
 from phiball.experiments.framework.study import SCALES, Study
-from phiball.experiments.framework.tables import ReportTable
 
 STUDIES = {
     "worst-case": "phiball.experiments.studies.worst_case.study",
@@ -28,29 +27,8 @@ STUDIES = {
     "supervised": "phiball.experiments.studies.supervised.study",
     "settings": "phiball.experiments.studies.settings.study",
 }
-WIDE = 160  # columns, where the output goes to a file
+WIDTH = 160  # columns of tables, at least: a table of numbers must not be cut
 KINDS = {int: "a whole number", float: "a number", str: "a word"}
-
-
-@dataclass(frozen=True)
-class RunOptions(StudyConfig):
-    """The options that all studies share."""
-
-    scale: str = option("small", "The size of the study.", SCALES)
-    out: str = option("", "The folder of the results; by default results/NAME/SCALE.")
-    seed: int = option(0, "The seed of everything that is drawn.", least=0)
-    jobs: int = option(0, "Tasks that are computed at a time; 0 is one per core.", least=0)
-    engine: str = option(
-        "processes", "Where tasks run: on this machine, or a cluster.", ("processes", "dask", "ray")
-    )
-    address: str = option("", "Of the cluster: tcp://HOST:8786 (Dask); HOST:6379, or auto (Ray).")
-    shard: str = option("", "Compute one part of the tasks, k/n: the k-th of n, in a folder of its own.")
-    resume: str = option(
-        "same",
-        "What to go on with: a run of the same versions and backend, any run of the same settings, or none, "
-        "which drops what is there and begins anew.",
-        ("same", "any", "none"),
-    )
 
 
 class _Studies(TyperGroup):
@@ -66,16 +44,11 @@ class _Studies(TyperGroup):
         try:
             study = load_study(cmd_name)
         except ImportError as error:
-            message, settings = _explain(error), {"ignore_unknown_options": True, "allow_extra_args": True}
+            message, settings = message_of(error), {"ignore_unknown_options": True, "allow_extra_args": True}
             single.command(cmd_name, help=message, context_settings=settings)(lambda: fail(message))
             return typer.main.get_command(single)
-
-        def command(**texts: Any) -> None:
-            run_study(study, texts)
-
-        command.__signature__ = inspect.Signature(_parameters(study))  # type: ignore[attr-defined]
         epilog = f"Example: phiball run {cmd_name} --scale smoke"
-        single.command(cmd_name, help=study.title, epilog=epilog)(command)
+        single.command(cmd_name, help=study.title, epilog=epilog)(_command(study))
         return typer.main.get_command(single)
 
 
@@ -93,76 +66,104 @@ def load_study(name: str) -> Study[Any]:
     return study
 
 
-def run_study(study: Study[Any], texts: dict[str, Any]) -> None:
-    """Run a study with the options of its command, and print its tables and findings."""
-    try:
+def _command(study: Study[Any]) -> Any:
+    """Return the command of a study: its options are those of `command`, and the fields of its Config."""
+
+    def command(
+        folders: Annotated[
+            list[Path] | None, typer.Argument(help="The folders to --merge.", show_default=False)
+        ] = None,
+        scale: Annotated[str, typer.Option(help=f"The size: {', '.join(SCALES)}.")] = "small",
+        out: Annotated[
+            Path | None, typer.Option(help="The folder of the results; by default results/NAME/SCALE.")
+        ] = None,
+        seed: Seed = 0,
+        jobs: Jobs = 0,
+        engine: Engine = "processes",
+        address: Address = "",
+        shard: Annotated[
+            str, typer.Option(help="Compute one part of the tasks, k/n: the k-th of n, in its own folder.")
+        ] = "",
+        resume: Annotated[
+            str, typer.Option(help="Continue a run of the same settings and versions, or none: begin anew.")
+        ] = "same",
+        merge: Annotated[
+            bool, typer.Option("--merge", help="Join the folders of all shards, which follow, and report.")
+        ] = False,
+        list_tasks: Annotated[
+            bool, typer.Option("--list-tasks", help="Show the tasks and about what they cost.")
+        ] = False,
+        **texts: Any,
+    ) -> None:
         from phiball.backends.parallel import check_cluster, cluster
         from phiball.experiments.framework.outputs import task_list
         from phiball.experiments.framework.runner import ShardDoneError
         from phiball.experiments.framework.shards import Shard
-    except ImportError as error:
-        fail(_explain(error))
-    try:
-        options: RunOptions = _changed(RunOptions(), texts)
-        config = _changed(study.scales[options.scale], texts)
-        check_cluster(options.engine, options.address)
-        shard = Shard.parse(options.shard) if options.shard else None
-        if bool(texts["merge"]) != bool(texts["folders"]):
-            raise ValueError("--merge and the folders of shards go together; expected both or neither")
-    except (ValueError, TypeError) as error:
-        name, *rest = str(error).split(" ")
-        fail(" ".join([_flag(name) if name in texts else name, *rest]), 2)
-    out = Path(options.out or Path("results", study.name, options.scale))
-    if shard is not None and not options.out:
-        out = out / "shards" / f"{shard.k}-of-{shard.n}"
-    try:
-        if texts["list_tasks"]:
-            _show([task_list(study, config, out, shard)], [], _console())
+
+        with usage_errors(_name_flag):
+            _check_choice("scale", scale, SCALES)
+            _check_choice("resume", resume, ("same", "none"))
+            config = _changed(study.scales[scale], texts)
+            check_cluster(engine, address)
+            part = Shard.parse(shard) if shard else None
+            if merge != bool(folders):
+                raise ValueError("--merge and the folders of shards go together; expected both or neither")
+        if out is None:
+            out = Path("results", study.name, scale)
+            out = out if part is None else out / "shards" / f"{part.k}-of-{part.n}"
+        if list_tasks:
+            _console().print(task_list(study, config, out, part).table())
             return
-        with cluster(options.engine, options.address):
-            _run(study, config, out, options, shard=shard, merge=list(map(Path, texts["folders"] or [])))
-    except ShardDoneError as done:
-        Console().print(str(done), highlight=False, soft_wrap=True)
-    except (ValueError, ImportError, OSError) as error:
-        fail(_explain(error))
-    except KeyboardInterrupt:
-        fail("stopped; run the same command to resume", 130)
+        which = {"shard": part, "merge": folders or (), "seed": seed, "resume": resume == "same"}
+        try:
+            with cluster(engine, address):
+                _run(study, config, out, jobs, engine == "processes", which)
+        except ShardDoneError as done:
+            Console().print(str(done), highlight=False, soft_wrap=True)
+
+    signature = inspect.signature(command, eval_str=True)
+    shared = list(signature.parameters.values())[:-1]
+    own = [_parameter(study, item) for item in fields(study.scales["paper"])]
+    command.__signature__ = signature.replace(parameters=[*shared, *own])  # type: ignore[attr-defined]
+    return command
 
 
-def _explain(error: Exception) -> str:
-    """Return the message of an error that a user can mend."""
-    if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which has a message of its own
-        return missing_package_message("a study", str(error.name), "experiments")
-    return str(error)
+def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which: dict[str, Any]) -> None:
+    """Run a study, and print its tables and findings."""
+    from phiball.experiments.framework.progress import RunProgress
+    from phiball.experiments.framework.runner import run
+
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        run(study, config, out, **which)  # the first process shows what there is
+        return
+    elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
+    # Before the display, because a download shows a bar of its own.
+    study.prepare(study.on_device(config, "cpu") if elsewhere else config)
+    with RunProgress(study.name, Console()) as display:
+        jobs = jobs or (threads() if here else -1)
+        table, written = run(study, config, out, jobs=jobs, on_start=display.start, **which)
+    console = _console()
+    for report_table in study.tables(table):
+        console.print(report_table.table(), highlight=False)
+    for line in [*study.findings(table), f"wrote {', '.join(map(str, written))}"]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-# --- Options ----------------------------------------------------------------------------------------
+def _console() -> Console:
+    return Console(width=max(WIDTH, Console().width))
 
 
-def _parameters(study: Study[Any]) -> list[inspect.Parameter]:
-    """Return a parameter for each field of RunOptions and of the study's Config, for typer."""
-    found = [_parameter(item, _shown(item.default)) for item in fields(RunOptions)]
-    for item in fields(study.scales["paper"]):
-        shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
-        differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
-        values = "; ".join(f"{scale}: {text}" for scale, text in differing.items())
-        found.append(_parameter(item, values if any(shown.values()) else ""))
-    merge = typer.Option("--merge", help="Join the folders of all shards, which follow, and report.")
-    tasks = typer.Option("--list-tasks", help="Show the tasks and about what they cost; compute nothing.")
-    folders = typer.Argument(help="The folders to --merge.", show_default=False)
-    more = {"merge": (bool, merge, False), "list_tasks": (bool, tasks, False)}
-    more["folders"] = (list[str] | None, folders, None)  # type: ignore[assignment]
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    return found + [
-        inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, info])
-        for name, (kind, info, default) in more.items()
-    ]
+# --- Options of a Config ----------------------------------------------------------------------------
 
 
-def _parameter(item: Field[Any], values: str) -> inspect.Parameter:
+def _parameter(study: Study[Any], item: Field[Any]) -> inspect.Parameter:
+    """Return the option of a field, for typer: a text, with the values at all scales in its help."""
+    shown = {scale: _shown(getattr(study.scales[scale], item.name)) for scale in reversed(SCALES)}
+    differing = {s: text for s, text in shown.items() if s == "paper" or text != shown["paper"]}
+    values = "; ".join(f"{scale}: {text}" for scale, text in differing.items())
     choices = item.metadata["choices"]
     parts = [item.metadata["help"], f"One of {', '.join(choices)}." if choices else ""]
-    text = " ".join(filter(None, [*parts, f"[{values}]" if values else ""]))
+    text = " ".join(filter(None, [*parts, f"[{values}]" if any(shown.values()) else ""]))
     metavar = "VALUE,..." if isinstance(item.default, tuple) else "VALUE"
     info = typer.Option(_flag(item.name), help=text, metavar=metavar, show_default=False)
     annotation = Annotated[str | None, info]
@@ -171,6 +172,17 @@ def _parameter(item: Field[Any], values: str) -> inspect.Parameter:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _name_flag(error: Exception) -> str:
+    """Return the message of an error, which begins with the name of a field, with the name of its option."""
+    name, space, rest = str(error).partition(" ")
+    return (name if name.startswith("-") else _flag(name)) + space + rest
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
 
 
 def _shown(value: Any) -> str:
@@ -185,56 +197,11 @@ def _changed(config: Any, texts: dict[str, str | None]) -> Any:
 
 def _parse(item: Field[Any], text: str) -> Any:
     """Return an option's text as a value of its field; raise ValueError unless it is one."""
-    default: Any = item.default
-    several = isinstance(default, tuple)
-    kind = type(default[0]) if several else type(default)
-    parts = [part.strip() for part in text.split(",")] if several else [text]
-    choices = item.metadata["choices"]
-    unknown = [part for part in parts if choices and part not in choices]
-    if unknown:
-        expected = f"one of {', '.join(choices)}" + ("; several have commas between them" if several else "")
-        raise ValueError(f"{item.name} {'has' if several else 'is'} {unknown[0]!r}; expected {expected}")
+    kind, several = kind_of(item), isinstance(item.default, tuple)
     try:
-        values = tuple(kind(part) for part in parts)
+        if several:
+            return tuple(kind(part.strip()) for part in text.split(","))
+        return kind(text)
     except ValueError:
         expected = KINDS[kind] + (", or more with commas" if several else "")
         raise ValueError(f"{item.name} is {text!r}; expected {expected}") from None
-    return values if several else values[0]
-
-
-# --- The run ----------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
-
-
-def _run(study: Study[Any], config: Any, out: Path, options: RunOptions, **which: Any) -> None:
-    from phiball.experiments.framework.progress import RunProgress
-    from phiball.experiments.framework.runner import run
-
-    if started_by_torchrun() and os.environ["RANK"] != "0":
-        run(study, config, out, seed=options.seed, **which)  # the first process shows what there is
-        return
-    here = options.engine == "processes"
-    elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
-    # Before the display, because a download shows a bar of its own.
-    study.prepare(study.on_device(config, "cpu") if elsewhere else config)
-    jobs = options.jobs or (threads() if here else -1)
-    console = _console()
-    with RunProgress(study.name, console) as display:
-        which |= {"seed": options.seed, "jobs": jobs, "resume": options.resume, "on_start": display.start}
-        table, written = run(study, config, out, **which)
-    _show(study.tables(table), study.findings(table), console)
-    console.print(f"wrote {', '.join(map(str, written))}", highlight=False, soft_wrap=True)
-
-
-def _show(tables: list[ReportTable], paragraphs: list[str], console: Console) -> None:
-    for report_table in tables:
-        page: Any = report_table.table()
-        if console.measure(page, options=console.options.update(max_width=10 * WIDE)).maximum > console.width:
-            page = f"{report_table.title}: a table too wide for this terminal, in report.md"
-        console.print(page, highlight=False, markup=False)
-    for paragraph in paragraphs:
-        console.print(paragraph, highlight=False, markup=False)

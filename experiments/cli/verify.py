@@ -12,7 +12,8 @@ from rich.console import Console
 
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
-from phiball.experiments.cli.errors import fail, make_folder, one_line_errors
+from phiball.experiments.cli.errors import usage_errors
+from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
@@ -40,10 +41,10 @@ def verify(
         Path | None,
         typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the search.")] = 0,
-    jobs: Annotated[int | None, typer.Option(min=1, help="The number of processes (one per core).")] = None,
-    engine: Annotated[str, typer.Option(help="Where claims run: processes, dask or ray.")] = "processes",
-    address: Annotated[str, typer.Option(help="Of the Dask or Ray cluster.")] = "",
+    seed: Seed = 0,
+    jobs: Jobs = 0,
+    engine: Engine = "processes",
+    address: Address = "",
     record: Annotated[
         bool, typer.Option("--record", help="Note this run in the record of runs that the page shows.")
     ] = False,
@@ -52,23 +53,19 @@ def verify(
     ] = None,
 ) -> None:
     """Check the paper's statements: search each for violations, and reach a verdict."""
-    try:
-        with one_line_errors(ImportError):
-            from phiball.backends.parallel import check_cluster, cluster
-            from phiball.verification.framework import folder, runner
-            from phiball.verification.report import errata as errata_file
-            from phiball.verification.report import files, terminal
-            from phiball.verification.report import record as runs
-            from phiball.verification.report.this_paper import THIS
-    except KeyboardInterrupt:
-        fail("stopped", 130)
+    from phiball.backends.parallel import check_cluster, cluster
+    from phiball.verification.framework import folder, runner
+    from phiball.verification.report import errata as errata_file
+    from phiball.verification.report import files, terminal
+    from phiball.verification.report import record as runs
+    from phiball.verification.report.this_paper import THIS
+
     console = Console()
     if errata is not None:
-        with one_line_errors(ValueError, OSError):
-            _print(console, f"wrote {errata_file.write_errata(errata)}")
+        _print(console, f"wrote {errata_file.write_errata(errata)}")
         return
     part = bool(claim) or section is not None
-    with one_line_errors(ValueError, code=2):
+    with usage_errors():
         if record and part:
             raise ValueError("record is given for a part of the claims; expected a run of all of them")
         paper = THIS if claims is None else folder.load_paper(claims)
@@ -77,43 +74,34 @@ def verify(
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
-    with one_line_errors(ValueError, ImportError, ConnectionError):
-        _ = active().namespace
-        threads()  # PHIBALL_THREADS is read here, not in the middle of a claim
+    _ = active().namespace, threads()  # bad settings of the environment are errors before the work
     if out is None:  # a part, or another paper, must not replace the full report
         out = Path("results/verify") / ("" if claims is None else claims.resolve().name)
         out /= "selected" if part else ""
     home = Path(runs.__file__).parent if claims is None else claims
-    make_folder(out)  # before the work
-    with one_line_errors(OSError, ValueError):
-        runs.read_record(home)
+    out.mkdir(parents=True, exist_ok=True)
+    runs.read_record(home)
     began = perf_counter()
-    try:
-        with cluster(engine, address), terminal.Table(console, len(chosen), paper) as table:
-            results = runner.run(
-                claim or None,
-                section,
-                folder=claims,
-                deep=deep,
-                seed=seed,
-                mutants=mutants,
-                jobs=jobs or -1,
-                on_result=table.add,
-                on_progress=table.progress,
-            )
-    except (ImportError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("stopped; no report is written", 130)
+    with cluster(engine, address), terminal.Table(console, len(chosen), paper) as table:
+        results = runner.run(
+            claim or None,
+            section,
+            folder=claims,
+            deep=deep,
+            seed=seed,
+            mutants=mutants,
+            jobs=jobs or -1,
+            on_result=table.add,
+            on_progress=table.progress,
+        )
     about = files.circumstances(
         results, seed=seed, deep=deep, seconds=perf_counter() - began, provenance=_source(claims, out)
     )
-    with one_line_errors(OSError, ValueError):
-        if record:
-            runs.add_run(home, results, about)
-        about["record"] = runs.in_words(runs.read_record(home))
-        ours = comparisons() if claims is None and not part else []
-        written = files.write_report(results, out, about, paper, ours)
+    if record:
+        runs.add_run(home, results, about)
+    about["record"] = runs.in_words(runs.read_record(home))
+    ours = comparisons() if claims is None and not part else []
+    written = files.write_report(results, out, about, paper, ours)
     terminal.print_summary(results, console, paper)
     _print(console, f"\n{about['agreement']}")
     _print(console, f"wrote {', '.join(map(str, written))}")

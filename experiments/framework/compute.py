@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from phiball.backends import Rng
-from phiball.backends.files import atomic_write, lock, open_regular
+from phiball.backends.files import atomic_write, lock
 from phiball.backends.provenance import provenance
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import PROGRESS, Task, TaskDir, as_json
@@ -25,7 +25,7 @@ def compute_row(
     config: Any,
     task: Task,
     rng: Rng,
-    kept: TaskDir | Files,
+    kept: Path | Files,
     record: dict[str, Any],
     devices: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Files]:
@@ -36,29 +36,30 @@ def compute_row(
     - `record`: where the run comes from.
     - `devices`: those of the run, of which the task takes one that few others use.
     """
-    if not isinstance(kept, TaskDir):
-        with TemporaryDirectory() as folder:
-            task_dir = TaskDir(Path(folder))
-            write_files(task_dir, kept)
+    if not isinstance(kept, Path):
+        with TemporaryDirectory() as temporary:
+            folder = Path(temporary)
+            write_files(folder, kept)
             here = {**provenance(), "seed": record["seed"]}
-            content, _ = compute_row(study, config, task, rng, task_dir, here)
-            return content, read_files(task_dir)
+            content, _ = compute_row(study, config, task, rng, folder, here)
+            return content, read_files(folder)
     began = perf_counter()
     limits = import_module("threadpoolctl").threadpool_limits(study.threads(config))
     with limits, _least_used(devices, kept) as device:
-        row = study.compute_task(study.on_device(config, device) if device else config, task, rng, kept)
+        settings = study.on_device(config, device) if device else config
+        row = study.compute_task(settings, task, rng, TaskDir(kept))
     return {"task": as_json(task), "row": as_json(row), "seconds": perf_counter() - began, **record}, {}
 
 
 @contextmanager
-def _least_used(devices: Sequence[str], task_dir: TaskDir) -> Iterator[str]:
+def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
     """The first of the devices, in turn, that no task of the run holds by a lock on a file; "" if none."""
-    if not devices or task_dir.path is None:
+    if not devices:
         yield ""
         return
-    task_dir.path.parent.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     for k in count():
-        with task_dir.path.with_name(f".device-{k}").open("w", encoding="utf-8") as stream:
+        with folder.with_name(f".device-{k}").open("w", encoding="utf-8") as stream:
             try:
                 lock(stream)
             except BlockingIOError:
@@ -67,23 +68,16 @@ def _least_used(devices: Sequence[str], task_dir: TaskDir) -> Iterator[str]:
             return
 
 
-def read_files(task_dir: TaskDir) -> Files:
+def read_files(folder: Path) -> Files:
     """Return the files of a task's folder by name, except its progress."""
-    if task_dir.path is None or not task_dir.path.exists():
-        return {}
-    found: Files = {}
-    for file in sorted(task_dir.path.iterdir()):
-        if file.name != PROGRESS and not file.name.startswith("."):  # a killed writer leaves these
-            with open_regular(file) as stream:
-                found[file.name] = stream.read()
-    return found
+    files = sorted(folder.iterdir()) if folder.exists() else []
+    # A killed writer leaves a hidden file.
+    return {f.name: f.read_bytes() for f in files if f.name != PROGRESS and not f.name.startswith(".")}
 
 
-def write_files(task_dir: TaskDir, files: Files) -> None:
-    """Put files into a task's folder."""
-    if task_dir.path is None or not files:
-        return
-    task_dir.path.mkdir(parents=True, exist_ok=True)
+def write_files(folder: Path, files: Files) -> None:
+    """Put files into a task's folder, which is made for the first of them."""
     for name, content in files.items():
-        with atomic_write(task_dir.path / name) as stream:
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / name) as stream:
             stream.write(content)

@@ -40,31 +40,32 @@ class StudyConfig:
 
 
 def _validate(item: Field[Any], value: Any) -> None:
-    name, choices = item.name, item.metadata["choices"]
-    default: Any = item.default
-    several = isinstance(default, tuple)
-    kind = type(default[0]) if several else type(default)
+    """Raise ValueError unless a value is a choice of its option, or a number within its bounds."""
+    name, several, kind = item.name, isinstance(item.default, tuple), kind_of(item)
+    choices, least, most = (item.metadata[key] for key in ("choices", "least", "most"))
     values = value if several else (value,)
-    filled = isinstance(values, tuple) and len(values) > 0
-    if choices:
-        if not (filled and all(word in choices for word in values) and len(set(values)) == len(values)):
-            expected = "a tuple of some of" if several else "one of"
-            raise ValueError(f"{name} is {value!r}; expected {expected} {', '.join(choices)}")
-    elif not filled:
-        raise ValueError(f"{name} is {value!r}; expected a tuple of {'words' if kind is str else 'numbers'}")
-    elif kind is not str:
-        for number in values:
-            _validate_number(item, kind, number)
+    if several and not (isinstance(value, tuple) and value):
+        raise ValueError(f"{name} is {value!r}; expected a tuple")
+    if choices and len(set(values)) < len(values):
+        raise ValueError(f"{name} is {value!r}; expected different values")
+    for one in values:
+        if choices and one not in choices:
+            raise ValueError(
+                f"{name} is {one!r}; expected {'some' if several else 'one'} of {', '.join(choices)}"
+            )
+        if kind is int:
+            valid_count(name, one, 1 if least is None else least)
+        elif kind is float:
+            valid_number(
+                name, one, above=0 if least is None else None, least=None if least == -inf else least
+            )
+        if kind is not str and one > most:
+            raise ValueError(f"{name} is {one!r}; expected at most {most:g}")
 
 
-def _validate_number(item: Field[Any], kind: type, number: Any) -> None:
-    name, least, most = item.name, item.metadata["least"], item.metadata["most"]
-    if kind is int:
-        valid_count(name, number, 1 if least is None else least)
-    else:
-        valid_number(name, number, above=0 if least is None else None, least=None if least == -inf else least)
-    if number > most:
-        raise ValueError(f"{name} is {number!r}; expected at most {most:g}")
+def kind_of(item: Field[Any]) -> type:
+    """Return the type of a field's value, or of its elements."""
+    return type(item.default[0] if isinstance(item.default, tuple) else item.default)
 
 
 def result_settings(config: Any) -> dict[str, Any]:

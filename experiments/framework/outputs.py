@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from importlib import import_module
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +34,10 @@ def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
     for name, figure in study.draw(table).items():
         for kind, options in (("png", {"dpi": 110}), ("svg", {"metadata": {"Date": None}})):
             written.append(out / f"{name}.{kind}")
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                picture = BytesIO()
-                figure.savefig(picture, format=kind, **options)
-            with atomic_write(written[-1]) as stream:
-                stream.write(_reduce_colours(picture) if kind == "png" else picture.getvalue())
+            with matplotlib.rc_context({"svg.hashsalt": name}), atomic_write(written[-1]) as stream:
+                figure.savefig(stream, format=kind, **options)
         import_module("matplotlib.pyplot").close(figure)
     return written
-
-
-def _reduce_colours(png: BytesIO) -> bytes:
-    """Return a picture in 256 colours: lines and words look the same, and take a third of the space."""
-    small = BytesIO()
-    with import_module("PIL.Image").open(png) as picture:
-        picture.convert("RGB").quantize(256).save(small, format="png", optimize=True)
-    return small.getvalue()
-
-
-def _origin(record: dict[str, Any]) -> str:
-    versions = ", ".join(f"{name} {v}" for name, v in record["versions"].items())
-    origin = f"{versions}; backend {record['backend']}; {record['machine']}"
-    return f"{origin}; revision {record.get('revision') or 'not known'}"
 
 
 def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
@@ -64,8 +47,9 @@ def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path
     lines = [f"# {study.title}", "", *(f"{paragraph}\n" for paragraph in study.findings(table))]
     lines += [f"![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png"]
     lines += [report_table.markdown() for report_table in study.tables(table)]
-    origins = "; continued with ".join(map(_origin, [record, *record.get("continued_with", [])]))
-    lines += [f"Settings: {settings}. Seed {record['seed']}; {origins}."]
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    origin = f"backend {record['backend']}; {record['machine']}; revision {record['revision'] or 'unknown'}"
+    lines += [f"Settings: {settings}. Seed {record['seed']}; {versions}; {origin}."]
     return write_whole(out / "report.md", "\n".join(lines) + "\n")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from phiball.backends.files import read_json, write_whole
 from phiball.experiments.framework.compute import read_files, write_files
-from phiball.experiments.framework.tasks import TaskDir
 
 
 @dataclass(frozen=True)
@@ -53,5 +52,5 @@ def join(folder: Path, out: Path) -> None:
             if json.dumps([ours["task"], ours["row"]]) != json.dumps([row["task"], row["row"]]):
                 raise ValueError(f"{file} and {there} differ; expected the same row")
             continue
-        write_files(TaskDir(out / "tasks" / file.stem), read_files(TaskDir(folder / "tasks" / file.stem)))
+        write_files(out / "tasks" / file.stem, read_files(folder / "tasks" / file.stem))
         write_whole(there, json.dumps(row, allow_nan=True) + "\n")

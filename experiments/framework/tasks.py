@@ -58,13 +58,13 @@ class TaskDir:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, json.dumps({"share": share, "text": text}))
 
-    def read_progress(self) -> tuple[float, str] | None:
-        """Return the share and the text of the last report, or None."""
-        try:
-            report = read_json(self.file(PROGRESS) or Path())
-            return float(report["share"]), str(report["text"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+    def read_progress(self) -> tuple[float, str]:
+        """Return the share and the text of the last report, or zero and nothing."""
+        file = self.file(PROGRESS)
+        if file is None or not file.exists():
+            return 0.0, ""
+        report = read_json(file)
+        return report["share"], report["text"]
 
 
 NO_TASK_DIR = TaskDir()

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import Rng, input_gradient, rng
+from phiball.backends import Rng, rng
 from phiball.experiments.training.loop import Plan, train
-from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted, fgm
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
@@ -23,13 +23,6 @@ ABOUT = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "obj
 
 def plain(loss: Any, x: Any, source: Rng) -> Any:
     return loss(x, torch.arange(len(x))).mean()
-
-
-def random_start(loss: Any, x: Any, source: Rng) -> Any:
-    def gradient(at: Any, i: Any) -> Any:
-        return input_gradient(loss, at, i)
-
-    return plain(loss, fgm(gradient, x, Ball(inf, 0.2), rng=source), source)
 
 
 def moved_on(loss: Any, x: Any, source: Rng, kept: Any) -> Any:
@@ -44,11 +37,9 @@ def sampled(*how: Any) -> Any:
 
 OBJECTIVES = {
     "plain": plain,
-    "random-start FGM": random_start,
     "RT-MLMC stratified": sampled(Ball(inf, 0.45), 0.9, ENTROPIC, RTMLMC(3, "stratified")),
     "RT-MLMC random": sampled(Ball(2, 2.0), 0.9, ENTROPIC, RTMLMC(3, "random")),
     "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
-    "tilted l2": sampled(Ball(2, 2.0), 1.0, ENTROPIC, SG(0), Tilted(kappa=1.0)),
     "kept perturbations": moved_on,
 }
 PLANS = {"kept perturbations": Plan(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # of the others, PLAN

@@ -9,7 +9,6 @@ import sys
 import time
 from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from phiball.backends import rng, use
 from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
 from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
 from phiball.experiments.cli.app import app
+from tests.support.parallel.clusters import is_alive, wait_until
 from tests.support.paths import ROOT
 
 for package in ("torch", "sklearn", "scipy", "matplotlib"):
@@ -82,17 +82,11 @@ def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
-    def call(*options: str) -> Any:
-        return CliRunner().invoke(app, ["bench", "inner", *options])
-
-    result = call("--against", str(tmp_path))
-    assert result.exit_code == 1
-    assert f"against is {tmp_path}; expected the folder of a clone" in result.stderr
-    (tmp_path / "__init__.py").write_text("")
-    result = call("--against", str(tmp_path))
-    assert result.exit_code == 1
-    assert f"the phiball of {tmp_path} solves no inner problem" in result.stderr
-    assert call("--busy", "--against", "x").exit_code == 2
+    for words in ("expected the folder of a clone", "solves no inner problem"):
+        result = CliRunner().invoke(app, ["bench", "inner", "--against", str(tmp_path)])
+        assert result.exit_code == 1
+        assert words in result.stderr
+        (tmp_path / "__init__.py").write_text("")
 
 
 def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,24 +100,11 @@ def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.
     assert os.environ["PHIBALL_THREADS"] == "3"
 
 
-def gone(pids: list[int], seconds: float) -> bool:
-    def alive(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-        except FileNotFoundError:
-            return False
-
-    end = time.monotonic() + seconds
-    while any(map(alive, pids)) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not any(map(alive, pids))
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
 def test_busy_processes_end_with_the_block_and_with_a_killed_parent() -> None:
     with inner_threads.busy_cores(2) as pids:
-        assert not gone(pids, 0.0)
-    assert gone(pids, 0.0)
+        assert all(map(is_alive, pids))
+    assert not any(map(is_alive, pids))
     code = (
         "import time; from phiball.experiments.benchmarks.inner_threads import busy_cores\n"
         "with busy_cores(2) as pids: print(*pids, flush=True); time.sleep(60)"
@@ -133,7 +114,7 @@ def test_busy_processes_end_with_the_block_and_with_a_killed_parent() -> None:
         pids = list(map(int, parent.stdout.readline().split()))
         parent.send_signal(signal.SIGKILL)
     assert len(pids) == 2
-    assert gone(pids, 10.0)
+    wait_until(lambda: not any(map(is_alive, pids)), "a process runs on")
 
 
 def test_sampling_costs_are_judged_and_points_are_inside() -> None:
@@ -155,25 +136,22 @@ def test_an_exponent_is_recovered() -> None:
     exponent, error = scaling.fit_exponent(sizes, [3 * size**1.5 for size in sizes])
     assert exponent == pytest.approx(1.5)
     assert error == pytest.approx(0.0, abs=1e-7)
-    assert scaling.fit_exponent((1, 2), (1.0, 4.0)) == (pytest.approx(2.0), None)
 
 
 def test_the_growth_of_sampling_is_measured() -> None:
     paths = [p for p in scaling.paths() if p.name.startswith("Ball")]
     assert [p.quantity for p in paths] == ["time", "memory"]
-    rows = table(scaling.measure(clock=time.process_time, quick=True, only=paths), 0, "exponent", "theory")
-    assert [row["theory"] for row in rows] == [pytest.approx(1.0)] * 2
+    rows = table(scaling.measure(clock=time.process_time, quick=True, only=paths), 0, "exponent", "±")
     assert rows[1]["exponent"] == pytest.approx(1.0, abs=0.1)
     assert rows[0]["exponent"] > 0.2
 
 
 def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "NEW_PROCESSES", False)
-    monkeypatch.setattr(training, "DENSE", {(64, 128, 10): 8})
+    monkeypatch.setattr(training, "MEMORY", False)
     monkeypatch.setattr(training, "BATCH", 8)
     report = training.cost_report(width=2, quick=True, seed=0, clock=time.process_time, seconds=0.0)
-    rows = table(report, 0, "network", "method", "verdict", "x ERM", "evaluations", "peak")
-    paper = {row["method"]: row["evaluations"] for row in rows if row["network"].startswith("Section")}
+    rows = table(report, 0, "method", "verdict", "x ERM", "evaluations", "peak")
+    paper = {row["method"]: row["evaluations"] for row in rows}
     expected = {"ERM": 1, "FGM": 2, "IFGM, 15 steps": 16, "SG(2)": 4, "tilted l2, SG(0)": 2}
     assert {name: paper[name] for name in expected} == expected
     assert 2 < paper["RTMLMC(7)"] < 8
@@ -182,18 +160,16 @@ def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: p
 
 def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
     problem = training_quality.linear_problem()
-    rows = [training_quality.quality_row(problem, "plain", "SG", k, 100, rng(0)) for k in (0, 4)]
+    rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
     assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # low, by less with more points
     assert [row["cost"] for row in rows] == [1, 16]
-    multilevel = training_quality.quality_row(problem, "plain", "RT-MLMC random", 4, 200, rng(0))
+    multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))
     assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]
     row = {"cost": 2.0, "gradient noise": 3.0}
     assert training_quality.averaging_cost(row, 1.0, 0.6, 4.0) == pytest.approx(2 * 25 / 0.64)
     assert training_quality.averaging_cost(row, 1.0, 1.0, 0.0) == inf
-    tables = training_quality.quality_tables(work=1, seed=0, levels=(0, 2))
-    assert len(tables) == 9
-    assert {"estimator", "L", "cost", "bias", "noise", "gradient MSE x cost"} <= set(tables[0].rows[0])
-    assert {"30 %", "3 %, data fixed"} <= set(tables[-1].rows[0])
+    levels, choice = training_quality.quality_tables(work=1, seed=0, levels=(0, 2))
+    assert (len(levels.rows), len(choice.rows)) == (6, 3)
 
 
 def test_estimators_are_compared_at_a_trained_network() -> None:
@@ -220,8 +196,7 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     errors = {row["attack"]: row["error"] for row in rows if row["norm"] == "l2"}
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
     assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
-    spent = {(row["norm"], row["attack"]): 1.0 for row in rows}
-    assert {row["inside"] for row in attacks.attack_rows(rows, spent)} == {"yes"}
+    assert {row["inside"] for row in attacks.attack_rows(rows)} == {"yes"}
     planted = [
         {"norm": "l2", "radius": 0.5, "attack": name, "seed": seed, "error": error + 0.1 * seed}
         for name, error in ((attacks.OURS, 10.0), (attacks.THEIRS, 12.0))
@@ -252,6 +227,5 @@ def test_the_evidence_compares_four_models(tmp_path: Path) -> None:
     assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # larger moves, larger errors
     assert all(row["worst"][2] > row["noise"][2] for row in rows)
     assert len(linear_evidence.evidence_rows(rows)) == 4
-    assert len(linear_evidence.gains(rows)) == 1
     linear_evidence.draw_evidence(rows, tmp_path / "evidence.png")
-    assert (tmp_path / "evidence.png").stat().st_size > 5000
+    assert (tmp_path / "evidence.png").exists()

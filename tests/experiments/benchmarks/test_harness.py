@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from phiball.experiments.benchmarks import harness
 from phiball.experiments.benchmarks.harness import Contestant, Report, Table
-from phiball.experiments.cli.app import app
 
 
 class FakeClock:
@@ -65,13 +62,13 @@ def test_a_wrong_answer_is_inaccurate() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="no /proc on this system")
+@pytest.mark.skipif(not harness.MEMORY, reason="no /proc on this system")
 def test_peak_memory_of_a_new_process() -> None:
     ones = partial(np.ones, 64 << 17)  # 64 MB
     assert harness.in_new_process(harness.peak_memory, ones) == pytest.approx(64, abs=2)
     with pytest.raises(ValueError, match="invalid literal"):
         harness.in_new_process(int, "planted")
-    with pytest.raises(RuntimeError, match="ended with 3"):
+    with pytest.raises(BrokenProcessPool):
         harness.in_new_process(os._exit, 3)
 
 
@@ -94,32 +91,3 @@ def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest
     )
     assert (tmp_path / "new/a.txt").read_text() == "figure"
     assert "b is wrong" in capsys.readouterr().out
-
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "inner": {"threads": 2, "busy": True, "quick": True, "against": None},
-    "training": {"threads": 2, "width": 8, "part": "cost", "seed": 3, "quick": True},
-    "linear": {"evidence": True, "quick": True},
-}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_options_reach_the_benchmark(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, received = ModuleType(name), dict[str, Any]()
-    fake.measure = None  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, f"phiball.experiments.benchmarks.{name}", fake)
-    monkeypatch.setattr(harness, "run_benchmark", lambda measure, name, **options: received.update(options))
-    given = {f"--{key}": value for key, value in OPTIONS[name].items() if value is not None}
-    words = [w for key, value in given.items() for w in ([key] if value is True else [key, str(value)])]
-    result = CliRunner().invoke(app, ["bench", name, *words, "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert received == {**OPTIONS[name], "out": tmp_path}
-
-
-@pytest.mark.parametrize("name", ["attacks", "estimators", "training"])
-def test_missing_torch_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    result = CliRunner().invoke(app, ["bench", name, "--quick"])
-    assert result.exit_code == 1
-    assert "needs torch, which is not installed: pip install 'phiball[bench]'" in result.stderr
-    assert len(result.stderr.splitlines()) == 1

@@ -1,10 +1,12 @@
-"""`phiball run`: options made of a study's fields, and messages of one line."""
+"""`phiball run`: options made of a study's fields, shards, and messages of one line."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -30,40 +32,32 @@ def call(*arguments: object) -> Any:
     return CliRunner().invoke(app, ["run", *map(str, arguments)])
 
 
-def test_studies_are_listed_with_an_example() -> None:
-    result = call("--help")
-    assert result.exit_code == 0
-    assert "A tiny study." in result.output
-    assert "phiball run" in result.output.partition("Example:")[2]
-    assert all(name in result.output for name in cli_run.STUDIES)
-
-
-def test_help_shows_each_option_with_the_value_of_the_paper() -> None:
-    result = call("tiny", "--help")
-    assert result.exit_code == 0
-    assert "Example: phiball run tiny" in result.output
-    for words in (
-        "--count VALUE Tasks. [paper: 6; small: 3; smoke: 2]",
-        "--pause VALUE Seconds per task. [paper: 0.0]",
-        "--powers VALUE,... Powers of the draws. [paper: 1.0,0.5]",
-        "--reading VALUE How it is read. One of plain, fancy. [paper: plain]",
-    ):
-        assert words in " ".join(result.output.split())
+def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
+    listed = call("--help").output
+    assert "A tiny study." in listed
+    assert all(name in listed for name in cli_run.STUDIES)
+    words = " ".join(call("tiny", "--help").output.split())
+    assert "--count VALUE Tasks. [paper: 6; small: 3; smoke: 2]" in words
+    assert "--powers VALUE,... Powers of the draws. [paper: 1.0,0.5]" in words
+    assert "--reading VALUE How it is read. One of plain, fancy. [paper: plain]" in words
 
 
 def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "12")  # tables are not cut on a narrow terminal
     result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--jobs", 1)
     assert result.exit_code == 0, result.output
     out = Path("results/tiny/smoke")
     record = json.loads((out / "run.json").read_text())
     assert record["config"] == {"count": 2, "pause": 0.0, "powers": [-0.5, 3.0], "reading": "plain"}
     assert record["seed"] == 5
+    assert "│ task 0 │" in result.output
     assert "There are [2] tasks." in result.output
     assert f"wrote {out / 'table.csv'}" in result.output
     result = call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1)
     assert result.exit_code == 1
     assert "holds another run: " in result.stderr
+    assert call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
 
 
 def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
@@ -81,47 +75,45 @@ def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--count", "many"], "--count is 'many'; expected a whole number"),
-        (["--count", "0"], "--count is 0; expected a whole number of at least 1"),
-        (["--pause", ""], "--pause is ''; expected a number"),
-        (["--powers", "1,,2"], "--powers is '1,,2'; expected a number, or more with commas"),
-        (["--reading", "odd"], "--reading is 'odd'; expected one of plain, fancy"),
-        (["--scale", "huge"], "--scale is 'huge'; expected one of smoke, small, paper"),
-        (["--seed", "-1"], "--seed is -1; expected a whole number of at least 0"),
-        (["--shard", "3"], "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
-        (["--engine", "dask"], "--address is ''; expected that of the dask cluster"),
-        (["three"], "--merge and the folders of shards go together; expected both or neither"),
-        (["--merge"], "--merge and the folders of shards go together; expected both or neither"),
-        (["--amount", "3"], "No such option: --amount"),
+        ("--count many", "--count is 'many'; expected a whole number"),
+        ("--count 0", "--count is 0; expected a whole number of at least 1"),
+        ("--powers 1,,2", "--powers is '1,,2'; expected a number, or more with commas"),
+        ("--reading odd", "--reading is 'odd'; expected one of plain, fancy"),
+        ("--scale huge", "--scale is 'huge'; expected one of smoke, small, paper"),
+        ("--resume any", "--resume is 'any'; expected one of same, none"),
+        ("--shard 3", "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
+        ("--shard 5/4", "--shard is '5/4'; expected k/n with k from 1 to n, such as 2/4"),
+        ("--engine dask", "--address is ''; expected that of the dask cluster"),
+        ("three", "--merge and the folders of shards go together; expected both or neither"),
+        ("--merge", "--merge and the folders of shards go together; expected both or neither"),
+        ("--amount 3", "No such option: --amount"),
     ],
 )
-def test_bad_value_is_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    result = call("tiny", *arguments, "--out", tmp_path / "out")
+def test_bad_value_is_one_line(arguments: str, message: str, tmp_path: Path) -> None:
+    result = call("tiny", *arguments.split(), "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"phiball: {message}")
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("missing", ["joblib", "matplotlib", "tests.support.tiny_study"])
-def test_missing_extra_is_named_before_the_work(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_missing_packages_of_a_study_are_named_and_others_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    result = call("tiny", "--scale", "smoke", "--count", 3, "--jobs", 1, "--out", tmp_path / "out")
-    assert result.exit_code == 1
-    assert result.stderr == (
-        f"phiball: a study needs {missing}, which is not installed: pip install 'phiball[experiments]'\n"
-    )
-    assert not (tmp_path / "out").exists()
-    assert call("--help").exit_code == 0
+    for missing in ("matplotlib", "tests.support.tiny_study"):
+        monkeypatch.setitem(sys.modules, missing, None)
+        result = call("tiny", "--scale", "smoke", "--count", 3, "--jobs", 1, "--out", tmp_path / "out")
+        assert result.exit_code == 1
+        assert f"needs {missing}, which is not installed: pip install 'phiball[" in result.stderr
+        assert not (tmp_path / "out").exists()
+        assert call("--help").exit_code == 0
 
 
 @pytest.mark.slow
 def test_command_line_loads_no_study() -> None:
     code = """
 import sys
-import phiball.experiments.cli
+import phiball.experiments.cli.app
 from phiball.experiments.cli.run import STUDIES
 print([name for name in (*STUDIES.values(), "matplotlib", "joblib", "gymnasium") if name in sys.modules])
 """
@@ -129,9 +121,24 @@ print([name for name in (*STUDIES.values(), "matplotlib", "joblib", "gymnasium")
     assert done.stdout == "[]\n"
 
 
-def test_table_too_wide_for_the_terminal_is_not_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "12")
-    result = call("tiny", "--scale", "smoke", "--jobs", 1, "--out", tmp_path)
-    assert result.exit_code == 0
-    assert "Totals: a table too wide for this terminal, in report.md" in " ".join(result.output.split())
-    assert "## Totals" in (tmp_path / "report.md").read_text()
+def test_run_on_a_full_disk_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, calls = os.fsync, 0
+
+    def full_after_two(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise OSError(ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    options = ("tiny", "--scale", "smoke", "--jobs", 1, "--out")
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", full_after_two)
+        result = call(*options, tmp_path / "full")
+    assert result.exit_code == 1
+    assert result.stderr == "phiball: [Errno 28] No space left on device\n"
+    assert calls > 2
+    assert call(*options, tmp_path / "full").exit_code == 0
+    assert call(*options, tmp_path / "never full").exit_code == 0
+    tables = [(tmp_path / name / "table.csv").read_text() for name in ("full", "never full")]
+    assert tables[0] == tables[1]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
 
@@ -26,20 +26,20 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
 from phiball.backends import use  # noqa: E402
 from phiball.backends.parallel import LOST, _call, cluster, run_tasks  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
-from phiball.experiments.cli.app import app  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
 from phiball.experiments.robustness import robustness_report  # noqa: E402
 from phiball.experiments.robustness.files import to_csv  # noqa: E402
 from tests.support.parallel.clusters import (  # noqa: E402
     ENVIRONMENT,
     LIMIT,
+    THREADS,
     dask_cluster,
     is_alive,
     ray_cluster,
     wait_until,
+    worker_state,
 )
 from tests.support.tiny_study import STUDY, Config  # noqa: E402
-from tests.support.worker_tasks import fail_on, worker_state  # noqa: E402
 
 CODE = """
 import sys
@@ -70,10 +70,16 @@ def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield ["--engine", request.param, "--address", address]
 
 
-def start_study(where: list[str], out: Path, place: str) -> subprocess.Popen[str]:
-    options = ["--out", str(out), "--count", str(COUNT), "--seed", "3", "--place", place]
+def finished(out: Path) -> list[Path]:
+    return list((out / "rows").glob("*.json"))
+
+
+def start_study(
+    where: list[str], out: Path, place: str, count: int = COUNT, pause: float = 0.0
+) -> subprocess.Popen[str]:
+    options = f"--count {count} --seed 3 --pause {pause} --out {out}".split()
     return subprocess.Popen(
-        [sys.executable, "-c", CODE, "run", "tiny", *where, *options],
+        [sys.executable, "-c", CODE, "run", "tiny", *where, *options, "--place", place],
         cwd=ROOT,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -94,8 +100,8 @@ def test_ctrl_c_leaves_no_process_behind(where: list[str], tmp_path: Path) -> No
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "phiball: stopped; run the same command to resume"
-    if "dask" in where:  # whose workers belong to the cluster, and go on with a task that they have begun
+    assert err.splitlines()[-1] == "phiball: stopped"
+    if "dask" in where:
         for file in pids.iterdir():
             os.kill(int(file.name), signal.SIGKILL)
         return
@@ -123,25 +129,49 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_claims_and_reports_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
+def test_killed_run_resumes_and_gives_the_table_of_one_process(tmp_path: Path) -> None:
+    run(STUDY, Config(count=9, pause=0.15), tmp_path / "one", seed=3)
+    out = tmp_path / "out"
+    for kill in range(2):
+        process = start_study(["--jobs", "2"], out, "", count=9, pause=0.15)
+        wait_until(lambda: process.poll() is not None or len(finished(out)) > 2 * kill, "no row came")  # noqa: B023
+        if kill == 0:
+            with pytest.raises(ValueError, match=r"another run is using .*; choose another folder \(--out\)"):
+                run(STUDY, Config(count=9, pause=0.15), out, seed=3)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL  # it was not done
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)  # its workers
+        process.communicate()
+    kept = {file: file.stat().st_mtime_ns for file in finished(out)}
+    assert 3 <= len(kept) < 9
+    run(STUDY, Config(count=9, pause=0.15), out, seed=3, jobs=2)
+    assert (out / "table.csv").read_bytes() == (tmp_path / "one" / "table.csv").read_bytes()
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # not computed again
+
+
+@pytest.mark.slow
+def test_claims_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
     found = []
     for place in (["--jobs", "1"], where):
         words = ["verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *place]
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, result.output
+        # Not in this process: Hypothesis tries numbers that it finds in loaded modules.
+        subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, env=ENVIRONMENT, check=True)
         claims = json.loads((tmp_path / "claims.json").read_text())["claims"]
         found.append([{k: v for k, v in claim.items() if k != "seconds"} for claim in claims])
     assert len(found[0]) == 3
     assert found[0] == found[1]
 
+
+@pytest.mark.slow
+def test_reports_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
 
     def report(jobs: int | None, folder: Path) -> str:
         small = {"norms": ["l2"], "radii": [0.5], "draws": 2, "samples": 4, "queries": 5, "batch": 15}
         models = {"one": lambda z: z, "two": lambda z: -z}
-        return to_csv(
-            robustness_report(models, (x, np.argmax(x, axis=1)), jobs=jobs, cache=folder, **small).summary
-        )
+        data = x, np.argmax(x, axis=1)
+        return to_csv(robustness_report(models, data, jobs=jobs, cache=folder, **small).summary)
 
     here = report(None, tmp_path / "here")
     with cluster(*where[1::2]) if "--engine" in where else use("numpy"):
@@ -150,17 +180,14 @@ def test_claims_and_reports_have_the_numbers_of_one_process(where: list[str], tm
 
 
 @pytest.mark.slow
-def test_threads_are_limited_in_workers_and_not_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "PHIBALL_THREADS")}
-    handler = signal.getsignal(signal.SIGINT)
+def test_threads_are_limited_in_workers_and_not_in_this_process() -> None:
+    before = [os.environ.get(name) for name in THREADS], signal.getsignal(signal.SIGINT)
     states = dict(run_tasks(worker_state, [(os.getpid(),)] * 3, n_jobs=2, n_threads=3))
-    assert sorted(states) == [0, 1, 2]
-    assert all(state == (False, ["3", "3", "3", "numpy"]) for state in states.values())
-    assert {name: os.environ.get(name) for name in before} == before
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert states == dict.fromkeys(range(3), (False, ["3", "3", "3"]))
+    assert ([os.environ.get(name) for name in THREADS], signal.getsignal(signal.SIGINT)) == before
     assert dict(run_tasks(worker_state, [(os.getpid(),)], n_jobs=1))[0][0]  # one job is this process
-    with pytest.raises(ZeroDivisionError):
-        list(run_tasks(fail_on, [(k, 2) for k in range(9)], n_jobs=2))
+    with pytest.raises(ValueError, match="invalid literal"):
+        list(run_tasks(int, [("1",), ("one",)], n_jobs=2))
 
 
 def test_bad_clusters_are_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +217,6 @@ def test_a_cluster_worker_with_other_versions_is_refused() -> None:
     record = provenance()
     other = {**record, "versions": {**record["versions"], "numpy": "0.1"}}
     with pytest.raises(ValueError, match=r"a worker of the cluster differs: numpy is .*, not '0\.1'"):
-        _call(other, True, fail_on, (1, 2), 0)
-    assert _call(record, True, fail_on, (1, 2), 5) == (5, 1)
+        _call(other, True, int, ("1",), 0)
+    assert _call(record, True, int, ("1",), 5) == (5, 1)
     check_origin({**record, "revision": None}, {**record, "revision": "abc"})  # not known, so not compared

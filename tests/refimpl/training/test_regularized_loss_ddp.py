@@ -71,12 +71,9 @@ def one_process(objective: Any) -> tuple[list[list[Any]], list[list[int]]]:
 def test_gradients_are_those_of_one_process(ranks: list[dict[str, Any]]) -> None:
     for name, objective in [
         ("plain random", worker.RANDOM),
-        ("plain stratified", worker.STRATIFIED),
         ("plain fixed", worker.FIXED),
         ("chunks fixed", worker.FIXED),
         ("chunks random", worker.RANDOM),
-        ("chunks stratified", worker.STRATIFIED),
-        ("pieces random", worker.RANDOM),
     ]:
         expected, calls = one_process(objective)
         for rank in ranks:

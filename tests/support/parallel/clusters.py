@@ -15,6 +15,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 LIMIT = 240.0  # seconds for a cluster to come up; some ten on free cores
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PHIBALL_THREADS")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(ROOT),
@@ -23,6 +24,11 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # or a busy machine gives its workers no time
 }
+
+
+def worker_state(host: int) -> tuple[bool, list[str | None]]:
+    """Whether this is the process `host`, and the limits of its environment; for worker processes."""
+    return os.getpid() == host, [os.environ.get(name) for name in THREADS]
 
 
 def is_alive(pid: int) -> bool:
