@@ -103,20 +103,6 @@ def test_every_library_draws_the_same_distribution(arrays: Arrays) -> None:
             assert np.array_equal(pairs[:, 0:6:2], -pairs[:, 1:6:2])
 
 
-def test_points_of_any_shape(arrays: Arrays) -> None:
-    """One point is one ball, however its coordinates are laid out."""
-    for norm, event, qmc in product(ANY_NORM, [(), (5,), (2, 3), (3, 4, 4)], (False, True)):
-        z = arrays.asarray(np.random.default_rng(0).normal(size=(2, 3, *event)))
-        ball = Ball(norm, 0.25)
-        x = ball.sample(z, 4, rng(1), event_ndim=len(event), qmc=qmc)
-        assert tuple(x.shape) == (2, 3, 4, *event)
-        inside = ball.contains(x, arrays.xp.expand_dims(z, axis=2), event_ndim=len(event))
-        assert tuple(inside.shape) == (2, 3, 4)
-        assert bool(arrays.xp.all(inside))
-        flat = ball.sample(arrays.xp.reshape(z, (2, 3, -1)), 4, rng(1), qmc=qmc)
-        assert np.array_equal(arrays.numpy(arrays.xp.reshape(x, (2, 3, 4, -1))), arrays.numpy(flat))
-
-
 def test_clip_moves_points_outside_the_box_to_its_faces(arrays: Arrays) -> None:
     z = arrays.asarray([[0.0, 1.0, 0.5]])
     for norm in ANY_NORM:

@@ -21,7 +21,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import NUMPY, Arrays
-from tests.support.divergences import on_each, select
+from tests.support.divergences import on_each
 from tests.support.qlearning_problems import places, table
 
 
@@ -112,18 +112,6 @@ def test_single_precision_certificate(arrays: Arrays) -> None:
     # The data were rounded to the dtype: each changes Q by eps max|Q|/(1 - discount) at most a few times.
     slack = 16 * arrays.eps * np.max(np.abs(exact.Q)) / 0.1
     assert np.max(np.abs(arrays.numpy(found.Q) - exact.Q)) <= found.error + exact.error + slack
-
-
-def test_states_alone_in_their_neighbourhood_have_the_plain_value(doubles: Arrays) -> None:
-    """Whatever eta and phi are."""
-    mdp, _, plain = problem(10, doubles)
-    alone = table(doubles, np.arange(6)[:, None], np.ones((6, 1)))
-    Q = np.random.default_rng(11).normal(size=(6, 3))
-    expected = plain["r"] + 0.9 * plain["P"] @ np.where(plain["terminal"], 0, Q.max(axis=1))
-    expected[plain["terminal"]] = 0
-    for d in select(core=True):
-        found = doubles.numpy(bellman(doubles.asarray(Q), mdp, alone, 0.1, d))
-        np.testing.assert_allclose(found, expected, atol=32 * doubles.eps)
 
 
 P1, R1 = np.ones((1, 2, 1)), np.zeros((1, 2))

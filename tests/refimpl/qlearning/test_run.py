@@ -192,18 +192,6 @@ def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
     assert float(found[0]) == pytest.approx(expected, abs=1e-14)
 
 
-def test_frequencies_of_the_draws(arrays: Arrays) -> None:
-    """The value of one draw is Q of the state drawn: its frequencies, at one in a million each."""
-    weight = [0.1, 0.0, 0.6, 0.3]
-    n = 4000
-    law = table(arrays, [[3, 0, 1, 2]] * n, [weight] * n)
-    Q = arrays.asarray([[0.0], [1.0], [2.0], [3.0]])
-    found = arrays.numpy(SampledNeighbours(0)(Q, law, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(1)))
-    assert found.dtype == arrays.numpy(Q).dtype
-    for state, p in zip([3, 0, 1, 2], weight, strict=True):
-        assert abs(np.mean(found == state) - p) <= 5.0 * np.sqrt(p * (1 - p) / n)
-
-
 def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
     """A number that rounds to the total mass leads to the last state with weight, and 0 to the first."""
     Q = doubles.asarray([[-100.0], [1.0], [2.0]])

@@ -196,26 +196,6 @@ def test_draws_follow_the_density_on_a_line(arrays: Arrays) -> None:
         assert out.points.dtype == arrays.dtype
 
 
-def test_draws_follow_the_density_in_the_plane() -> None:
-    """Loss x + 2 y on two squares: a product of exponentials, in 16 cells of equal mass."""
-    z, square = np.array([[0.5, 0.5], [10.5, -0.5]]), Ball(inf, 0.5)
-
-    def loss(x: Any, i: Any) -> Any:
-        return x[:, 0] + 2 * x[:, 1]
-
-    out = worst_case_sample(loss, z, square, 1.0, ENTROPIC, n=1000, samples=150, rng=rng(3), chunk=3000)
-    index = out.index
-    assert stats.binomtest(int(index.sum()), 1000).pvalue > LEVEL
-    corner = out.points - z[index] + 0.5
-    assert np.all((corner >= 0) & (corner <= 1))
-    u, v = truncated_exponential(corner[:, 0], 1.0), truncated_exponential(corner[:, 1], 0.5)
-    for k in (0, 1):
-        cells = np.histogram2d(u[index == k], v[index == k], bins=4, range=[[0, 1], [0, 1]])[0]
-        assert stats.chisquare(cells.ravel()).pvalue > LEVEL
-    cells = np.histogram2d(corner[:, 0], corner[:, 1], bins=4)[0]
-    assert stats.chisquare(cells.ravel()).pvalue < LEVEL  # the test sees uniform draws
-
-
 def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
     z = doubles.asarray(np.linspace(-1, 1, 6).reshape(3, 2))
     sizes: list[int] = []
@@ -253,5 +233,6 @@ def test_each_data_point_has_its_own_eta() -> None:
     z, eta = np.array([[0.5], [10.5]]), np.array([1e6, 1e-6])
     out = worst_case_sample(first, z, Ball(2, 0.5), eta, ENTROPIC, n=200, samples=200, rng=rng(5))
     x, index = out.points[:, 0], out.index
+    assert stats.binomtest(int(index.sum()), 200).pvalue > LEVEL
     assert np.min(x[index == 1]) > 10.9
     assert stats.kstest(x[index == 0], stats.uniform().cdf).pvalue > LEVEL

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -173,22 +172,6 @@ def test_stratified_level_counts_are_rounded_means() -> None:
             sizes = {group.level: len(group.members) for group in groups}
             for level, p in enumerate(estimator.probabilities):
                 assert abs(sizes.get(level, 0) - n * p) < 1 + 1e-9
-
-
-@pytest.mark.parametrize("how", [Uniform(), Uniform(antithetic=True), Uniform(qmc=True)])
-def test_multilevel_agrees_with_single_level_in_the_mean(how: Uniform) -> None:
-    """Value and gradient of RT-MLMC agree with SG in the mean; error level one in a million."""
-    z = np.zeros((3000, 2))
-    means, errors = [], []
-    for estimator in (SG(3), RTMLMC(3, allocation="stratified")):
-        objective = RegularizedLoss(Ball(2, 1.0), 0.3, ENTROPIC, estimator, how)
-        signed = objective.points(lambda x, i: x[:, 0] + x[:, 1] ** 2, z, rng=rng(4))
-        each = np.zeros((3000, 2))
-        np.add.at(each[:, 0], signed.index, 3000 * signed.weights * signed.losses)
-        np.add.at(each[:, 1], signed.index, 3000 * signed.weights * signed.points[:, 1])
-        means.append(each.mean(axis=0))
-        errors.append(each.std(axis=0) / sqrt(3000))
-    assert np.all(np.abs(means[0] - means[1]) < 4.9 * np.hypot(*errors))
 
 
 def test_uniform_proposals_draw_from_the_ball() -> None:

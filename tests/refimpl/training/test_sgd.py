@@ -129,15 +129,17 @@ def test_every_iterate_is_picked_equally_often() -> None:
 
 
 def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
-    """With a fixed cost, theta_t is the softmax of log theta_1 - (t - 1) step cost; rows are independent."""
+    """theta_(t+1) is proportional to theta_t exp(-step gradient(theta_t)); rows are independent."""
     draw = np.random.default_rng(0)
     theta0, cost = draw.dirichlet(np.ones(4), size=3), draw.normal(size=(3, 4))
     v = arrays.asarray(cost)
-    run = mirror_descent(lambda theta: v, arrays.asarray(theta0), step_size=0.2, steps=11)
-    w = theta0 * np.exp(-0.2 * np.arange(11)[:, None, None] * cost)
-    w /= np.sum(w, axis=-1, keepdims=True)
-    np.testing.assert_allclose(arrays.numpy(run.last), w[-1], atol=100 * arrays.eps)
-    np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(w, axis=0), atol=100 * arrays.eps)
+    run = mirror_descent(lambda theta: v * theta, arrays.asarray(theta0), step_size=0.8, steps=11)
+    path = [theta0]
+    for _ in range(10):
+        moved = path[-1] * np.exp(-0.8 * cost * path[-1])
+        path.append(moved / moved.sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(arrays.numpy(run.last), path[-1], atol=100 * arrays.eps)
+    np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(path, axis=0), atol=100 * arrays.eps)
 
 
 def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
