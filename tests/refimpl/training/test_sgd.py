@@ -140,6 +140,8 @@ def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
         path.append(moved / moved.sum(axis=-1, keepdims=True))
     np.testing.assert_allclose(arrays.numpy(run.last), path[-1], atol=100 * arrays.eps)
     np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(path, axis=0), atol=100 * arrays.eps)
+    run = mirror_descent(np.sign, np.full(3, 0.33334, dtype=np.float32), step_size=1.0, steps=1)
+    assert abs(float(np.sum(run.theta)) - 1) < 1e-6  # the start is rescaled
 
 
 def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
@@ -285,6 +287,7 @@ def test_bad_arguments_of_descent(how: Any) -> None:
 
 
 def test_bad_arguments() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
     cases: list[tuple[Any, Any, str]] = [
         (lambda: descend(project=3), TypeError, "project is 3; expected a function of theta"),
         (lambda: descend(project=lambda t: t[:1]), ValueError, r"project\(theta\) has shape \(1,\)"),
@@ -292,11 +295,10 @@ def test_bad_arguments() -> None:
         (lambda: descend(mirror_descent, theta0=np.array([1.0, 0.0])), ValueError, "the open simplex"),
         (lambda: descend(mirror_descent, theta0=np.array([0.5, 0.500002])), ValueError, "the open simplex"),
         (lambda: descend(mirror_descent, theta0=np.ones((3, 0))), ValueError, "at least one entry per row"),
-        (lambda: descend(mirror_descent, theta0=np.array(1.0)), ValueError, "at least one entry per row"),
+        (lambda: descend(gradient=lambda t: torch.ones(2)), TypeError, "a torch array and theta a numpy arr"),
+        (lambda: onto_box(ONE, 2.0)(torch.ones(2)), TypeError, "low is a numpy array and theta a torch arr"),
         (lambda: onto_box(1.0, 0.0), ValueError, r"low is 1\.0 and high 0\.0; expected low <= high"),
-        (lambda: onto_box(np.array([0.0, 2.0]), 1.0), ValueError, "expected low <= high"),
         (lambda: onto_box(nan, 1.0), ValueError, "low is nan; expected numbers, not NaN"),
-        (lambda: onto_box(0.0, np.array([nan])), ValueError, "high is .*; expected numbers, not NaN"),
         (lambda: onto_box("0", 1.0), TypeError, "low is '0'; expected a number or an array"),
         (lambda: onto_box(True, 2.0), TypeError, "low is True; expected a number or an array"),
         (lambda: onto_box(np.array([0]), 1.0), TypeError, "low has dtype int64; expected float32 or float64"),
@@ -304,14 +306,10 @@ def test_bad_arguments() -> None:
         (lambda: onto_box(0.0, 1.0)(3), TypeError, "theta is 3, of type int; expected an array"),
         (lambda: onto_ball(1.0), TypeError, r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"),
         (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, no clip and no scale"),
-        (lambda: onto_ball(Ball(2, 1.0, clip=(0.0, 1.0))), ValueError, "norm 1, 2 or inf, no clip and no"),
         (lambda: onto_ball(BALL, 0), TypeError, "centre is 0, of type int; expected an array"),
         (lambda: onto_ball(BALL, event_ndim=2)(ONE), ValueError, "event_ndim is 2; expected a whole number"),
-        (lambda: onto_ball(BALL)(None), TypeError, "theta is None, of type NoneType; expected an array"),
         (lambda: onto_simplex(np.ones((2, 0))), ValueError, r"theta has shape \(2, 0\); expected at least"),
-        (lambda: onto_simplex(np.array(1.0)), ValueError, r"theta has shape \(\); expected at least"),
         (lambda: onto_simplex(np.array([1.0, inf])), ValueError, "theta contains NaN or infinity"),
-        (lambda: onto_simplex(np.array([1, 2])), TypeError, "theta has dtype int64"),
         (lambda: gradient_mapping(ONE, ONE, step_size=0.0), ValueError, r"step_size is 0\.0; expected a"),
         (lambda: gradient_mapping(ONE[:1], ONE, step_size=1.0), ValueError, r"gradient has shape \(1,\)"),
         (lambda: gradient_mapping(ONE, None, step_size=1.0), TypeError, "theta is None, of type NoneType"),
@@ -328,17 +326,3 @@ def test_divergence_is_reported() -> None:
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1e300, steps=2)
     with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*a smaller step_size if the iterates"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1.0, steps=9)
-
-
-def test_start_in_single_precision_is_rescaled() -> None:
-    theta0 = np.full(3, 0.33334, dtype=np.float32)
-    run = mirror_descent(lambda theta: theta, theta0, step_size=1.0, steps=1)
-    assert abs(float(np.sum(run.theta)) - 1) < 1e-6
-
-
-def test_arrays_of_two_libraries_are_rejected() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    with pytest.raises(TypeError, match=r"gradient\(theta\) is a torch array and theta a numpy array; exp"):
-        projected_sgd(lambda theta: torch.ones(1), np.ones(1), step_size=1.0, steps=2)
-    with pytest.raises(TypeError, match="low is a numpy array and theta a torch array; expected arrays"):
-        onto_box(np.zeros(2), 1.0)(torch.zeros(2))
