@@ -26,13 +26,10 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.risk.density import Density
 from tests.support.arrays import Arrays
+from tests.support.risk_laws import Counted, first
 
 LEVEL = 1e-4  # of each test of a law: sound draws fail one seed in ten thousand
 N = 1000
-
-
-def first(x: Array, i: Array) -> Array:
-    return x[:, 0]
 
 
 @dataclass(frozen=True)
@@ -173,13 +170,9 @@ def test_density_that_overflows_is_infinite() -> None:
     assert out.density.tolist() == [inf]
 
 
-def truncated_exponential(x: Any, eta: float) -> Any:
-    return np.expm1(np.clip(x, 0, 1) / eta) / np.expm1(1 / eta)
-
-
 def test_draws_follow_the_density_on_a_line(arrays: Arrays) -> None:
     cases: list[tuple[Divergence, float, Any]] = [
-        (ENTROPIC, 0.2, lambda x: truncated_exponential(x, 0.2)),
+        (ENTROPIC, 0.2, lambda x: np.expm1(np.clip(x, 0, 1) / 0.2) / np.expm1(5)),
         (QUADRATIC, 0.125, lambda x: np.clip((x - 0.5) * 2, 0, 1) ** 2),
         (indicator(0.3), 1.0, lambda x: np.clip((x - 0.7) / 0.3, 0, 1)),
     ]
@@ -197,19 +190,13 @@ def test_draws_follow_the_density_on_a_line(arrays: Arrays) -> None:
 
 def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
     z = doubles.asarray(np.linspace(-1, 1, 6).reshape(3, 2))
-    sizes: list[int] = []
-
-    def loss(x: Array, i: Array) -> Array:
-        sizes.append(x.shape[0])
-        return x[:, 0] * x[:, 1]
-
     draws = []
     eta, ball = doubles.asarray([0.1, 0.2, 0.3]), Ball(2, 0.7)
     for chunk in (33, 5000):
-        sizes.clear()
+        loss = Counted()
         out = worst_case_sample(loss, z, ball, eta, ENTROPIC, n=20, samples=150, rng=rng(1), chunk=chunk)
-        assert max(sizes) <= chunk
-        assert sum(sizes) == 20 * 150
+        assert max(loss.sizes) <= chunk
+        assert sum(loss.sizes) == 20 * 150
         draws.append(doubles.numpy(out.points).tolist())
         assert out.points.shape == (20, 2)
         assert out.index.shape == (20,)

@@ -35,7 +35,7 @@ from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import name_of
 from tests.support.laws import LAWS
-from tests.support.risk_laws import Z, first, fixed
+from tests.support.risk_laws import Counted, Z, first, fixed
 from tests.support.tilting_laws import THETA, in_x, linear_value, model
 
 
@@ -174,22 +174,14 @@ def test_loss_gets_the_index_of_its_data_point(doubles: Arrays) -> None:
 @pytest.mark.parametrize("samples", [3, 400, 1024, 2600])
 def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
     z = np.linspace(-1, 1, 10).reshape(5, 2)
-    sizes: list[int] = []
-
-    def loss(x: Array, i: Array) -> Array:
-        sizes.append(x.shape[0])
-        return x[:, 0] * x[:, 1]
-
     outs = []
     for chunk in (37, 999, 3000, 100_000):
-        sizes.clear()
-        outs.append(
-            robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, samples=samples, rng=rng(1), chunk=chunk)
-        )
-        assert max(sizes) <= chunk
-        assert sum(sizes) == 5 * samples  # each point once
+        loss, at = Counted(), {"samples": samples, "rng": rng(1), "chunk": chunk}
+        outs.append(robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, **at))
+        assert max(loss.sizes) <= chunk
+        assert sum(loss.sizes) == 5 * samples  # each point once
         # At most the last piece of a tile is smaller, so few calls are made.
-        assert len(sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
+        assert len(loss.sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
     for out in outs[1:]:
         # Sums over rows of another layout are added up in another order.
         assert out.values == pytest.approx(outs[0].values, abs=1e-14)
