@@ -190,15 +190,6 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(x), old)
 
 
-def test_a_loose_tol_is_not_an_exact_solution(doubles: Arrays) -> None:
-    """It is Algorithm 2, not the exact method under another name."""
-    f = doubles.asarray([0.0, 0.5, 1.0])
-    loose, tight = (bisection(f, 0.2, QUADRATIC, tol=tol) for tol in (1e-1, 1e-12))
-    exact = float(worst_case(f, 0.2, QUADRATIC).value)
-    assert 1e-12 < abs(float(loose.value) - exact) <= 1e-1
-    assert abs(float(tight.value) - exact) <= 1e-12
-
-
 def test_a_kinked_phi_is_refused() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
         with pytest.raises(
