@@ -72,37 +72,6 @@ def slopes(x: Any, xp: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("norm", NORMS)
-def test_restarts_come_near_brute_force(norm: float) -> None:
-    """Runs end within a step h of a local maximiser, so within h times the largest slope of its loss.
-
-    (Euclidean length of a step: h in l2 and l1, h sqrt(2) in linf; the slope is at most
-    sqrt(9 + 4) + 0.3 |x| < 6.) A share of 0.09 or more of the starts lead to the highest, so that
-    150 starts miss it with a probability below 1e-6 a point.
-    """
-    z = np.random.default_rng(0).uniform(-2, 2, size=(10, 2))
-    ball, steps = Ball(norm, 1.5), 50
-    x = pgm(
-        lambda x, i: slopes(x, np),
-        np.tile(z, (50, 1)),
-        ball,
-        steps=steps,
-        rng=rng(0),
-        restarts=3,
-        loss=lambda x, i: waves(x, np),
-    )
-    found = np.max(waves(x, np).reshape(50, 10), axis=0)
-    points = np.stack(np.meshgrid(*[np.linspace(-1.5, 1.5, 301)] * 2), axis=-1).reshape(-1, 2)
-    points = points[np.linalg.norm(points, norm, axis=-1) <= 1.5]
-    best = np.max(waves(z[:, None] + points, np), axis=-1)
-    slack = 6 * (2**0.5 if norm == inf else 1) * 2.5 * 1.5 / steps
-    assert np.all(found >= best - slack)
-    assert np.all(found <= best + 6 * 0.01)  # no point of the ball is further from the grid
-    # One run alone misses some of them, or restarts would not be tested.
-    alone = pgm(lambda x, i: slopes(x, np), z, ball, steps=steps)
-    assert np.any(waves(alone, np) < best - slack)
-
-
 @pytest.mark.parametrize("random", [False, True])
 def test_the_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
     """With steps so long that the loss goes up and down, each point keeps its own best."""
@@ -262,22 +231,16 @@ def test_invalid_arguments() -> None:
         "z is [1.0], of type list": lambda: fgm(same, [1.0], ball),
         "z has dtype int64": lambda: pgm(same, np.zeros((3, 2), dtype=int), ball),
         "z has shape (); expected (N,) + event": lambda: fgm(same, Z[0, 0], ball),
-        "z has shape (0, 2); expected": lambda: fgm(same, Z[:0], ball),
         "z contains NaN or infinity": lambda: ifgm(same, Z + np.nan, ball),
         "ball is 0.5; expected a Ball": lambda: fgm(same, Z, 0.5),
         "ball is Gaussian(scale=1.0); expected a Ball": lambda: pgm(same, Z, Gaussian(1.0)),
         "ball is 0.5; expected a Ball, or a law": lambda: white_noise(Z, 0.5, rng(0)),
         "rng is 0; expected what": lambda: white_noise(Z, ball, 0),
-        "rng is 1; expected what": lambda: fgm(same, Z, ball, rng=1),
         "z leaves the box clip = (0.0, 1.0)": lambda: fgm(same, Z + 2, box),
-        "z leaves the box": lambda: pgm(same, Z - 1, box),
         "step is 'a'; expected a number": lambda: fgm(same, Z, ball, step="a"),
-        "step is True": lambda: fgm(same, Z, ball, step=True),
         "step is 0; expected a positive": lambda: fgm(same, Z, ball, step=0),
         "step is inf; expected": lambda: pgm(same, Z, ball, step=inf),
-        "step is nan; expected": lambda: ifgm(same, Z, ball, step=float("nan")),
         "steps is 0; expected a whole number": lambda: ifgm(same, Z, ball, steps=0),
-        "steps is 1.5; expected a whole number": lambda: pgm(same, Z, ball, steps=1.5),
         "restarts is -1; expected": lambda: pgm(same, Z, ball, restarts=-1),
         "restarts is 2, and rng is None; expected": lambda: pgm(same, Z, ball, restarts=2, **first),
         "restarts is 2, and loss is None; expected": lambda: pgm(same, Z, ball, restarts=2, rng=rng(0)),

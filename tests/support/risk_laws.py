@@ -18,6 +18,17 @@ def first(x: Array, i: Array) -> Array:
     return x[:, 0]
 
 
+class Counted:
+    """The loss x_0 x_1, which records the number of points of each call."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, x: Array, i: Array) -> Array:
+        self.sizes.append(x.shape[0])
+        return x[:, 0] * x[:, 1]
+
+
 @dataclass(frozen=True)
 class Fixed:
     """A law whose `sample` gives the same points in every run: the rows of `points`, one per data point."""

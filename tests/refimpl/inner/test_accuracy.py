@@ -14,11 +14,7 @@ from typing import Any, NamedTuple
 import mpmath as mp
 import numpy as np
 
-from phiball.refimpl import (
-    Divergence,
-    cressie_read,
-    worst_case,
-)
+from phiball.refimpl import Divergence, cressie_read, worst_case
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each, select

@@ -59,24 +59,6 @@ def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
                         bisection(x, 1.0, d, tol=1e-3, p=p)
 
 
-def test_eta_and_p_are_checked_in_every_library(arrays: Arrays) -> None:
-    for message, calls in (
-        ("eta is 0.0; expected a positive, finite number", each(arrays.asarray(F), 0.0)),
-        (
-            r"eta is .*inf.*; expected positive, finite numbers",
-            each(arrays.asarray(F), arrays.asarray([1, inf])),
-        ),
-        (r"p sums to 1\.25 along the last axis", each(arrays.asarray(F), p=arrays.asarray([0.5, 0.5, 0.25]))),
-        (
-            r"p contains -0\.5; expected probabilities",
-            each(arrays.asarray(F), p=arrays.asarray([1, 0.5, -0.5])),
-        ),
-    ):
-        for call in calls:
-            with pytest.raises(ValueError, match=message):
-                call()
-
-
 # What the message says of a value, after the name of the argument.
 SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
     ("losses", ValueError): [(np.zeros(x), f"has shape {x}; expected at least one") for x in ((), (3, 0))],

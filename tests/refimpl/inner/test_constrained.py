@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from itertools import product
-from math import exp, log
 from typing import Any
 
 import numpy as np
 import pytest
 from mpmath import mp
-from scipy.optimize import minimize_scalar
 
 from phiball.backends import use
 from phiball.refimpl import (
@@ -26,7 +24,7 @@ from phiball.refimpl import (
 from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.verification.oracles.definitions import phi
 from phiball.verification.oracles.inner import solve_exactly
-from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of
+from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of, on_each
 
 F = np.array([0.11, -0.42, 0.9, 0.37, 0.63, -0.2])
 P = np.array([0.1, 0.25, 0.15, 0.2, 0.05, 0.25])
@@ -45,38 +43,38 @@ def spent(weights: Any, d: Divergence, p: Any) -> float:
         return float(mp.fsum(terms))
 
 
-def least_over_prices(f: Any, radius: float, d: Divergence, p: Any) -> float:
-    """min over eta of eta radius + R_eta(f), with exact R_eta; at eta = 0 it is the largest loss."""
-    assert d.family is not None
-    family = d.family
-
-    def dual(log_eta: float) -> float:
-        eta = exp(log_eta)
-        return eta * radius + float(solve_exactly(f, eta, family, d.parameter, p).value)
-
-    # log eta is found to 1e-10, and the value at least to that, also at a kink; a grid comes first.
-    grid = np.linspace(log(1e-4), log(1e2), 30)
-    best = int(np.argmin([dual(t) for t in grid]))
-    low, high = grid[max(best - 1, 0)], grid[min(best + 1, 29)]
-    found = minimize_scalar(dual, bounds=(low, high), method="bounded", options={"xatol": 1e-10})
-    return min(float(found.fun), dual(grid[best]), float(max(f)))
-
-
-@pytest.mark.parametrize("d", NAMED, ids=name_of)
-def test_the_least_dual_value(d: Divergence) -> None:
-    for p, radius in product((None, P), (0.003, 0.2, 0.7)):
+@on_each(limit=False, extreme=False)
+def test_budget_is_kept_and_no_dual_bound_is_below_the_value(d: Divergence) -> None:
+    """Weights within the budget attain the value, and the exact dual at eta bounds it from above."""
+    for backend, p, budget in product(("numpy", "numba"), (None, P), (0.003, 0.05, 0.2, 0.7, 3.0)):
+        with use(backend):
+            found = constrained_worst_case(F, budget, d, p=p)
         law = np.full(6, 1 / 6) if p is None else p
-        least = least_over_prices(F, radius, d, law)
-        for backend in ("numpy", "numba"):
-            with use(backend):
-                solution = constrained_worst_case(F, radius, d, p=p)
-            value, weights = float(solution.value), solution.weights
-            assert value == pytest.approx(least, abs=1e-9), (backend, radius)
-            assert weights.min() >= 0
-            assert weights.sum() == pytest.approx(1, abs=1e-14)
-            assert spent(weights, d, law) <= radius + 1e-13, (backend, radius)
-            assert abs(float(solution.gap)) < 1e-13
-            assert weights @ F == pytest.approx(value - float(solution.gap), abs=1e-14)
+        value, weights = float(found.value), found.weights
+        assert spent(weights, d, law) <= budget * (1 + 1e-12)
+        assert abs(weights.sum() - 1) <= 1e-14
+        assert weights.min() >= 0
+        assert abs(float(weights @ F) + float(found.gap) - value) <= 1e-14
+        assert abs(float(found.gap)) <= 1e-13
+        eta = float(found.eta) or 1e-13  # where the budget does not bind
+        bound = eta * budget + float(solve_exactly(F, eta, d.family or "", d.parameter, law).value)
+        assert abs(value - bound) <= 1e-12 * (1 + eta * budget), (backend, p, budget)
+
+
+@pytest.mark.parametrize("above", [1e-15, 1e-13, 1e-9])
+@pytest.mark.parametrize("k", [3.0, 5.0])
+def test_budget_at_which_a_loss_barely_has_weight(k: float, above: float) -> None:
+    """gamma_i ~ p_i (1 + g_i/beta)_+^(1/(k-1)) with beta slightly above -g_i."""
+    f = -np.arange(4.0)
+    with mp.workdps(50):
+        x = [max(1 + v / (2 * (1 + mp.mpf(above))), mp.mpf(0)) ** (1 / (mp.mpf(k) - 1)) for v in f]
+        ratios = [4 * v / mp.fsum(x) for v in x]
+        budget = mp.fsum(phi(v, "cressie_read", k) for v in ratios) / 4
+        weights = np.array([float(v / 4) for v in ratios])
+    found = constrained_worst_case(f, float(budget), cressie_read(k))
+    np.testing.assert_allclose(found.weights, weights, atol=1e-6)
+    assert abs(float(found.value) - weights @ f) <= 1e-13
+    assert abs(float(found.gap)) <= 1e-13
 
 
 def test_at_its_price_it_is_the_worst_case() -> None:

@@ -57,21 +57,6 @@ def test_values_are_those_of_the_definitions(
             assert float(found) == pytest.approx(exact, abs=tol)
 
 
-@given(f=losses, eta=etas, d=divergences)
-def test_the_gap_of_a_solution(f: list[float], eta: float, d: Divergence, arrays: Arrays) -> None:
-    """It is the difference of the values of mu and weights, which lie on both sides of the value."""
-    assert d.family is not None
-    p = law(len(f))
-    out = worst_case(arrays.asarray(f), eta, d, p=arrays.asarray(p))
-    how: Any = (eta, d.family, d.parameter, p)
-    dual = float(definitions.dual(f, float(out.mu), *how))
-    primal = float(definitions.primal(f, arrays.numpy(out.weights).astype(float), *how))
-    tol = 64 * arrays.eps * (np.ptp(f) + np.max(np.abs(f)) + eta * arrays.eps)
-    assert -tol <= float(out.gap) <= tol
-    assert dual - primal <= float(out.gap) + tol
-    assert primal - tol <= float(out.value) <= dual + tol
-
-
 def test_mass_outside_p_has_infinite_divergence(arrays: Arrays) -> None:
     f, p, w = (arrays.asarray(v) for v in ([0.0, 1.0], [1.0, 0.0], [0.5, 0.5]))
     for d in select(usual=True):

@@ -17,7 +17,6 @@ from phiball.refimpl import (
     QUADRATIC,
     Divergence,
     bisection,
-    check_divergence,
     dual_value,
     indicator,
     primal_value,
@@ -81,19 +80,6 @@ def agree(arrays: Arrays, d: Divergence, *pairs: tuple[Any, Any], eps: float = 6
         np.testing.assert_allclose(arrays.numpy(a), arrays.numpy(b), rtol=0, atol=tol, err_msg=d.name)
 
 
-def test_a_batch_is_a_loop_over_rows(arrays: Arrays) -> None:
-    f, eta, p = problem(arrays)
-    for d in select(usual=True):
-        whole = worst_case(f, eta, d, p=p)
-        assert whole.value.shape == whole.mu.shape == whole.gap.shape == (3, 4)
-        assert whole.weights.shape == (3, 4, 6)
-        for i, j in ((0, 0), (1, 3), (2, 1)):
-            row = worst_case(f[i, j, :], float(eta[i, j]), d, p=p[i, j, :])
-            agree(arrays, d, (whole.value[i, j], row.value), (whole.weights[i, j, :], row.weights))
-            scale = 1 + float(eta[i, j])
-            assert abs(float(whole.mu[i, j]) - float(row.mu)) <= 64 * arrays.eps * scale, d.name
-
-
 def test_zeros_in_p_leave_the_point_out(arrays: Arrays) -> None:
     f, p, kept = [0.3, 1e6, 0.7, -1e6, 0.1], [0.25, 0.0, 0.5, 0.0, 0.25], [0, 2, 4]
     fewer, law = (arrays.asarray([x[i] for i in kept]) for x in (f, p))
@@ -117,6 +103,9 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
             full = worst_case(f, eta, d, p=arrays.asarray(np.broadcast_to(p, (3, 4, 6))))
             # Sums run in another order where the strides differ.
             agree(arrays, d, (out.weights, full.weights), (out.value, full.value))
+            law = arrays.asarray(np.broadcast_to(p, (3, 4, 6))[1, 3])
+            row = worst_case(f[1, 3, :], float(eta[1, 3]), d, p=law)
+            agree(arrays, d, (out.weights[1, 3, :], row.weights), (out.value[1, 3], row.value))
         out = worst_case(f, arrays.asarray(etas), QUADRATIC)
         full = worst_case(f, arrays.asarray(np.broadcast_to(etas, (3, 4))), QUADRATIC)
         assert np.array_equal(arrays.numpy(out.value), arrays.numpy(full.value)), shape
@@ -171,6 +160,7 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
     random = np.random.default_rng(7)
     values = random.normal(size=(5, 7)) + 2
     values[1] = 2.5
+    values[0, 3] = 1000.0  # has no mass
     f = arrays.asarray(values)
     eta = arrays.asarray(10 ** random.uniform(-1, 1, size=5))
     p = random.dirichlet(np.ones(7), size=5)
@@ -200,15 +190,6 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(x), old)
 
 
-def test_a_loose_tol_is_not_an_exact_solution(doubles: Arrays) -> None:
-    """It is Algorithm 2, not the exact method under another name."""
-    f = doubles.asarray([0.0, 0.5, 1.0])
-    loose, tight = (bisection(f, 0.2, QUADRATIC, tol=tol) for tol in (1e-1, 1e-12))
-    exact = float(worst_case(f, 0.2, QUADRATIC).value)
-    assert 1e-12 < abs(float(loose.value) - exact) <= 1e-1
-    assert abs(float(tight.value) - exact) <= 1e-12
-
-
 def test_a_kinked_phi_is_refused() -> None:
     for d in (*select(usual=True, smooth=False), ELASTIC):
         with pytest.raises(
@@ -228,14 +209,6 @@ def test_an_unattainable_tol_is_refused(arrays: Arrays) -> None:
 
 
 # --- Divergences given as functions alone ------------------------------------------------------------------
-
-
-def test_constants_are_derived() -> None:
-    d = QUARTIC
-    assert (d.slope0, d.slope1, d.recession) == pytest.approx((-2.0, 0.0, inf), abs=1e-9)
-    assert d.curvature1 == pytest.approx(1.0)
-    assert check_divergence(d) == []
-    assert check_divergence(ELASTIC) == []
 
 
 def test_kinked_divergences(arrays: Arrays) -> None:

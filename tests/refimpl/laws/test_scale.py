@@ -123,9 +123,6 @@ def test_masks_of_data_points(norm: float) -> None:
         alone = Ball(norm, 0.5, scale=sizes[k])
         for name in ("dual_norm", "variance", "log_mgf", "steepest"):
             assert np.allclose(getattr(ball, name)(s)[k], getattr(alone, name)(s[k]), rtol=1e-13), name
-    weighted = np.exp(log_w) * (tilted - z[:, None])[..., 0] ** 2  # the weights lead back to the uniform law
-    exact = ball.variance(np.eye(6)[[0] * 5])
-    assert np.all(np.abs(weighted.mean(-1) - exact) <= 5 * weighted.std(-1) / n**0.5 + 1e-12)
 
 
 def test_objectives_and_risks_follow_the_data_points() -> None:
@@ -165,9 +162,6 @@ def test_images_volumes_and_the_theory() -> None:
     sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
     z = normal(10, 3, 2, 3)
     ball = Ball(2, 0.5, scale=sizes)
-    x = ball.sample(z, 5, rng(0), event_ndim=2)
-    flat = Ball(2, 0.5, scale=sizes.reshape(-1)).sample(z.reshape(3, 6), 5, rng(0))
-    assert np.array_equal(x.reshape(3, 5, 6), flat)
     rows = Ball(2, 0.5, scale=[[1.0], [2.0]])  # one size per channel
     assert np.allclose(rows.dual_norm(z, event_ndim=2), np.sqrt((z[:, 0] ** 2 + 4 * z[:, 1] ** 2).sum(-1)))
     assert ball.log_volume(6) == pytest.approx(Ball(2, 0.5).log_volume(6) + np.log(sizes).sum())

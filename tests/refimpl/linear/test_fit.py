@@ -135,15 +135,6 @@ def test_kinks_with_no_example_near_them() -> None:
         assert fit_linear_model(problem, X, y).gap < 1e-6
 
 
-def test_a_ball_too_large_leaves_no_coefficients() -> None:
-    """The adversarial model whose ball covers the classes is the constant one."""
-    X, y = data_of(CASES["logistic"])
-    model = fit_linear_model(LinearProblem("logistic", Ball(2, 50.0), 0.0, ridge=0.01), X, y)
-    np.testing.assert_allclose(model.coef, 0.0, atol=1e-5)
-    odds = np.mean(y > 0) / np.mean(y < 0)
-    assert float(model.intercept) == pytest.approx(np.log(odds), abs=1e-5)
-
-
 def test_a_start_saves_iterations_and_weights_repeat_examples() -> None:
     """A warm start ends at the same model; a weight of two is the example twice, and 0 leaves it out."""
     problem = CASES["logistic"]

@@ -21,7 +21,7 @@ from phiball.refimpl import (
 )
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import NUMPY, Arrays
-from tests.support.divergences import on_each, select
+from tests.support.divergences import on_each
 from tests.support.qlearning_problems import places, table
 
 
@@ -114,18 +114,6 @@ def test_single_precision_certificate(arrays: Arrays) -> None:
     assert np.max(np.abs(arrays.numpy(found.Q) - exact.Q)) <= found.error + exact.error + slack
 
 
-def test_states_alone_in_their_neighbourhood_have_the_plain_value(doubles: Arrays) -> None:
-    """Whatever eta and phi are."""
-    mdp, _, plain = problem(10, doubles)
-    alone = table(doubles, np.arange(6)[:, None], np.ones((6, 1)))
-    Q = np.random.default_rng(11).normal(size=(6, 3))
-    expected = plain["r"] + 0.9 * plain["P"] @ np.where(plain["terminal"], 0, Q.max(axis=1))
-    expected[plain["terminal"]] = 0
-    for d in select(core=True):
-        found = doubles.numpy(bellman(doubles.asarray(Q), mdp, alone, 0.1, d))
-        np.testing.assert_allclose(found, expected, atol=32 * doubles.eps)
-
-
 P1, R1 = np.ones((1, 2, 1)), np.zeros((1, 2))
 LAW = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
 MDP = DecisionProcess(P1, R1 + 1.0, 0.5)
@@ -160,12 +148,8 @@ def test_bad_arguments() -> None:
         (lambda: process(r=R1 * np.nan), ValueError, "reward contains NaN"),
         (lambda: process(r=R1.astype(np.float32)), TypeError, "reward has dtype float32"),
         (lambda: process(discount=1.0), ValueError, "discount is 1.0"),
-        (lambda: process(discount=-0.1), ValueError, "discount is -0.1"),
-        (lambda: process(discount="much"), ValueError, "discount is 'much'"),
         (lambda: process(terminal=np.array([0])), ValueError, r"terminal is array\(\[0\]\)"),
-        (lambda: process(terminal=np.zeros(2, bool)), ValueError, "terminal is array"),
         (lambda: value([[0.0]]), TypeError, r"Q is \[\[0.0\]\]"),
-        (lambda: value(np.zeros(2)), ValueError, r"Q has shape \(2,\)"),
         (lambda: value(law=FAR), ValueError, "neighbourhood.index contains 3; .*S = 1"),
         (lambda: value(R1 + np.inf), ValueError, "Q contains NaN or an infinity"),
         (lambda: value(law=(0, 1)), TypeError, r"neighbourhood is \(0, 1\)"),

@@ -200,14 +200,6 @@ def test_pairs_need_labels() -> None:
         ways[0](cut(Z, 10), labels=True)
 
 
-def test_ball_with_sizes_for_each_point_is_rejected() -> None:
-    """Batches do not say whose size it is."""
-    ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
-    robust_risk(by_index, Z, ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
-    with pytest.raises(ValueError, match="ball has sizes for each data point; expected the same for all"):
-        robust_risk(by_index, cut(Z, 10), ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
-
-
 def test_bad_batches() -> None:
     def risk(z: Any, **more: Any) -> Any:
         how = {"eta": 0.3, "samples": 3, "rng": rng(0), **more}
@@ -236,6 +228,10 @@ def test_bad_batches() -> None:
         risk(cut(Z, 10), eta=np.full(N, 0.3))
     with pytest.raises(ValueError, match="retilt=0 for data in batches"):
         risk(cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope)
+    ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
+    robust_risk(by_index, Z, ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
+    with pytest.raises(ValueError, match="ball has sizes for each data point; expected the same for all"):
+        robust_risk(by_index, cut(Z, 10), ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
     with pytest.raises(TypeError, match="z is"):
         risk([[0.0, 1.0]])
     with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):

@@ -24,7 +24,7 @@ from phiball.refimpl import (
 from phiball.refimpl.risk.constrained import ConstrainedRisk
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import select
-from tests.support.risk_laws import first, fixed
+from tests.support.risk_laws import Counted, first, fixed
 
 LOSSES = np.array(
     [[0.0, 1.0, 2.0, 3.5, 1.0, 0.5], [5.0, 5.5, 5.25, 5.0, 5.125, 5.75], [-1.0, 1.0, 4.0, 0.0, 0.0, 2.0]]
@@ -142,18 +142,12 @@ def test_constant_losses(doubles: Arrays) -> None:
 
 def test_value_does_not_depend_on_the_chunk() -> None:
     z = np.linspace(-1, 1, 6).reshape(3, 2)
-    sizes: list[int] = []
-
-    def loss(x: Any, i: Any) -> Any:
-        sizes.append(x.shape[0])
-        return x[:, 0] * x[:, 1]
-
     values = []
     for chunk in (50, 5000):
-        sizes.clear()
+        loss = Counted()
         out = constrained_risk(
             loss, z, Ball(2, 0.7), ENTROPIC, radius=0.1, samples=400, rng=rng(1), chunk=chunk
         )
-        assert max(sizes) <= chunk
+        assert max(loss.sizes) <= chunk
         values.append(float(out.value))
     assert values[0] == pytest.approx(values[1], abs=1e-14)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from math import exp, gamma, inf, log, sinh, sqrt
+from math import exp, gamma, inf, log
 
 import numpy as np
 import pytest
-from scipy import special
 
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import (
@@ -23,6 +22,7 @@ from phiball.refimpl import (
 from tests.support.arrays import Arrays
 from tests.support.laws import ANY_NORM, NORMS
 from tests.support.risk_laws import first
+from tests.support.tilting_laws import linear_value
 
 
 def test_weights_are_positive_and_sum_to_one(arrays: Arrays) -> None:
@@ -88,17 +88,6 @@ def test_moments_in_the_plane(doubles: Arrays) -> None:
             assert w @ b[:, j] ** 2 == pytest.approx(4 * moment(norm), abs=4 * tol)
 
 
-def entropic_of_linear(norm: float, g: tuple[float, float]) -> float:
-    """Log of E exp(g.b) on the unit ball: a product, a Bessel function, a sum of hyperbolic cosines."""
-    a, b = g
-    if norm == inf:
-        return log(sinh(a) / a * sinh(b) / b)
-    if norm == 2:
-        t = sqrt(a * a + b * b)
-        return log(2 * float(special.iv(1, t)) / t)
-    return log(2 * (np.cosh(a) - np.cosh(b)) / (a * a - b * b))
-
-
 def test_entropic_risk_of_a_linear_loss_in_the_plane(arrays: Arrays) -> None:
     g = (2.0, 1.0)
     vector, z = arrays.asarray(g), arrays.asarray([[0.0, 0.0], [1.0, 1.0]])
@@ -108,7 +97,7 @@ def test_entropic_risk_of_a_linear_loss_in_the_plane(arrays: Arrays) -> None:
 
     for norm in NORMS:
         out = integrated_risk(loss, z, Ball(norm, 1.0), 1.0, ENTROPIC, panels=1)
-        exact = entropic_of_linear(norm, g)
+        exact = float(linear_value(Ball(norm, 1.0), np.asarray(g), 1.0))
         # One panel an eighth of a turn: twelve digits.
         tol = 1e-12 + 8 * arrays.eps
         assert arrays.numpy(out.values) == pytest.approx(np.array([exact, exact + 3]), abs=tol)

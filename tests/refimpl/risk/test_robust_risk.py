@@ -20,7 +20,6 @@ from phiball.refimpl import (
     QUADRATIC,
     Ball,
     Divergence,
-    Gaussian,
     Tilted,
     adversarial_risk,
     constrained_risk,
@@ -36,7 +35,7 @@ from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import name_of
 from tests.support.laws import LAWS
-from tests.support.risk_laws import Z, first, fixed
+from tests.support.risk_laws import Counted, Z, first, fixed
 from tests.support.tilting_laws import THETA, in_x, linear_value, model
 
 
@@ -144,14 +143,6 @@ def test_lower_bound_label(doubles: Arrays) -> None:
         assert out.lower_bound is label, (d.name, eta)
 
 
-def test_gaussian_reference() -> None:
-    """Sinkhorn's dual: a linear loss under a normal law has the risk mean + scale^2/(2 eta)."""
-    z = np.array([[1.0, 0.0], [2.0, 5.0], [6.0, 5.0]])
-    out = robust_risk(first, z, Gaussian(0.5), 1.0, ENTROPIC, samples=5000, rng=rng(4))
-    assert abs(float(out.value) + float(out.bias) - (3 + 0.125)) < Z * float(out.stderr)
-    assert not out.lower_bound
-
-
 def test_eta_for_each_point_and_points_of_any_shape(doubles: Arrays) -> None:
     exact = (entropic(1.0) + entropic(0.2)) / 2
 
@@ -183,22 +174,14 @@ def test_loss_gets_the_index_of_its_data_point(doubles: Arrays) -> None:
 @pytest.mark.parametrize("samples", [3, 400, 1024, 2600])
 def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
     z = np.linspace(-1, 1, 10).reshape(5, 2)
-    sizes: list[int] = []
-
-    def loss(x: Array, i: Array) -> Array:
-        sizes.append(x.shape[0])
-        return x[:, 0] * x[:, 1]
-
     outs = []
     for chunk in (37, 999, 3000, 100_000):
-        sizes.clear()
-        outs.append(
-            robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, samples=samples, rng=rng(1), chunk=chunk)
-        )
-        assert max(sizes) <= chunk
-        assert sum(sizes) == 5 * samples  # each point once
+        loss, at = Counted(), {"samples": samples, "rng": rng(1), "chunk": chunk}
+        outs.append(robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, **at))
+        assert max(loss.sizes) <= chunk
+        assert sum(loss.sizes) == 5 * samples  # each point once
         # At most the last piece of a tile is smaller, so few calls are made.
-        assert len(sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
+        assert len(loss.sizes) <= 5 * samples / min(chunk, 512) + 1 + 5 * samples / 1024 + 5
     for out in outs[1:]:
         # Sums over rows of another layout are added up in another order.
         assert out.values == pytest.approx(outs[0].values, abs=1e-14)

@@ -159,22 +159,17 @@ def test_searches_that_a_large_ball_misleads() -> None:
     keep = np.r_[0:50, 60:100]  # fewer of the one class: a constant model has the others right
     x, y = x.iloc[keep], y[keep]
     score = robust_scorer(Ball(2, 3.0), scale={"a": 0.5})
-    options: dict[str, Any] = {
-        "radii": (0.0, 1.0, 100.0),
-        "etas": (0.1,),
-        "cv": 3,
-        "tol": 1e-4,
-        "scoring": score,
-    }
+    radii = (0.0, 1.0, 100.0)
+    options: dict[str, Any] = {"radii": radii, "etas": (0.1,), "cv": 3, "tol": 1e-4, "scoring": score}
     with pytest.warns(UserWarning, match="of radius 100, predicts one class"):
         lost = RobustLogisticRegressionCV(**options).fit(x, y)
     assert lost.radius_ == 100
     held = RobustLogisticRegressionCV(max_cost=0.05, feature_scale={"b": 0}, **options).fit(x, y)
     assert held.radius_ < 100
     near = held.plain_scores_ >= held.plain_scores_.max() - 0.05
-    assert held.scores_[0][[0.0, 1.0, 100.0].index(held.radius_)] == held.scores_[near].max()
+    assert held.scores_[0][radii.index(held.radius_)] == held.scores_[near].max()
     names = {"plain": "accuracy", "robust": score}
-    model, grid = RobustLogisticRegression(tol=1e-4), {"radius": [0.0, 1.0, 100.0]}
+    model, grid = RobustLogisticRegression(tol=1e-4), {"radius": radii}
     found = [
         GridSearchCV(model, grid, scoring=names, refit=refit, cv=3).fit(x, y).best_params_["radius"]
         for refit in ("robust", best_within(0.05))
@@ -212,11 +207,7 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     score, w = robust_scorer(Ball(2, 0.4)), copies.astype(float)
     model = LogisticRegression(max_iter=1000).fit(x, y)
     line, forest = LinearRegression().fit(x, y), RandomForestClassifier(5, random_state=0).fit(x, y)
-    for scorer, fitted in (
-        (score, model),
-        (score, line),
-        (robust_scorer(Ball(2, 0.4), eta=0.5), model),
-    ):
+    for scorer, fitted in ((score, model), (score, line), (robust_scorer(Ball(2, 0.4), eta=0.5), model)):
         doubled = scorer(fitted, np.repeat(x, copies, axis=0), np.repeat(y, copies))
         assert scorer(fitted, x, y, sample_weight=w) == pytest.approx(doubled) != scorer(fitted, x, y)
     alone = 1.0 * (np.arange(100) == 70)

@@ -75,21 +75,15 @@ def test_convex_plan_meets_the_theorem(
     assert plan.bound <= delta
 
 
-def test_known_plan() -> None:
+def test_known_plans() -> None:
     """f = |theta - b|, delta = 0.1: L = ceil(log2 80), T = ceil(M^2/(0.1 - 2/129)^2), in round numbers."""
     plan = convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, estimator=SG)
     assert plan == Plan(SG(7), 1, 141, pytest.approx(1 / sqrt(141)), pytest.approx(2 / 129 + 1 / sqrt(141)))
     assert plan.evaluations == 128 * 140
-
-
-def test_large_delta_takes_one_step() -> None:
     plan = convex_plan(100.0, **CONVEX)
     assert plan == Plan(RTMLMC(0), 1, 1, 1.0, pytest.approx(1.0 + 1.0))  # G/2 + D M
     assert plan.evaluations == 0
-
-
-def test_level_of_a_power_of_two_is_not_rounded_up() -> None:
-    for k in range(1, 20):
+    for k in range(1, 20):  # the level of a power of two is not rounded up
         plan = convex_plan(4.0 / 2**k, lipschitz=1.0, diameter=1.0, idf=1.0, estimator=SG)
         assert plan.estimator.level == k
 
@@ -183,11 +177,9 @@ SMALL = "eta is too small: bound/eta = 1000; expected at most 700"
 def test_bad_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: convex(idf=-1.0), ValueError, "idf is -1.0; expected a finite number that is not negative"),
-        (lambda: convex(chi_square=-1.0), ValueError, "chi_square is -1.0; expected a finite number that"),
         (lambda: convex(chi_square=-inf), ValueError, "chi_square is -inf; expected a finite number that"),
         (lambda: second_moment(RTMLMC(2), 1.0, "x"), TypeError, "chi_square is 'x'; expected a number"),
         (lambda: convex(estimator=SG(3)), TypeError, "estimator is .*; expected the class SG or RTMLMC"),
-        (lambda: nonconvex(estimator=int), TypeError, "estimator is .*; expected the class SG or RTMLMC"),
         (lambda: second_moment(SG, 1.0, 0.0), TypeError, r"estimator is .*; expected SG\(level\) or RTMLMC"),
         (lambda: nonconvex(constrained=1), TypeError, "constrained is 1; expected True or False"),
         (lambda: gradient_bias(-1, lipschitz=1.0, bound=1.0, eta=1.0), ValueError, "level is -1; expected"),
@@ -195,7 +187,6 @@ def test_bad_arguments() -> None:
         (lambda: chi_square_bound(ENTROPIC, -1.0, 1.0), ValueError, "bound is -1.0; expected a finite"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 0.0), ValueError, "eta is 0.0; expected a positive number"),
         (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "no bound is known; expected ENTROPIC, QUAD"),
-        (lambda: chi_square_bound(cressie_read(1.5), 1.0, 1.0), ValueError, "no bound is known"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 1e-3), ValueError, SMALL),
         (lambda: nonconvex(eta=1e-3), ValueError, SMALL),
         (lambda: chi_square_bound(QUADRATIC, 1.0, 1e-200), ValueError, "expected bound/eta of at most 1e150"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf, log, nan
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
@@ -129,15 +128,19 @@ def test_every_iterate_is_picked_equally_often() -> None:
 
 
 def test_mirror_descent_is_exponential_weighting(arrays: Arrays) -> None:
-    """With a fixed cost, theta_t is the softmax of log theta_1 - (t - 1) step cost; rows are independent."""
+    """theta_(t+1) is proportional to theta_t exp(-step gradient(theta_t)); rows are independent."""
     draw = np.random.default_rng(0)
     theta0, cost = draw.dirichlet(np.ones(4), size=3), draw.normal(size=(3, 4))
     v = arrays.asarray(cost)
-    run = mirror_descent(lambda theta: v, arrays.asarray(theta0), step_size=0.2, steps=11)
-    w = theta0 * np.exp(-0.2 * np.arange(11)[:, None, None] * cost)
-    w /= np.sum(w, axis=-1, keepdims=True)
-    np.testing.assert_allclose(arrays.numpy(run.last), w[-1], atol=100 * arrays.eps)
-    np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(w, axis=0), atol=100 * arrays.eps)
+    run = mirror_descent(lambda theta: v * theta, arrays.asarray(theta0), step_size=0.8, steps=11)
+    path = [theta0]
+    for _ in range(10):
+        moved = path[-1] * np.exp(-0.8 * cost * path[-1])
+        path.append(moved / moved.sum(axis=-1, keepdims=True))
+    np.testing.assert_allclose(arrays.numpy(run.last), path[-1], atol=100 * arrays.eps)
+    np.testing.assert_allclose(arrays.numpy(run.theta), np.mean(path, axis=0), atol=100 * arrays.eps)
+    run = mirror_descent(np.sign, np.full(3, 0.33334, dtype=np.float32), step_size=1.0, steps=1)
+    assert abs(float(np.sum(run.theta)) - 1) < 1e-6  # the start is rescaled
 
 
 def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
@@ -158,23 +161,14 @@ def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
 # (x - p).y <= (x - p).p for all of its y.
 SUPPORT: dict[str, Any] = {
     "box": lambda v: np.sum(np.maximum(-0.5 * v, 0.8 * v), axis=-1),
-    "l1": lambda v: 0.7 * np.max(np.abs(v), axis=-1),
-    "l2": lambda v: 0.7 * np.linalg.norm(v, axis=-1),
-    "linf": lambda v: 0.7 * np.sum(np.abs(v), axis=-1),
     "simplex": lambda v: np.max(v, axis=-1),
 }
 OUTSIDE: dict[str, Any] = {
     "box": lambda p: np.max(np.maximum(-0.5 - p, p - 0.8), axis=-1),
-    "l1": lambda p: np.sum(np.abs(p), axis=-1) - 0.7,
-    "l2": lambda p: np.linalg.norm(p, axis=-1) - 0.7,
-    "linf": lambda p: np.max(np.abs(p), axis=-1) - 0.7,
     "simplex": lambda p: np.maximum(np.abs(np.sum(p, axis=-1) - 1), np.max(-p, axis=-1)),
 }
 PROJECTIONS: dict[str, Any] = {
     "box": onto_box(-0.5, 0.8),
-    "l1": onto_ball(Ball(1, 0.7)),
-    "l2": onto_ball(Ball(2, 0.7)),
-    "linf": onto_ball(Ball(inf, 0.7)),
     "simplex": onto_simplex,
 }
 
@@ -194,9 +188,6 @@ def test_projection_is_the_nearest_point(name: str, arrays: Arrays) -> None:
         assert np.all(SUPPORT[name](v) - np.sum(v * p, axis=-1) <= unit * (1 + np.sum(np.abs(v), axis=-1)))
         np.testing.assert_allclose(arrays.numpy(PROJECTIONS[name](found)), p, atol=6 * unit)
         np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(x)))
-        if name[0] == "l":  # points inside a ball stay
-            inside = arrays.asarray(0.1 * np.random.default_rng(0).uniform(-1, 1, size=(4, 6)))
-            np.testing.assert_array_equal(arrays.numpy(PROJECTIONS[name](inside)), arrays.numpy(inside))
 
 
 def test_bounds_of_a_box(doubles: Arrays) -> None:
@@ -239,13 +230,11 @@ def test_gradient_mapping_in_a_box(doubles: Arrays) -> None:
         np.testing.assert_allclose(doubles.numpy(found), g, atol=8 * doubles.eps / size)
 
 
-def test_projection_onto_the_simplex_by_a_conic_solver() -> None:
-    """And the gradient mapping of |theta - x|^2/2 vanishes there, where the gradient does not."""
-    x, y = np.array([2.0, 1.5, -1.0]), cp.Variable(3)
-    cp.Problem(cp.Minimize(cp.sum_squares(y - x)), [y >= 0, cp.sum(y) == 1]).solve(solver="CLARABEL")
+def test_gradient_mapping_vanishes_at_the_projection_onto_the_simplex() -> None:
+    """Of |theta - x|^2/2, whose gradient does not vanish there."""
+    x = np.array([2.0, 1.5, -1.0])
     theta = onto_simplex(x)
-    np.testing.assert_allclose(theta, y.value, atol=1e-5)
-    assert np.linalg.norm(theta - x) > 1
+    np.testing.assert_allclose(theta, [0.75, 0.25, 0.0], atol=1e-15)
     for step_size in (0.1, 1.0, 3.0):
         mapping = gradient_mapping(theta - x, theta, step_size=step_size, project=onto_simplex)
         np.testing.assert_allclose(mapping, 0, atol=1e-14 / step_size)
@@ -283,6 +272,7 @@ def test_bad_arguments_of_descent(how: Any) -> None:
 
 
 def test_bad_arguments() -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
     cases: list[tuple[Any, Any, str]] = [
         (lambda: descend(project=3), TypeError, "project is 3; expected a function of theta"),
         (lambda: descend(project=lambda t: t[:1]), ValueError, r"project\(theta\) has shape \(1,\)"),
@@ -290,11 +280,10 @@ def test_bad_arguments() -> None:
         (lambda: descend(mirror_descent, theta0=np.array([1.0, 0.0])), ValueError, "the open simplex"),
         (lambda: descend(mirror_descent, theta0=np.array([0.5, 0.500002])), ValueError, "the open simplex"),
         (lambda: descend(mirror_descent, theta0=np.ones((3, 0))), ValueError, "at least one entry per row"),
-        (lambda: descend(mirror_descent, theta0=np.array(1.0)), ValueError, "at least one entry per row"),
+        (lambda: descend(gradient=lambda t: torch.ones(2)), TypeError, "a torch array and theta a numpy arr"),
+        (lambda: onto_box(ONE, 2.0)(torch.ones(2)), TypeError, "low is a numpy array and theta a torch arr"),
         (lambda: onto_box(1.0, 0.0), ValueError, r"low is 1\.0 and high 0\.0; expected low <= high"),
-        (lambda: onto_box(np.array([0.0, 2.0]), 1.0), ValueError, "expected low <= high"),
         (lambda: onto_box(nan, 1.0), ValueError, "low is nan; expected numbers, not NaN"),
-        (lambda: onto_box(0.0, np.array([nan])), ValueError, "high is .*; expected numbers, not NaN"),
         (lambda: onto_box("0", 1.0), TypeError, "low is '0'; expected a number or an array"),
         (lambda: onto_box(True, 2.0), TypeError, "low is True; expected a number or an array"),
         (lambda: onto_box(np.array([0]), 1.0), TypeError, "low has dtype int64; expected float32 or float64"),
@@ -302,14 +291,10 @@ def test_bad_arguments() -> None:
         (lambda: onto_box(0.0, 1.0)(3), TypeError, "theta is 3, of type int; expected an array"),
         (lambda: onto_ball(1.0), TypeError, r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"),
         (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, no clip and no scale"),
-        (lambda: onto_ball(Ball(2, 1.0, clip=(0.0, 1.0))), ValueError, "norm 1, 2 or inf, no clip and no"),
         (lambda: onto_ball(BALL, 0), TypeError, "centre is 0, of type int; expected an array"),
         (lambda: onto_ball(BALL, event_ndim=2)(ONE), ValueError, "event_ndim is 2; expected a whole number"),
-        (lambda: onto_ball(BALL)(None), TypeError, "theta is None, of type NoneType; expected an array"),
         (lambda: onto_simplex(np.ones((2, 0))), ValueError, r"theta has shape \(2, 0\); expected at least"),
-        (lambda: onto_simplex(np.array(1.0)), ValueError, r"theta has shape \(\); expected at least"),
         (lambda: onto_simplex(np.array([1.0, inf])), ValueError, "theta contains NaN or infinity"),
-        (lambda: onto_simplex(np.array([1, 2])), TypeError, "theta has dtype int64"),
         (lambda: gradient_mapping(ONE, ONE, step_size=0.0), ValueError, r"step_size is 0\.0; expected a"),
         (lambda: gradient_mapping(ONE[:1], ONE, step_size=1.0), ValueError, r"gradient has shape \(1,\)"),
         (lambda: gradient_mapping(ONE, None, step_size=1.0), TypeError, "theta is None, of type NoneType"),
@@ -326,17 +311,3 @@ def test_divergence_is_reported() -> None:
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1e300, steps=2)
     with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*a smaller step_size if the iterates"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1.0, steps=9)
-
-
-def test_start_in_single_precision_is_rescaled() -> None:
-    theta0 = np.full(3, 0.33334, dtype=np.float32)
-    run = mirror_descent(lambda theta: theta, theta0, step_size=1.0, steps=1)
-    assert abs(float(np.sum(run.theta)) - 1) < 1e-6
-
-
-def test_arrays_of_two_libraries_are_rejected() -> None:
-    torch = pytest.importorskip("torch", reason="torch: not installed")
-    with pytest.raises(TypeError, match=r"gradient\(theta\) is a torch array and theta a numpy array; exp"):
-        projected_sgd(lambda theta: torch.ones(1), np.ones(1), step_size=1.0, steps=2)
-    with pytest.raises(TypeError, match="low is a numpy array and theta a torch array; expected arrays"):
-        onto_box(np.zeros(2), 1.0)(torch.zeros(2))

@@ -1,0 +1,93 @@
+"""The shape of a data point does not change any number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball import refimpl
+from phiball.backends import rng, to_numpy, use
+from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussian, RegularizedLoss, Tilted
+
+Z = np.random.default_rng(0).uniform(-1, 2, size=(6, 4))
+S = np.random.default_rng(1).normal(size=(6, 4))  # tilts, gradients and steps
+SIZES = 0.5 + np.abs(Z)  # of the coordinates of each data point
+
+
+def loss(x: Any, i: Any) -> Any:
+    v = x.reshape(len(x), -1)
+    return np.sin(2 * v[:, 0]) + v[:, 1] ** 2 / 3 + v[:, 2] * v[:, 3] + 0.1 * i
+
+
+def slope(x: Any, i: Any) -> Any:
+    v = x.reshape(len(x), -1)
+    parts = [2 * np.cos(2 * v[:, 0]), 2 * v[:, 1] / 3, v[:, 3], v[:, 2]]
+    return np.stack(parts, axis=-1).reshape(x.shape)
+
+
+def of_laws(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
+    z, s, k = Z.reshape(*batch, *event), S.reshape(*batch, *event), len(event)
+    plain = [Ball(norm, 0.7) for norm in (1.0, 2.0, 3.0, inf)]
+    for ball in (*plain, Ball(2, 0.7, clip=(-1.2, 2.1), scale=SIZES[0].reshape(event))):
+        for method in (ball.length, ball.dual_norm, ball.steepest, ball.variance):
+            yield method(s, event_ndim=k)
+        yield ball.contains(z + s / 3, z, event_ndim=k)
+        for how in ({}, {"antithetic": True}, {"qmc": True}):
+            yield ball.sample(z, 4, rng(0), event_ndim=k, **how)
+        if ball.norm != 3:
+            yield ball.project(z + s, z, event_ndim=k)
+            yield ball.log_mgf(s, event_ndim=k)
+            yield from ball.sample_tilted(z, s, 3, rng(0), event_ndim=k)
+    yield Gaussian(0.6).log_mgf(s, event_ndim=k)
+    yield Gaussian(0.6).sample(z, 3, rng(0), event_ndim=k)
+    yield from Gaussian(0.6).sample_tilted(z, s, 3, rng(0), event_ndim=k)
+
+
+def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
+    z, s, eta = Z.reshape(-1, *event), S.reshape(-1, *event), 0.4
+    ball, few = Ball(2, 0.5, scale=SIZES.reshape(-1, *event)), {"samples": 8}
+    for d in (ENTROPIC, HINGE):
+        dense = refimpl.worst_case_density(loss, z, Ball(2, 0.5), eta, d, at=z[:2] + 0.1, rng=rng(0), **few)
+        yield from (dense.density, dense.atoms, dense.masses)
+    for way in (None, Tilted(self_normalised=True, start="uniform"), Tilted(retilt=1)):
+        how: dict[str, Any] = {"proposal": way, "input_gradient": slope if way else None, "chunk": 5, **few}
+        found = refimpl.robust_risk(loss, z, ball, eta, ENTROPIC, rng=rng(0), **how)
+        yield from (found.values, found.stderr)
+    worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda z: z + 0.1, **few)
+    yield from (worst.values, worst.points)
+    yield refimpl.constrained_risk(loss, z, ball, QUADRATIC, radius=0.1, rng=rng(0), **few).value
+    yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, n=9, rng=rng(0), **few).points
+    for law in (Ball(2, 0.5), Ball(inf, 0.5)):
+        yield refimpl.fgm(slope, z, law, rng=rng(0))
+        yield refimpl.ifgm(slope, z, law, steps=3)
+        yield refimpl.pgm(slope, z, law, rng=rng(0), steps=2, loss=loss, restarts=2)
+        yield refimpl.white_noise(z, law, rng(0))
+        yield refimpl.surrogate(s, law, eta, ENTROPIC)
+        yield refimpl.surrogate_estimate(s, law, eta, QUADRATIC, rng=rng(0), **few)
+        yield refimpl.r1(s, law, 2.0, ENTROPIC)
+        yield refimpl.r2(s, law)
+        yield refimpl.r3(s, law, eta, QUADRATIC)
+    for estimator in (SG(2), RTMLMC(2, "stratified")):
+        for way in (refimpl.Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
+            objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)
+            drawn = objective.points(loss, z, rng=rng(0), input_gradient=slope)
+            yield from (drawn.points, drawn.weights, drawn.log_weights, drawn.value)
+
+
+def check_same_numbers(expected: Iterator[Any], found: Iterator[Any]) -> None:
+    for k, (a, b) in enumerate(zip(expected, found, strict=True)):
+        first, second = (np.ravel(to_numpy(np.asarray(v))).astype(float) for v in (a, b))
+        size = 1 + np.abs(first).max()
+        np.testing.assert_allclose(second, first, rtol=0, atol=2.0**-40 * size, err_msg=str(k))
+
+
+@pytest.mark.parametrize("backend", ["numpy", "numba"])
+def test_shape_of_the_data_does_not_matter(backend: str) -> None:
+    with use(backend):
+        for batch, event in (((6,), (2, 2)), ((2, 3), (4,)), ((3, 2), (1, 4, 1))):
+            check_same_numbers(of_laws((6,), (4,)), of_laws(batch, event))
+        check_same_numbers(of_risks((4,)), of_risks((2, 2)))
