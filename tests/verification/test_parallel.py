@@ -7,42 +7,40 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from phiball.backends import use
-from phiball.verification.framework.result import Result
 from phiball.verification.framework.runner import find, run
-from phiball.verification.report.json import to_json
 from tests.support.parallel.clusters import wait_until
 
-FEW = "pricing"  # a handful of quick claims
+COMPARE = """
+from dataclasses import replace
+from phiball.backends import use
+from phiball.verification.framework.runner import find, run
+from phiball.verification.report.json import to_json
 
-
-def timeless(results: list[Result]) -> str:
+def timeless(results):
     return to_json([replace(result, seconds=0.0) for result in results], {})
+
+def show(result):
+    print(result.id)
+
+with use("strict"):  # which the new processes must learn
+    results = run("pricing", jobs=2, seed=3, on_result=show)
+    assert timeless(results) == timeless(run("pricing", seed=3))
+assert [result.id for result in results] == [claim.id for claim in find("pricing")]
+"""
 
 
 @pytest.mark.slow
 def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> None:
-    order: list[str] = []
-    counts: list[int] = []
-    with use("strict"):  # which the new processes must learn
-        results = run(
-            FEW,
-            jobs=2,
-            seed=3,
-            on_result=lambda result: order.append(result.id),
-            on_progress=lambda done, running: counts.append(done),
-        )
-        assert timeless(results) == timeless(run(FEW, seed=3))
-    assert len(results) >= 3
-    assert order == [claim.id for claim in find(FEW)]
-    assert counts == list(range(len(results) + 1))
+    """In a process of its own: the search also draws constants from the modules that are loaded."""
+    ended = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == [claim.id for claim in find("pricing")]
     with pytest.raises(ValueError, match="jobs is 0; expected a number of processes"):
-        run(FEW, jobs=0)
+        run("pricing", jobs=0)
 
 
 @pytest.mark.slow
@@ -63,7 +61,7 @@ def test_ctrl_c_ends_all_processes_of_verify(tmp_path: Path) -> None:
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert errors.splitlines()[-1] == "phiball: stopped; no report is written"
+    assert errors.splitlines()[-1] == "phiball: stopped"
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
 

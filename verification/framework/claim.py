@@ -49,7 +49,7 @@ class Claim(Metadata):
     - it passes, and the attached counterexamples violate what is printed: it holds as corrected;
     - it fails, and the attached counterexamples stand: it is refuted.
 
-    A statement that no run can check carries its `reason` instead, and is reported with it, and with what its
+    A statement that no run can check carries its reason instead, and is reported with it, and with what its
     function sees, if that returns evidence. In any other case
     (an error, a NaN, no example, a counterexample that does not stand) no verdict is reached.
 

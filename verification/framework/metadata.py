@@ -1,7 +1,5 @@
 """The description of a statement, which a claim and its results share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any
 

@@ -13,7 +13,7 @@ from phiball.verification.framework.metadata import Metadata
 class Result(Metadata):
     """The outcome of one run of a claim: the fields of its `Metadata`, and these.
 
-    - `verdict` was reached by execution; `recorded` is what the claim expects.
+    - `verdict` was reached by execution; the recorded one is what the claim expects.
     - `violation`, `tolerance` and `note` are those of the worst evidence (the failing one, if one failed).
     - `measured` came closest to its `bound`, of all evidence that compares with one, as `closest` says; NaN
       without bounds.

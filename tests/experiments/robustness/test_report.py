@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from joblib.externals.loky import get_reusable_executor
 from typer.testing import CliRunner
 
 from phiball.experiments.cli.app import app
@@ -314,6 +315,7 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
         "def make():\n    return first\n"
     )
     monkeypatch.chdir(tmp_path)
+    get_reusable_executor().shutdown()  # its workers have another working directory
     words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "0:1:3"]
     run = CliRunner().invoke(app, [*words, "--norm", "linf", "--out", "out/page.html"])
     assert run.exit_code == 0, run.output
