@@ -169,7 +169,6 @@ def robustness_report(
                     else:
                         parts[model.name][k] = kept
 
-        done = 0
         with closing(measured(missing(), settings, classes, jobs)) as found:
             for part, out in found:
                 part.write(out)
@@ -218,7 +217,7 @@ def _kind(kind: str | None, y: Any) -> str:
 
 
 def _classes(models: Mapping[str, Any]) -> Any:
-    """The labels of estimators, in the order of their scores; None if there are none, or they differ."""
+    """The labels of estimators, in the order of their scores; None if there are none."""
     known = [np.asarray(model.classes_) for model in models.values() if hasattr(model, "classes_")]
     for other in known[1:]:
         if not np.array_equal(known[0], other):

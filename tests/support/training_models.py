@@ -19,8 +19,8 @@ def network(event: tuple[int, ...], dtype: Any = torch.float64) -> Any:
     nn = torch.nn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        flat = nn.Flatten() if event else nn.Unflatten(0, (-1, 1))
-        model = nn.Sequential(flat, nn.Linear(prod(event), 8), nn.Tanh(), nn.Linear(8, 3))
+        shape = {0: [nn.Unflatten(0, (-1, 1))], 1: []}.get(len(event), [nn.Flatten()])
+        model = nn.Sequential(*shape, nn.Linear(prod(event), 8), nn.Tanh(), nn.Linear(8, 3))
     return model.to(dtype)
 
 

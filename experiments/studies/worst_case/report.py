@@ -117,7 +117,8 @@ def _draw_densities(table: Table, landscape: Row) -> Figure:
 def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
     """Draw the atom, a stem on top of the density as high as its mass, and return how high it is."""
     f = np.asarray(landscape["losses"])
-    x = np.linspace(-table.config.radius, table.config.radius, len(f))[f == f.max()].mean()
+    highest = np.linspace(-table.config.radius, table.config.radius, len(f))[f == f.max()]
+    x = highest[len(highest) // 2]  # the middle of a plateau
     bottom, mass = row["largest"], row["atom"]
     axes.vlines(x, bottom, bottom + mass, color=ORANGE, linewidth=2)
     axes.plot(x, bottom + mass, "o", color=ORANGE, markersize=4)

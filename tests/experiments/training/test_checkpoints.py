@@ -70,20 +70,6 @@ def test_weights_are_those_of_a_plain_loop() -> None:
     assert weights(it.model) != weights(model())
 
 
-def test_kept_points_return_to_their_images() -> None:
-    x, y = images()
-    kept, seen = torch.zeros(22), []
-
-    def objective(loss: Any, x: Any, source: Rng, rows: Any) -> Any:
-        seen.append(rows.clone())
-        return plain(loss, x, source), rows + x.sum((1, 2, 3))
-
-    train(model(), objective, x, y, PLAN, rng(5), shuffle=lambda epoch: torch.arange(22), kept_points=kept)
-    sums = x.sum((1, 2, 3))
-    assert torch.equal(torch.cat(seen), torch.cat([torch.zeros(22), sums]))  # of each epoch
-    assert torch.equal(kept, sums + sums)
-
-
 def test_rate_rises_and_falls() -> None:
     """As Adam is given it, step by step."""
     warmup = 0.35
