@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
-from phiball.experiments.robustness import third_party
 from phiball.experiments.robustness.models import CLASSIFIER, Model, to_numpy
 from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, surrogate, white_noise
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 # By gradient, and without: noise is one point, sampling the worst of several.
 OWN = ("fgm", "pgm", "search")
-ATTACKS = (*OWN, *third_party.THIRD_PARTY)
+THIRD_PARTY = ("apgd-ce", "apgd-dlr", "fab", "square")  # of torchattacks: the parts of AutoAttack
+ATTACKS = (*OWN, *THIRD_PARTY)
+_NORMS = {2.0: "L2", inf: "Linf"}  # that torchattacks knows
 MOST_FRAGILE = 8  # points that are kept, of each batch and in the end
 OF_POINTS = ("loss", "missing", "errors", "heaviest")  # what an `Estimate` keeps of each point, to be merged
 HALVINGS = 10  # of the way to a point that breaks, to find the smallest radius
@@ -45,38 +48,20 @@ class Settings:
         return Ball(NORMS[norm], radius, self.clip if clip else None, self.scale)
 
 
-class Counter:
-    """How many points a model has been evaluated at, and how many gradients were taken."""
-
-    def __init__(self) -> None:
-        self.evaluations = self.gradients = 0
-
-
 class Problem:
-    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) that count their points."""
+    """A model on a batch of data: the functions loss(x, i), gradient(x, i) and judge."""
 
     def __init__(self, model: Model, x: Array, y: Array) -> None:
         self.model, self.x, self.y = model, x, y
-        self.count = Counter()
-        slope = None if model.gradient is None else model.gradient(x, y)
-        self.gradient: Callable[[Array, Array], Array] | None = None
-        if slope is not None:
-
-            def gradient(z: Array, i: Array) -> Array:
-                self.count.gradients += int(z.shape[0])
-                return slope(z, i)
-
-            self.gradient = gradient
+        self.gradient: Any = None if model.gradient is None else model.gradient(x, y)
 
     def loss(self, z: Array, i: Array) -> Array:
         """The losses of points z that come from the data points i."""
-        self.count.evaluations += int(z.shape[0])
         out = self.model.losses(z, self.y[i])
         return out.detach() if hasattr(out, "detach") else out
 
     def judge(self, z: Array) -> tuple[Any, Any]:
         """(losses, wrong) of a point per data point."""
-        self.count.evaluations += int(z.shape[0])
         loss, wrong = self.model.judge(z, self.y)
         if not np.all(np.isfinite(loss)):
             raise ValueError(f"model {self.model.name!r} gives a loss that is not finite; expected numbers")
@@ -95,14 +80,9 @@ class Best:
         """Take the points at which the model is newly wrong, or as wrong and the loss larger."""
         loss, wrong = problem.judge(z)
         better = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
-        xp = array_namespace(z)
-        mask = xp.asarray(better, device=device(z))
-        self.point = xp.where(xp.reshape(mask, (-1, *[1] * (z.ndim - 1))), z, self.point)
+        self.point = _where(better, z, self.point)
         self.loss = np.where(better, loss, self.loss)
         self.wrong = np.maximum(self.wrong, wrong)
-
-    def copy(self) -> Best:
-        return Best(self.loss, self.wrong, self.point)
 
 
 def random_search(problem: Problem, z: Array, ball: Ball, *, queries: int, rng: Rng) -> Array:
@@ -145,19 +125,15 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
     if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
         out["labels alone"] = np.ones(1)
     for norm in settings.norms:
-        wanted = [name for name in settings.attacks if _takes(name, problem, norm, settings)]
-        start = Best(loss, wrong, x)
-        best = {name: start.copy() for name in ("sampling", *wanted, "worst")}
+        wanted = [name for name in settings.attacks if takes(name, model, x, norm, settings)]
+        best = {name: Best(loss, wrong, x) for name in ("sampling", *wanted, "worst")}
         broken, point = wrong > 0, x  # where a point first breaks
         for radius in settings.radii:
             key, ball = f"{norm}/{radius:g}", settings.ball(norm, radius)
             if radius > 0:
                 _noise(problem, ball, best["sampling"], settings, source, out, key)
                 for name in wanted:
-                    before = problem.count.evaluations, problem.count.gradients
                     best[name].update(problem, _attack(name, problem, ball, settings, source))
-                    out[f"{key}/{name}/evaluations"] = problem.count.evaluations - before[0]
-                    out[f"{key}/{name}/gradients"] = problem.count.gradients - before[1]
                 for name in ("sampling", *wanted):
                     best["worst"].update(problem, best[name].point)
                     best["worst"].wrong = np.maximum(best["worst"].wrong, best[name].wrong)
@@ -168,21 +144,60 @@ def measure_batch(model: Model, x: Array, y: Array, settings: Settings, source: 
             newly = (best["worst"].wrong > 0) & ~broken
             broken = broken | newly
             point = _where(newly, best["worst"].point, point)
-            if x.ndim == 2:  # summed, since a table may be long
-                change = np.abs(to_numpy(best["worst"].point) - to_numpy(x))
-                out[f"{key}/moved"] = change.sum(axis=0, keepdims=True)
             _predictions(problem, ball, slopes, settings, source, out, key)
         out |= _fragile(problem, norm, point, broken, settings)
         if problem.gradient is not None and model.kind == CLASSIFIER:
-            out[f"{norm}/limit"] = _limit(problem, norm, settings, source)
+            out[f"{norm}/limit"] = _limit(problem, norm, settings)
     return out
 
 
-def _takes(name: str, problem: Problem, norm: str, settings: Settings) -> bool:
-    if name in third_party.THIRD_PARTY:
-        applies = third_party.applies(name, problem.model, problem.x, NORMS[norm], settings.clip)
-        return applies and settings.scale is None  # it knows no sizes of features
-    return name == "search" or problem.gradient is not None
+def installed() -> bool:
+    """Whether torchattacks can be imported."""
+    return find_spec("torchattacks") is not None
+
+
+def takes(name: str, model: Model, x: Array, norm: str, settings: Settings) -> bool:
+    """Whether an attack is run on a model and its data.
+
+    torchattacks takes torch classifiers of images, knows l2 and linf, clips every input to [0, 1], and knows
+    no sizes of features; the loss of apgd-dlr needs three classes.
+    """
+    if name not in THIRD_PARTY:
+        return name == "search" or model.gradient is not None
+    images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
+    known = NORMS[norm] in _NORMS and settings.clip == (0.0, 1.0) and settings.scale is None
+    return installed() and images and known and (name != "apgd-dlr" or model.classes_of(x) >= 3)
+
+
+def run_third_party(
+    name: str, model: Model, x: Array, y: Array, ball: Ball, steps: int, queries: int, seed: int
+) -> Array:
+    """The points that an attack of `THIRD_PARTY` finds, put back into the ball where rounding left it.
+
+    torch's generator is left as it was.
+    """
+    torchattacks, torch = import_module("torchattacks"), import_module("torch")
+    common = {"norm": _NORMS[ball.norm], "eps": ball.radius, "seed": seed}
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "apgd-ce": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="ce"),
+        "apgd-dlr": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="dlr"),
+        "fab": lambda net: torchattacks.FAB(net, **common, steps=steps, n_classes=model.classes_of(x)),
+        "square": lambda net: torchattacks.Square(net, **common, n_queries=queries),
+    }
+
+    class SinglePrecision(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """The model, on points that torchattacks makes in single precision."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside, self.training = model.module, model.module.training
+
+        def forward(self, z: Any) -> Any:
+            return self.inside(z.to(next(self.inside.parameters()).dtype))
+
+    with torch.random.fork_rng(devices=[]):  # it seeds the global generator
+        found = kinds[name](SinglePrecision())(x, y).to(x.dtype)
+    return ball.project(found, x, event_ndim=x.ndim - 1)
 
 
 def _where(mask: Any, a: Array, b: Array) -> Array:
@@ -218,8 +233,7 @@ def _fragile(problem: Problem, norm: str, point: Array, broken: Any, settings: S
     return {
         f"{norm}/smallest": smallest,
         f"{norm}/fragile/index": np.asarray(order, dtype=np.int64),
-        f"{norm}/fragile/x": to_numpy(x)[order],
-        f"{norm}/fragile/point": to_numpy(point)[order],
+        f"{norm}/fragile/change": to_numpy(point - x)[order],
     }
 
 
@@ -237,41 +251,22 @@ def _noise(
 
 def _attack(name: str, problem: Problem, ball: Ball, settings: Settings, source: Rng) -> Array:
     gradient = problem.gradient
-    if name in third_party.THIRD_PARTY:
-
-        def count(points: int) -> None:
-            problem.count.evaluations += points
-
-        return third_party.attack(
-            name,
-            problem.model,
-            problem.x,
-            problem.y,
-            ball,
-            steps=settings.steps,
-            queries=settings.queries,
-            seed=settings.seed,
-            count=count,
+    if name in THIRD_PARTY:
+        return run_third_party(
+            name, problem.model, problem.x, problem.y, ball, settings.steps, settings.queries, settings.seed
         )
     if name == "search" or gradient is None:
         return random_search(problem, problem.x, ball, queries=settings.queries, rng=source)
     if name == "fgm":
         return fgm(gradient, problem.x, ball)
-    return pgm(
-        gradient,
-        problem.x,
-        ball,
-        steps=settings.steps,
-        restarts=settings.restarts,
-        rng=source,
-        loss=problem.loss,
-    )
+    steps, restarts = settings.steps, settings.restarts
+    return pgm(gradient, problem.x, ball, steps=steps, restarts=restarts, rng=source, loss=problem.loss)
 
 
-def _limit(problem: Problem, norm: str, settings: Settings, source: Rng) -> Any:
+def _limit(problem: Problem, norm: str, settings: Settings) -> Any:
     """Where the model is wrong if the ball is ten times the largest: everywhere, if gradients are of use."""
     ball = settings.ball(norm, 10 * max(settings.radii))
-    z = pgm(problem.gradient, problem.x, ball, steps=settings.steps)  # type: ignore[arg-type]
+    z = pgm(problem.gradient, problem.x, ball, steps=settings.steps)
     return problem.judge(z)[1]
 
 

@@ -212,7 +212,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
 
 def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
     if kind == REGRESSOR:
-        plain = hasattr(estimator, "coef_") and _is_affine(estimator)
+        plain = _is_linear(estimator, "predict")
         slope = np.reshape(estimator.coef_, (-1,)) if plain else None
 
         def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
@@ -224,7 +224,7 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
             f"model {name!r} knows {len(estimator.classes_)} classes, and the labels have {len(classes)}; "
             "expected the same"
         )
-    coef = np.asarray(estimator.coef_) if _is_linear_classifier(estimator) else None
+    coef = np.asarray(estimator.coef_) if _is_linear(estimator, "decision_function") else None
     if coef is None:
         scores = _probabilities if hasattr(estimator, "predict_proba") else _decisions
         return Model(name, kind, lambda x: scores(estimator, x), _doubles)
@@ -244,22 +244,15 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
     return Model(name, kind, lambda x: _decisions(estimator, x), _doubles, slopes)
 
 
-def _is_affine(estimator: Any) -> bool:
-    """Whether a regressor predicts coef.x + intercept, as tried on two points."""
-    d = np.size(estimator.coef_)
-    x = np.stack([np.zeros(d), np.linspace(-1.0, 1.0, d)])
-    expected = x @ np.reshape(estimator.coef_, (-1,)) + estimator.intercept_
-    return bool(np.allclose(estimator.predict(x), expected))
-
-
-def _is_linear_classifier(estimator: Any) -> bool:
-    """Whether a classifier decides by coef.x + intercept, as tried on two points."""
+def _is_linear(estimator: Any, method: str) -> bool:
+    """Whether a method of an estimator returns coef.x + intercept, as tried on two points."""
     coef = getattr(estimator, "coef_", None)
-    if not isinstance(coef, np.ndarray) or not hasattr(estimator, "decision_function"):
+    if not isinstance(coef, np.ndarray) or not hasattr(estimator, method):
         return False
+    coef = np.atleast_2d(coef)
     x = np.stack([np.zeros(coef.shape[1]), np.linspace(-1.0, 1.0, coef.shape[1])])
     expected = x @ coef.T + estimator.intercept_
-    out = np.reshape(estimator.decision_function(x), (2, -1))
+    out = np.reshape(getattr(estimator, method)(x), (2, -1))
     return out.shape == expected.shape and bool(np.allclose(out, expected))
 
 

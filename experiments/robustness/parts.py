@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
@@ -129,12 +128,6 @@ def measure_elsewhere(
     name: str, content: bytes, kind: str, classes: Any, x: Any, y: Any, settings: Settings, number: int
 ) -> Measures:
     """What `measure` finds, in another process, which gets the model as `packed` has made it."""
-    try:
-        source = unpacked(content)
-    except (ImportError, AttributeError, pickle.UnpicklingError) as error:
-        raise ImportError(
-            f"model {name!r} cannot be loaded by a worker ({error}); expected its module on every machine"
-        ) from None
-    model = as_model(name, source, kind, classes)
+    model = as_model(name, unpacked(content), kind, classes)
     with model.evaluating():
         return measure(model, x, y, settings, number)

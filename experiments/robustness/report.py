@@ -12,11 +12,10 @@ import numpy as np
 
 from phiball.backends.progress import Progress
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings
+from phiball.experiments.robustness.attacks import ATTACKS, NORMS, OWN, Settings, installed
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, as_model
 from phiball.experiments.robustness.parts import Measures, Part, as_numpy, measured
 from phiball.experiments.robustness.summary import summarise
-from phiball.experiments.robustness.third_party import installed
 from phiball.refimpl import Ball
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -45,7 +44,7 @@ class Report:
 
     def plot(self) -> Any:
         """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
-        from phiball.experiments.robustness.charts import draw
+        from phiball.experiments.robustness.files import draw
 
         return draw(self.summary)
 
@@ -118,11 +117,13 @@ def robustness_report(
     >>> robustness_report(model, (x, y), norms=["linf"], radii=[0, 0.5, 2])
     Report(model: error 0 -> 100 % at linf 2, 3 points; 0 warnings)
     """
+    if attacks is None:
+        attacks = ATTACKS if installed() else OWN
     settings = Settings(
         norms=_valid_words("norms", norms, NORMS),
         radii=_valid_radii(radii),
-        attacks=_valid_attacks(attacks),
-        etas=tuple(valid_number("etas", eta, above=0.0) for eta in _listed(etas)),
+        attacks=_valid_words("attacks", attacks, ATTACKS),
+        etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
         clip=Ball(2, 1.0, clip).clip,
         scale=None if scale is None else np.asarray(Ball(2, 1.0, scale=scale).scale.values).tolist(),
         draws=valid_count("draws", draws),
@@ -168,7 +169,6 @@ def robustness_report(
                     else:
                         parts[model.name][k] = kept
 
-        done = 0
         with closing(measured(missing(), settings, classes, jobs)) as found:
             for part, out in found:
                 part.write(out)
@@ -217,7 +217,7 @@ def _kind(kind: str | None, y: Any) -> str:
 
 
 def _classes(models: Mapping[str, Any]) -> Any:
-    """The labels of estimators, in the order of their scores; None if there are none, or they differ."""
+    """The labels of estimators, in the order of their scores; None if there are none."""
     known = [np.asarray(model.classes_) for model in models.values() if hasattr(model, "classes_")]
     for other in known[1:]:
         if not np.array_equal(known[0], other):
@@ -242,29 +242,15 @@ def _encoded(y: Any, classes: Any) -> Any:
     return order[np.searchsorted(classes, y, sorter=order)]
 
 
-def _valid_words(name: str, words: Sequence[str], known: Iterable[str], least: int = 1) -> tuple[str, ...]:
-    values = (words,) if isinstance(words, str) else tuple(words)
-    for word in values:
+def _valid_words(name: str, words: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
+    for word in words:
         if word not in known:
             raise ValueError(f"{name} has {word!r}; expected some of {', '.join(known)}")
-    if len(values) < least:
-        raise ValueError(f"{name} is empty; expected some of {', '.join(known)}")
-    return values
-
-
-def _valid_attacks(attacks: Sequence[str] | None) -> tuple[str, ...]:
-    if attacks is None:
-        return ATTACKS if installed() else OWN
-    return _valid_words("attacks", attacks, ATTACKS, least=0)
-
-
-def _listed(values: Any) -> Iterable[Any]:
-    """A number alone is a list of one."""
-    return values if isinstance(values, Iterable) and not isinstance(values, str) else (values,)
+    return tuple(words)
 
 
 def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:
-    values = sorted({valid_number("radii", radius, least=0.0) for radius in _listed(radii)})
+    values = sorted({valid_number("radii", radius, least=0.0) for radius in radii})
     if not values or values[-1] == 0:
         raise ValueError(f"radii is {radii!r}; expected at least one positive number")
     return tuple(values)

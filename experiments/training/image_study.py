@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
+
+import numpy as np
 
 from phiball.backends import Array, Rng, rng
 from phiball.experiments.datasets.images import NAMES, Images, load
@@ -76,14 +77,6 @@ class ImageStudy(Study[ConfigT]):
         """Return the tasks of the first stage or, given its rows, those of the second."""
 
     @abstractmethod
-    def seeds(self, config: ConfigT, rng: Rng) -> Callable[[Task], int]:
-        """Return the function from a task to its seed."""
-
-    @abstractmethod
-    def sources(self, seed: int) -> tuple[int, Rng, Rng]:
-        """Return the seed of the initial weights, and the generators of training and of attacks."""
-
-    @abstractmethod
     def method(self, config: ConfigT, task: Task) -> Method:
         """Return the method that a task trains by."""
 
@@ -93,10 +86,9 @@ class ImageStudy(Study[ConfigT]):
 
     @abstractmethod
     def attack(
-        self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng,
-        on_attack: Callable[[int, int], None],
-    ) -> Row:  # fmt: skip
-        """Return errors in % on the images (x, y), by name; `on_attack(done, total)` reports progress."""
+        self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+    ) -> Row:
+        """Return errors in % on the images (x, y), by name."""
 
     @abstractmethod
     def attack_work(self, config: ConfigT, task: Task) -> float:
@@ -105,10 +97,10 @@ class ImageStudy(Study[ConfigT]):
     def compute(self, config: ConfigT, rng: Rng, map_tasks: MapTasks | None = None) -> Table:
         """Return the rows of both stages; the second has what was chosen in the first."""
         self.prepare(config)
-        seed = self.seeds(config, rng)
 
         def rows(tasks: list[Task]) -> list[Row]:
-            seeded = [{**task, "seed": seed(task)} for task in tasks]
+            # More trials do not change the seeds of fewer.
+            seeded = [{**task, "seed": _integer(rng.keyed(f"trial {task['trial']}"))} for task in tasks]
             return (map_tasks or run_serially)(self, config, seeded, rng) if seeded else []
 
         judged = rows(self.tasks(config))
@@ -131,8 +123,9 @@ class ImageStudy(Study[ConfigT]):
         method = self.method(config, task)
         images = load(task["data"], config.data_dir or None)
         (x, y), (test_x, test_y) = parts(config, task["stage"], images)
-        weights, training, attacking = self.sources(task["seed"])
-        model = network(tuple(x.shape[2:]), config.width, seed=weights).to(config.device)
+        source = rng(task["seed"])
+        model = network(tuple(x.shape[2:]), config.width, seed=_integer(source.keyed("weights")))
+        model.to(config.device)
         share = self.training_work(config, task) / self.work(config, task)  # of the time
         # A task may resume on another device of the same kind.
         settings = {**result_settings(config), "device": config.device.partition(":")[0]}
@@ -142,18 +135,16 @@ class ImageStudy(Study[ConfigT]):
             x,
             y,
             self.plan(config, task),
-            training,
-            kept_points=method.first and method.first(x, rng(task["seed"]).keyed("first")),
+            source.keyed("training"),
+            kept_points=method.first and method.first(x, source.keyed("first")),
             about={**settings, **task, "data": images.digest},
             checkpoint=task_dir.file("network.pt"),
             on_step=lambda done, total, loss: task_dir.report_progress(
                 share * done / total, f"loss {loss:.3f}"
             ),
         )
-        errors = self.attack(
-            config, task, model, x, test_x, test_y, attacking,
-            lambda done, total: task_dir.report_progress(share + (1 - share) * done / total, "attacks"),
-        )  # fmt: skip
+        task_dir.report_progress(share, "attacks")
+        errors = self.attack(config, task, model, x, test_x, test_y, source.keyed("attacks"))
         return {
             "evaluations": method.evaluations,
             **errors,
@@ -203,6 +194,10 @@ class ImageStudy(Study[ConfigT]):
 
     def on_device(self, config: ConfigT, device: str) -> ConfigT:
         return replace(config, device=device)
+
+
+def _integer(source: Rng) -> int:
+    return int(source.integers(1 << 31, (), like=np.empty(0)))
 
 
 def parts(config: ImageConfig, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

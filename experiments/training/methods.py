@@ -8,7 +8,17 @@ from functools import partial
 from importlib import import_module
 
 from phiball.backends import Array, Rng, input_gradient
-from phiball.refimpl import RegularizedLoss
+from phiball.refimpl import (
+    ENTROPIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    fgm,
+)
 
 UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points have equal weights, and none is tilted
 
@@ -37,11 +47,42 @@ def mean_loss(loss: Loss, x: Array, source: Rng | None = None) -> Array:
     return loss(x, import_module("torch").arange(len(x))).mean()
 
 
-def attacked(attack: Callable[[Loss, Array, Rng], Array], loss: Loss, x: Array, source: Rng) -> Array:
-    """Return the mean loss at the points that `attack(gradient, x, source)` finds."""
-    return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
+def plain() -> Method:
+    """Return plain training, ERM."""
+    return Method("ERM", "", 1, mean_loss)
 
 
-def by_objective(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
-    """Return the estimated regularised loss of a batch."""
+def attacked(family: str, setting: str, evaluations: float, attack: Callable[..., Array]) -> Method:
+    """Return training at the points that `attack(gradient, x, source)` finds."""
+
+    def objective(loss: Loss, x: Array, source: Rng) -> Array:
+        return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
+
+    return Method(family, setting, evaluations, objective)
+
+
+def random_start_fgm(setting: str, ball: Ball) -> Method:
+    """Return FGM from a uniform point of the ball."""
+
+    def attack(gradient: Callable[..., Array], x: Array, source: Rng) -> Array:
+        return fgm(gradient, x, ball, rng=source)
+
+    return attacked("random-start FGM", setting, 2, attack)
+
+
+def sampled(
+    family: str, setting: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
+) -> Method:
+    """Return training with the regularised loss, estimated at uniform points of the ball."""
+    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform(), check_index=False)
+    return Method(family, setting, estimator.evaluations, partial(_by_objective, objective))
+
+
+def tilted(family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA) -> Method:
+    """Return training at one tilted point of the ball."""
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal, check_index=False)
+    return Method(family, setting, 2, partial(_by_objective, objective))
+
+
+def _by_objective(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
     return objective(loss, x, rng=source)

@@ -45,63 +45,18 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
         )  # fmt: skip
 
 
-def fast_cnn(width: int = 64, *, seed: int = 0) -> Any:
-    """Return the network of `cnn` in a faster form: the same weights, and the same values up to rounding.
-
-    The parameters have the names, shapes and order of those of `cnn`, so a state_dict fits both. Images are
-    (N, 1, 28, 28) in any layout; derivatives of any order exist, as they do there.
-
-    >>> import torch
-    >>> from phiball.experiments.training.networks import cnn, fast_cnn
-    >>> x = torch.rand(2, 1, 28, 28)
-    >>> torch.allclose(fast_cnn(16)(x), cnn(16)(x), atol=1e-6)
-    True
-    """
-    from phiball.experiments.training import fast_layers as layers  # which imports torch
-
-    width = valid_count("width", width)
-    with torch_seed(seed) as torch:
-        nn = torch.nn
-        return nn.Sequential(  # in place: no layer needs the input of its ELU again
-            layers.SpaceToDepthConv(width, SIDE), nn.ELU(inplace=True),
-            nn.Conv2d(width, 2 * width, 6, stride=2), nn.ELU(inplace=True),
-            layers.FullKernelConv(2 * width, 2 * width, 5), nn.ELU(inplace=True),
-            nn.Flatten(), nn.Linear(2 * width, 10),
-        )  # fmt: skip
-
-
 def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
-    """Return a dense network with 8 `width` hidden units and ELU: images (N, 1, *shape) to ten classes.
-
-    >>> import torch
-    >>> from phiball.experiments.training.networks import dense
-    >>> tuple(dense((8, 8))(torch.zeros(2, 1, 8, 8)).shape)
-    (2, 10)
-    """
-    height, breadth = _sides(shape)
+    """Return a dense network with 8 `width` hidden units and ELU: images (N, 1, *shape) to ten classes."""
     width = valid_count("width", width)
     with torch_seed(seed) as torch:
         nn = torch.nn
         return nn.Sequential(
-            nn.Flatten(), nn.Linear(height * breadth, 8 * width), nn.ELU(), nn.Linear(8 * width, 10)
+            nn.Flatten(), nn.Linear(shape[0] * shape[1], 8 * width), nn.ELU(), nn.Linear(8 * width, 10)
         )
 
 
-def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0, fast: bool = True) -> Any:
-    """Return the network for images (N, 1, *shape): `fast_cnn` (or `cnn`) at 28 x 28, `dense` below."""
-    height, breadth = _sides(shape)
-    if max(height, breadth) > SIDE:
+def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0) -> Any:
+    """Return the network for images (N, 1, *shape): `cnn` at 28 x 28, `dense` below."""
+    if min(shape) < 1 or max(shape) > SIDE:
         raise ValueError(f"shape is {shape!r}; expected images of at most {SIDE} x {SIDE} pixels")
-    if min(height, breadth) < SIDE:
-        return dense((height, breadth), width, seed=seed)
-    return (fast_cnn if fast else cnn)(width, seed=seed)
-
-
-def _sides(shape: tuple[int, int]) -> tuple[int, int]:
-    try:
-        height, breadth = shape
-        return valid_count("height", height), valid_count("breadth", breadth)
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"shape is {shape!r}; expected (height, width) of an image, both at least 1"
-        ) from None
+    return cnn(width, seed=seed) if min(shape) == SIDE else dense(shape, width, seed=seed)

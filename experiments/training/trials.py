@@ -81,19 +81,3 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
 def student(trials: int) -> float:
     """The half-width, in standard errors, of Student's interval of LEVEL."""
     return float(import_module("scipy.stats").t.ppf((1 + LEVEL) / 2, trials - 1))
-
-
-def count_signs(differences: Iterable[Difference]) -> tuple[int, int, int]:
-    """How many differences are significantly lower, significantly higher, and undecided."""
-    signs = [d.sign for d in differences]
-    return signs.count(-1), signs.count(1), signs.count(0)
-
-
-def too_small(table: Table) -> str:
-    """A caveat if the run is too small to be evidence, else an empty string."""
-    rows = [row for row in table.rows if row["stage"] == "report"]
-    images = min(row[name] for row in rows for name in ("trained on", "tested on"))
-    trials = 1 + max(row["trial"] for row in rows)
-    few = [f"{trials} trials"] if trials < 3 else []
-    few += [f"{images} images"] if images < 500 else []
-    return f"With {' and '.join(few)} this only tests that the study runs." if few else ""

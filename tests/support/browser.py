@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -126,10 +125,3 @@ class Browser:
         if "exceptionDetails" in answer:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
-
-    def picture(self, top: int = 0, height: int = 900) -> bytes:
-        """A PNG of a part of the page."""
-        width = self.evaluate("document.documentElement.clientWidth")
-        clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
-        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(answer["data"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from phiball.experiments.datasets.images import Images
 from phiball.experiments.training import image_study
+
+torch = pytest.importorskip("torch", reason="torch: not installed")
 
 
 def digits(seed: int = 0, test: int = 1) -> Images:
@@ -19,6 +23,20 @@ def digits(seed: int = 0, test: int = 1) -> Images:
             image[label % 5 + 1, 2 + 3 * (label // 5)] += 8
         parts += [x.astype(np.uint8), y.astype(np.uint8)]
     return Images("digits", *parts, top=16)
+
+
+class LinearLoss:
+    """The loss g.x of each of six images, and the points that it was asked for."""
+
+    def __init__(self) -> None:
+        draws = torch.Generator().manual_seed(0)
+        self.x = torch.rand((6, 1, 4, 4), generator=draws)
+        self.g = torch.randn((6, 1, 4, 4), generator=draws)
+        self.at: list[Any] = []
+
+    def __call__(self, x: Any, i: Any) -> Any:
+        self.at.append(x.detach().clone())
+        return (x * self.g[i]).flatten(1).sum(-1)
 
 
 def use_images(patch: pytest.MonkeyPatch, images: Images) -> None:

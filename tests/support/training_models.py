@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from math import log
+from math import log, prod
 from typing import Any
 
 import pytest
@@ -14,33 +14,14 @@ torch = pytest.importorskip("torch", reason="torch: not installed")
 Loss = Callable[[Any, Any], Any]
 
 
-class LastState(torch.nn.Module):
-    """A recurrent network over sequences (M, length, features), down to three classes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells = torch.nn.GRU(3, 4, batch_first=True)
-        self.out = torch.nn.Linear(4, 3)
-
-    def forward(self, x: Any) -> Any:
-        states, _ = self.cells(x)
-        return self.out(states[:, -1])
-
-
 def network(event: tuple[int, ...], dtype: Any = torch.float64) -> Any:
     """A small classifier of three classes for points of shape `event`, the same each time."""
     nn = torch.nn
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        layers = {
-            0: lambda: nn.Sequential(nn.Unflatten(0, (-1, 1)), nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 3)),
-            1: lambda: nn.Sequential(nn.Linear(*event, 8), nn.Tanh(), nn.Linear(8, 3)),
-            2: LastState,
-            3: lambda: nn.Sequential(nn.Conv2d(event[0], 2, 3), nn.ELU(), nn.Flatten(), nn.LazyLinear(3)),
-        }[len(event)]()
-        model: Any = layers.to(dtype)
-        model(torch.zeros((2, *event), dtype=dtype))  # a lazy layer takes its shape here
-    return model
+        shape = {0: [nn.Unflatten(0, (-1, 1))], 1: []}.get(len(event), [nn.Flatten()])
+        model = nn.Sequential(*shape, nn.Linear(prod(event), 8), nn.Tanh(), nn.Linear(8, 3))
+    return model.to(dtype)
 
 
 def data(event: tuple[int, ...], n: int = 9, dtype: Any = torch.float64, seed: int = 0) -> tuple[Any, Any]:

@@ -1,24 +1,91 @@
-"""What the study of the cart and pole shows: its tables and its findings."""
+"""The tables, the figure and the findings of the study of the cart and pole."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod, sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Table
-from phiball.experiments.studies.cartpole.figures import (
-    METHODS,
-    PLACES,
-    SHOWN,
-    curves_of,
-    error_of,
-    mean_of,
-    methods_by,
-    returns,
-    tables_of,
-)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = ("regular", "outside", "inside")
+PLACES = ("original", "heavy", "short", "strong g")
+WINDOW = 20  # training episodes in one point of a curve
+SHOWN = ("original", "strong g")  # of other tables of states: the easiest and the hardest
+STYLES = {  # colour, distinct to all readers, and label
+    "regular": ("#555555", "regular"),
+    "outside": ("#0072B2", "robust, maximum outside (paper)"),
+    "inside": ("#D55E00", "robust, maximum inside"),
+}
+
+
+def returns(table: Table, method: str, place: str, at: tuple[str, float] | None = None) -> Any:
+    """The returns of all trials of a method; `at` is a table and its initial value (main)."""
+    at = at or _main(table)
+    rows = [row["returns"] for row in table.rows if (row["table"], row["initial"]) == at]
+    return np.array([value for row in rows for value in row[method][place]])
+
+
+def _main(table: Table) -> tuple[str, float]:
+    return table.config.table, table.config.initial
+
+
+def methods_by(table: Table, what: str) -> dict[float, str]:
+    """The name of the method for each value of rho or eta, the main one included."""
+    main = getattr(table.config, what)
+    values = sorted({main, *getattr(table.config, f"{what}s")})
+    return {value: "outside" if value == main else f"{what} {value:g}" for value in values}
+
+
+def curves_of(table: Table, method: str) -> Any:
+    """Training lengths on the main table (trials, windows)."""
+    rows = [row for row in table.rows if (row["table"], row["initial"]) == _main(table)]
+    return np.array([trial for row in rows for trial in row["lengths"][method]])
+
+
+def tables_of(table: Table) -> list[tuple[str, float]]:
+    """Every table and initial value: by the initial value, then from coarse to fine."""
+
+    def rank(at: tuple[str, float]) -> tuple[float, int]:
+        return at[1], prod(int(n) for n in at[0].split("x"))
+
+    return sorted(dict.fromkeys((row["table"], row["initial"]) for row in table.rows), key=rank)
+
+
+def mean_of(values: Any) -> float:
+    """The mean of some trials."""
+    return float(np.mean(values))
+
+
+def error_of(values: Any) -> float:
+    """The standard error of their mean."""
+    return float(np.std(values, ddof=1) / sqrt(len(values)))
+
+
+def draw(table: Table) -> dict[str, Figure]:
+    """`training`: the lengths of training episodes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for method, (colour, label) in STYLES.items():
+        curves = curves_of(table, method)
+        episode = np.minimum(WINDOW * (np.arange(curves.shape[1]) + 0.5), table.config.episodes)
+        mean, band = np.mean(curves, axis=0), 2 * np.std(curves, axis=0, ddof=1) / sqrt(len(curves))
+        axes.fill_between(episode, mean - band, mean + band, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(episode, mean, color=colour, label=label, linewidth=1.5)
+    axes.set(xlabel="training episode", ylabel="length of the episode", ylim=(0, table.config.train_cap))
+    count = len(curves_of(table, "regular"))
+    axes.set_title(f"mean of {count} trials ± two standard errors", fontsize=10)
+    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    return {"training": figure}
+
 
 PAPER = {  # the return and its error bar: regular, robust
     "original": ((469.42, 19.03), (487.11, 9.09)),
@@ -31,9 +98,6 @@ PAPER_TRIALS = 10
 
 def _plus_minus(values: Any, sign: str = "") -> str:
     return f"{mean_of(values):{sign}.0f} ± {error_of(values):.0f}"
-
-
-# --- Tables -----------------------------------------------------------------------------------------
 
 
 def tables(table: Table) -> list[ReportTable]:
@@ -73,14 +137,14 @@ def _sweep(table: Table) -> ReportTable:
         (name, *(_plus_minus(returns(table, method, place)) for place in PLACES))
         for name, method in named.items()
     ]
-    note = f"Robust, the maximum outside; rho counts {table.config.reading}."
+    note = "Robust, the maximum outside; rho counts cells of the table."
     return ReportTable("Radius and price", ("method", *PLACES), lines, note)
 
 
 def _q_tables(table: Table) -> ReportTable:
     lines = [
         (
-            _name(at),
+            at[0].replace("x", ","),
             f"{at[1]:g}",
             str(len(returns(table, "regular", "original", at))),
             *(_plus_minus(returns(table, m, place, at)) for place in SHOWN for m in METHODS),
@@ -91,43 +155,12 @@ def _q_tables(table: Table) -> ReportTable:
     return ReportTable("Tables and initial values", ("table", "initial", "trials", *columns), lines)
 
 
-def _name(at: tuple[str, float]) -> str:
-    return at[0].replace("x", ",")
-
-
-# --- Findings ---------------------------------------------------------------------------------------
-
-
 def findings(table: Table) -> list[str]:
-    """What the tables say of the paper's statements."""
-    return [_better(table), _faster(table)]
-
-
-def _verdict(difference: Any) -> str:
-    """Higher, lower or neither, beyond two standard errors."""
-    ratio = mean_of(difference) / max(error_of(difference), 1e-9)  # two tables may be equal
-    return "higher" if ratio > 2 else "lower" if ratio < -2 else "no different"
-
-
-def _compare(table: Table, place: str) -> str:
-    difference = returns(table, "outside", place) - returns(table, "regular", place)
-    return f"{_verdict(difference)} ({_plus_minus(difference, '+')})"
-
-
-def _better(table: Table) -> str:
-    found = {place: _compare(table, place) for place in PLACES}
-    higher = sum(text.startswith("higher") for text in found.values())
-    return (
-        f'"Consistently outperforms": beyond two standard errors, robust returns are higher in {higher} of '
-        f"{len(PLACES)} problems. {'; '.join(f'{place}: {text}' for place, text in found.items())}."
-    )
-
-
-def _faster(table: Table) -> str:
-    regular, robust = curves_of(table, "regular"), curves_of(table, "outside")
-    difference = np.mean(robust, axis=1) - np.mean(regular, axis=1)
-    return (
-        f'"Learns more efficiently": training episodes take {mean_of(regular):.0f} steps on average in the '
-        f"regular runs and {mean_of(robust):.0f} in the robust ones ({_verdict(difference)}: "
-        f"{_plus_minus(difference, '+')})."
-    )
+    """How long training episodes are, and in how many problems robust returns are higher."""
+    gains = [returns(table, "outside", place) - returns(table, "regular", place) for place in PLACES]
+    higher = sum(mean_of(gain) > 2 * error_of(gain) for gain in gains)
+    regular, robust = (mean_of(curves_of(table, method)) for method in ("regular", "outside"))
+    return [
+        f"Robust returns are higher by more than two standard errors in {higher} of {len(PLACES)} problems.",
+        f"Mean length of training episodes: robust {robust:.0f} steps, regular {regular:.0f}.",
+    ]

@@ -24,13 +24,12 @@ from phiball.backends import Rng
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
-from phiball.experiments.studies.cartpole import figures, report
+from phiball.experiments.studies.cartpole import report
 from phiball.experiments.studies.cartpole.environment import START, Backup, Physics, learn, play
-from phiball.experiments.studies.cartpole.figures import METHODS, PLACES, WINDOW
+from phiball.experiments.studies.cartpole.report import METHODS, PLACES, WINDOW
 from phiball.refimpl import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
 
-READINGS = ("cells", "units")
 CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time
 
 
@@ -55,12 +54,8 @@ class Config(StudyConfig):
     epsilon: tuple[float, ...] = option(
         (1.0, 0.0025, 0.01), "Exploration: first, decay per episode, last.", least=0
     )
-    rho: float = option(0.25, "Radius of the ball around a state.")
-    reading: str = option("cells", "What rho counts: cells of the table, or units of the state.", READINGS)
+    rho: float = option(0.25, "Radius of the ball around a state, in cells of the table.")
     eta: float = option(1.0, "Price of the divergence.")
-    heavy: float = option(2.0, "What the pole's mass is multiplied by.")
-    short: float = option(2.0, "What the pole's length is divided by.")
-    strong: float = option(5.0, "What gravity is multiplied by.")
     rhos: tuple[float, ...] = option((0.125, 0.25, 0.5, 1.0), "Other radii to try.")
     etas: tuple[float, ...] = option((0.1, 1.0, 10.0, 100.0), "Other prices to try.")
     grids: tuple[str, ...] = option(
@@ -108,24 +103,17 @@ SCALES = {
 }
 
 
-def problems(config: Config) -> dict[str, Physics]:
-    """The physics of the evaluation, by name."""
-    usual = Physics()
-    changed = (
-        usual,
-        Physics(mass=usual.mass * config.heavy),
-        Physics(length=usual.length / config.short),
-        Physics(gravity=usual.gravity * config.strong),
-    )
-    return dict(zip(PLACES, changed, strict=True))
+# The physics of the evaluation.
+PROBLEMS = dict(
+    zip(PLACES, (Physics(), Physics(mass=0.2), Physics(length=0.25), Physics(gravity=49.0)), strict=True)
+)
 
 
 def backups(config: Config, grid: Grid, sweep: bool) -> dict[str, Backup]:
     """The methods by name; those of other radii and prices too, if `sweep`."""
-    size = grid.width if config.reading == "cells" else (1.0,) * len(grid.width)
 
     def robust(rho: float, eta: float, maximum: Maximum = Maximum.OUTSIDE) -> Backup:
-        return Backup(tuple(rho * h for h in size), eta, maximum)
+        return Backup(tuple(rho * h for h in grid.width), eta, maximum)
 
     main = (Backup(), *(robust(config.rho, config.eta, maximum) for maximum in Maximum))
     methods = dict(zip(METHODS, main, strict=True))
@@ -160,7 +148,7 @@ def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup
         name: (
             {
                 place: float(np.mean(play(Q[name], grid, starts, config.eval_cap, physics)))
-                for place, physics in problems(config).items()
+                for place, physics in PROBLEMS.items()
             },
             lengths[name],
         )
@@ -179,7 +167,7 @@ class CartPoleStudy(Study[Config]):
     name = "cartpole"
     title = "Robust Q-learning on a cart and pole (Section 6.2)."
     scales = SCALES
-    draw = staticmethod(figures.draw)
+    draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
     findings = staticmethod(report.findings)
 

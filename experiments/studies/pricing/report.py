@@ -1,21 +1,70 @@
-"""What the study of pricing shows: its tables and its findings."""
+"""The tables, the figure and the findings of the study of pricing."""
 
 from __future__ import annotations
 
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
-from phiball.experiments.studies.pricing.figures import LABELS, scenarios
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABELS = {"erm": "ERM, descent", "fgm": "FGM", "ifgm": "IFGM", "sg": "KL, SG", "rt-mlmc": "KL, RT-MLMC"}
+# Colours that are distinct to all readers, and markers that need no colour.
+STYLES = {
+    "fgm": ("#D55E00", "s", "-"),
+    "ifgm": ("#E69F00", "D", "--"),
+    "sg": ("#0072B2", "o", "-"),
+    "rt-mlmc": ("#56B4E9", "^", "--"),
+}
+INTERVAL = 1.96  # standard errors: 95 %
+
+
+def scenarios(table: Table) -> list[Row]:
+    """Return the rows of all methods, one per M and m."""
+    return [row for row in table.rows if row["part"] == "methods"]
+
+
+def draw(table: Table) -> dict[str, Figure]:
+    """The figure `improvement`: J against m, a panel for each M and a line for each method; bars of 95 %."""
+    from matplotlib.figure import Figure
+
+    panels = {M: [row for row in scenarios(table) if row["M"] == M] for M in table.config.covariates}
+    figure = Figure(figsize=(2.6 * len(panels) + 0.6, 3.2), layout="constrained")
+    for axes, (M, rows) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        axes.axhline(0, color="0.5", linewidth=0.8)
+        for k, (name, (color, marker, line)) in enumerate(STYLES.items()):
+            aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # so that no bar hides another
+            axes.errorbar(
+                [row["m"] + aside for row in rows],
+                [row[name] for row in rows],
+                yerr=[INTERVAL * row[f"{name}_stderr"] for row in rows],
+                label=LABELS[name],
+                color=color,
+                marker=marker,
+                linestyle=line,
+                linewidth=1.4,
+                markersize=4,
+                capsize=2,
+                elinewidth=1,
+            )
+        axes.set(title=f"M = {M}", xlabel="m")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    figure.axes[0].set_ylabel("improvement J (%)")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(STYLES), frameon=False)
+    return {"improvement": figure}
+
 
 UNREGULARISED, REGULARISED = ("fgm", "ifgm"), ("sg", "rt-mlmc")
 CLEAR = 2.0  # standard errors: more is called clear
-
-
-def _of_levels(table: Table) -> list[Row]:
-    return [row for row in table.rows if row["part"] == "levels"]
 
 
 def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
@@ -32,14 +81,16 @@ def tables(table: Table) -> list[ReportTable]:
             str(row["m"]),
             *(f"{row[name]:.1f} ± {row[f'{name}_stderr']:.1f}" for name in LABELS),
             f"{row['nothing']:.1f}",
+            *(f"{row[f'{name}_worst']:.2f}" for name in UNREGULARISED),
         )
         for row in scenarios(table)
     ]
     first = ReportTable(
         "Improvement J over ERM, in percent",
-        ("M", "m", *LABELS.values(), "theta = 0"),
+        ("M", "m", *LABELS.values(), "theta = 0", "worst cost: FGM", "IFGM"),
         rows,
-        f"Means and standard errors of {table.config.trials} trials. theta = 0 sells for nothing.",
+        f"Means and standard errors of {table.config.trials} trials. theta = 0 sells for nothing. "
+        "The worst cost is that of an attack of many steps on the training data.",
         left=2,
     )
     levels = table.config.levels
@@ -52,7 +103,8 @@ def tables(table: Table) -> list[ReportTable]:
                 str(row["m"]),
                 *(f"{row[f'L{L}']:.1f} ± {row[f'L{L}_stderr']:.1f}" for L in levels),
             )
-            for row in _of_levels(table)
+            for row in table.rows
+            if row["part"] == "levels"
         ],
         "2^L points of each ball; L = 0 trains on points with noise, without regard to the loss.",
         left=2,
@@ -60,17 +112,9 @@ def tables(table: Table) -> list[ReportTable]:
     return [first, second]
 
 
-# --- Findings ---------------------------------------------------------------------------------------
-
-
 def findings(table: Table) -> list[str]:
-    """The two statements of the paper and its explanation, each beside what the table shows."""
-    rows = scenarios(table)
-    return [_on_order(rows), _on_explanation(rows)]
-
-
-def _on_order(rows: list[Row]) -> str:
-    parts = []
+    """In how many scenarios each regularised rule is above each unregularised one."""
+    rows, parts = scenarios(table), []
     for first in REGULARISED:
         for second in UNREGULARISED:
             pairs = [_difference(row, first, second) for row in rows]
@@ -80,21 +124,4 @@ def _on_order(rows: list[Row]) -> str:
                 f"{LABELS[first]} is above {LABELS[second]} in {wins} of {len(rows)} scenarios, in "
                 f"{significant} by more than {CLEAR:g} standard errors"
             )
-    return f'The regularised model "outperforms the un-regularized one": {"; ".join(parts)}.'
-
-
-def _on_explanation(rows: list[Row]) -> str:
-    """Whether a solver that comes nearer to the worst case improves on FGM where FGM is worse than ERM."""
-    quote = 'That the failure is "mainly due to the computational intractability"'
-    stronger = [row for row in rows if row["fgm"] < 0 and row["ifgm_worst"] < row["fgm_worst"]]
-    if not stronger:
-        return f"{quote} cannot be judged: nowhere is FGM below ERM and IFGM nearer to the worst case."
-    worse = sum(row["ifgm"] < row["fgm"] for row in stronger)
-    means = {k: float(np.mean([row[k] for row in stronger])) for k in ("fgm", "ifgm", "nothing")}
-    costs = [float(np.mean([row[f"{k}_worst"] for row in stronger])) for k in UNREGULARISED]
-    return (
-        f"{quote}: in {len(stronger)} of {len(rows)} scenarios FGM is below ERM and IFGM has a lower worst "
-        f"cost in training (mean {costs[1]:.2f} against {costs[0]:.2f}); in {worse} of these the better "
-        f"solver has the lower improvement (mean {means['ifgm']:.1f} against {means['fgm']:.1f}; theta = 0 "
-        f"has {means['nothing']:.1f})."
-    )
+    return [f'The regularised model "outperforms the un-regularized one": {"; ".join(parts)}.']

@@ -17,7 +17,7 @@ from phiball.backends import Rng
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
-from phiball.experiments.studies.pricing import figures, report
+from phiball.experiments.studies.pricing import report
 from phiball.experiments.studies.pricing.model import (
     Cost,
     Floats,
@@ -137,7 +137,7 @@ class PricingStudy(Study[Config]):
     name = "pricing"
     title = "Personalised pricing: improvement over plain training (Section 6.3)."
     scales = SCALES
-    draw = staticmethod(figures.draw)
+    draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
     findings = staticmethod(report.findings)
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from functools import partial
 from math import inf, sqrt
-from typing import Any
 
 from phiball.backends import Array, Rng, input_gradient
 from phiball.experiments.training.image_attacks import NORMS
@@ -33,8 +32,11 @@ from phiball.experiments.training.methods import (
     Loss,
     Method,
     attacked,
-    by_objective,
     mean_loss,
+    plain,
+    random_start_fgm,
+    sampled,
+    tilted,
 )
 from phiball.refimpl import (
     ENTROPIC,
@@ -43,7 +45,6 @@ from phiball.refimpl import (
     SG,
     Ball,
     Divergence,
-    RegularizedLoss,
     RobustLoss,
     Tilted,
     fgm,
@@ -86,17 +87,19 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
     spread = radius * (sqrt(PIXELS.get(data, 784) + 2) if norm == "l2" else 8)
     half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
     methods = [
-        Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x)),
-        Method(DEFAULT, "", 2, partial(_default, radius, norm)),
-        Method(REFERENCE, "", 2, partial(attacked, partial(_random_start, ball))),
-        Method("FGM", "", 2, partial(attacked, lambda gradient, x, source: fgm(gradient, x, ball))),
-        Method("N-FGSM", "", 2, partial(attacked, partial(_noise_and_step, ball, wide))),
-        Method("ATTA-1", "", 2, partial(_move_on, ball), first=partial(_first, ball)),
-        _tilted("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
-        _tilted("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
-        _tilted("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
+        plain(),
+        Method(DEFAULT, "", 2, lambda loss, x, source: RobustLoss(radius, norm, seed=source)(loss, x)),
+        random_start_fgm("", ball),
+        attacked("FGM", "", 2, lambda gradient, x, source: fgm(gradient, x, ball)),
+        attacked(
+            "N-FGSM", "", 2, lambda gradient, x, source: fgm(gradient, white_noise(x, wide, source), ball)
+        ),
+        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, source: white_noise(x, ball, source) - x),
+        tilted("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
+        tilted("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
+        tilted("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
         *(
-            _tilted(
+            tilted(
                 "tilted, chosen",
                 f"radius {n * radius:g}, kappa {kappa:g}",
                 Ball(ball.norm, n * radius),
@@ -110,18 +113,14 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
         *(_uniform("CVaR", b, 1.0, indicator(0.5), show_eta=False) for b in (half, whole)),
         _uniform("RT-MLMC", Ball(ball.norm, PAPER_RADIUS), PAPER_ETA, ENTROPIC, LEVELS),
         _uniform("RT-MLMC", whole, RATIOS[0] * spread, ENTROPIC, LEVELS),
-        Method("IFGM", "", INNER_STEPS + 1, partial(attacked, partial(_steps, ball))),
+        attacked(
+            "IFGM",
+            "",
+            INNER_STEPS + 1,
+            lambda gradient, x, source: ifgm(gradient, x, ball, steps=INNER_STEPS),
+        ),
     ]
     return {(method.family, method.setting): method for method in methods if method.family in families}
-
-
-def _default(radius: float, norm: str, loss: Loss, x: Array, source: Rng) -> Array:
-    return RobustLoss(radius, norm, seed=source)(loss, x)
-
-
-def _tilted(family: str, setting: str, ball: Ball, proposal: Tilted) -> Method:
-    objective = RegularizedLoss(ball, UNWEIGHTED_ETA, ENTROPIC, SG(0), proposal, check_index=False)
-    return Method(family, setting, 2, partial(by_objective, objective))
 
 
 def _uniform(
@@ -134,24 +133,7 @@ def _uniform(
     show_eta: bool = True,
 ) -> Method:
     setting = f"radius {ball.radius:.3g}" + (f", eta {eta:.3g}" if show_eta else "")
-    objective = RegularizedLoss(ball, eta, divergence, estimator, check_index=False)
-    return Method(family, setting, estimator.evaluations, partial(by_objective, objective))
-
-
-def _random_start(ball: Ball, gradient: Any, x: Array, source: Rng) -> Array:
-    return fgm(gradient, x, ball, rng=source)
-
-
-def _noise_and_step(ball: Ball, wide: Ball, gradient: Any, x: Array, source: Rng) -> Array:
-    return fgm(gradient, white_noise(x, wide, source), ball)
-
-
-def _steps(ball: Ball, gradient: Any, x: Array, source: Rng) -> Array:
-    return ifgm(gradient, x, ball, steps=INNER_STEPS)
-
-
-def _first(ball: Ball, x: Array, source: Rng) -> Array:
-    return white_noise(x, ball, source) - x
+    return sampled(family, setting, ball, eta, divergence, estimator)
 
 
 def _move_on(ball: Ball, loss: Loss, x: Array, source: Rng, kept: Array) -> tuple[Array, Array]:

@@ -1,8 +1,11 @@
-"""The tables of the study of settings, and its findings."""
+"""The tables and figures of the study of settings."""
 
 from __future__ import annotations
 
 from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
@@ -13,11 +16,14 @@ from phiball.experiments.training.trials import (
     Difference,
     data_of,
     difference,
+    error_of,
     plus_minus,
     rows_of,
-    too_small,
     values,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLUMNS = ("clean", *(f"{kind} {norm}" for norm in NORMS for kind in ("PGM", "APGD")))
 STRONG = tuple(f"APGD {norm}" for norm in NORMS)
@@ -80,26 +86,16 @@ def _errors(table: Table, norm: str, data: str) -> ReportTable:
     )
 
 
-def against(
-    table: Table, method: str, columns: tuple[str, ...] = STRONG
-) -> dict[tuple[str, str], Difference]:
-    """The errors of a method minus those of random-start FGM, by data set and column."""
-    found = {}
-    for data in data_of(table):
-        for column in columns:
-            result = difference(table, data, [column], method, REFERENCE)
-            if result is not None:
-                found[data, column] = result
-    return found
-
-
 def _differences(table: Table, norm: str) -> ReportTable:
     places = [(data, column) for data in data_of(table) for column in ("clean", *STRONG)]
-    lines = []
-    for method in methods_of(table):
-        found = against(table, method, ("clean", *STRONG))
-        if method != REFERENCE and found:
-            lines.append((method, *(_marked(found.get(place)) for place in places)))
+    lines = [
+        (
+            method,
+            *(_marked(difference(table, data, [column], method, REFERENCE)) for data, column in places),
+        )
+        for method in methods_of(table)
+        if method != REFERENCE and REFERENCE in methods_of(table)
+    ]
     return ReportTable(
         f"Differences from {REFERENCE} after training in {norm}, in points",
         ("method", *(f"{data} {attack_name(data, column)}" for data, column in places)),
@@ -168,6 +164,37 @@ def _candidates(table: Table) -> ReportTable:
     )
 
 
-def findings(table: Table) -> list[str]:
-    """A caveat for small runs; the table of differences marks what is significant."""
-    return [text for text in (too_small(table),) if text]
+def draw(table: Table) -> dict[str, Figure]:
+    """For each norm in training, the errors under APGD: `methods-NORM`."""
+    return {f"methods-{norm}": _draw_errors(part) for norm, part in by_norm(table).items()}
+
+
+def _draw_errors(table: Table) -> Figure:
+    """A panel for each data set and attack: the trials, their mean and its standard error, by method."""
+    from matplotlib.figure import Figure
+
+    data = data_of(table)
+    # Errors of plain training are so much larger that the others would look the same.
+    methods = [name for name in methods_of(table) if name != "ERM"] or methods_of(table)
+    cost = {row["method"]: row["evaluations"] for row in table.rows}
+    figure = Figure(figsize=(8.2, 0.9 + 0.28 * len(methods) * len(NORMS)), layout="constrained")
+    panels = figure.subplots(len(NORMS), len(data), sharey=True, squeeze=False)
+    for row, norm in zip(panels, NORMS, strict=True):
+        for axes, name in zip(row, data, strict=True):
+            for place, method in enumerate(methods):
+                errors = values(table, name, method, [f"APGD {norm}"])
+                if errors:
+                    axes.plot(errors, [place] * len(errors), "|", color="#999999", markersize=7)
+                    bar = np.nan_to_num(error_of(errors))
+                    axes.errorbar(fmean(errors), place, xerr=bar, marker="o", markersize=4, color="#0072B2")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(color="#e4e4e4", linewidth=0.6)
+            axes.tick_params(labelsize=8)
+            axes.set_title(f"{name}, {attack_name(name, f'APGD {norm}')}", fontsize=9)
+        row[0].set_yticks(range(len(methods)), [f"{method}   {cost[method]:.2g}" for method in methods])
+        row[0].set_ylim(len(methods) - 0.5, -0.5)
+    figure.supxlabel(
+        "error (%): trials (grey), mean and standard error; evaluations per image beside each method",
+        fontsize=8,
+    )
+    return figure

@@ -10,16 +10,14 @@ On the test images the chosen networks are attacked by PGM and APGD in two norms
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
-import numpy as np
-
-from phiball.backends import Array, Rng, rng
+from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import option
-from phiball.experiments.framework.tasks import Row, Task
-from phiball.experiments.studies.settings import figures, report
+from phiball.experiments.framework.tasks import Row, Table, Task
+from phiball.experiments.studies.settings import report
 from phiball.experiments.studies.settings.methods import FAMILIES, RADII, REFERENCE, grid
 from phiball.experiments.studies.settings.report import held_out_error
 from phiball.experiments.training.image_attacks import (
@@ -86,21 +84,18 @@ def errors(
     radii: dict[str, float],
     steps: dict[str, int],
     source: Rng,
-    on_attack: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
     """Return the error in % on clean images ("clean") and for each attack of `steps` and norm ("PGM l2")."""
     pieces = chunks(x, y)
     clean = [is_right(model, *piece) for piece in pieces]
     percentages = {"clean": percent_wrong(clean)}
-    attacks = [(kind, norm) for kind in steps for norm in radii]
-    for done, (kind, norm) in enumerate(attacks, start=1):
+    for kind, norm in product(steps, radii):
         ball, own = Ball(NORMS[norm], radii[norm]), source.keyed(f"{kind} {norm}")
         still = [
             ATTACKS[kind](model, x, y, ok, ball, steps[kind], own)
             for (x, y), ok in zip(pieces, clean, strict=True)
         ]
         percentages[f"{kind} {norm}"] = percent_wrong(still)
-        on_attack(done, len(attacks))
     return percentages
 
 
@@ -114,9 +109,8 @@ class SettingsStudy(ImageStudy[Config]):
     name = "settings"
     title = "Which settings withstand attacks at equal cost (beyond the paper)."
     scales = SCALES
-    draw = staticmethod(figures.draw)
+    draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
-    findings = staticmethod(report.findings)
 
     def tasks(self, config: Config, judged: list[Row] | None = None) -> list[Task]:
         """Return the tasks of the first stage or, given its rows, those of the second."""
@@ -136,14 +130,6 @@ class SettingsStudy(ImageStudy[Config]):
             if name in config.methods
         ]
 
-    def seeds(self, config: Config, rng: Rng) -> Callable[[Task], int]:
-        """Return the function from a task to the seed of its trial, which more trials do not change."""
-        return lambda task: _integer(rng.keyed(f"trial {task['trial']}"))
-
-    def sources(self, seed: int) -> tuple[int, Rng, Rng]:
-        source = rng(seed)
-        return _integer(source.keyed("weights")), source.keyed("training"), source.keyed("attacks")
-
     def method(self, config: Config, task: Task) -> Method:
         return grid(config.methods, task["data"], task["norm"])[task["method"], task["setting"]]
 
@@ -151,12 +137,11 @@ class SettingsStudy(ImageStudy[Config]):
         return Plan(config.epochs, config.batch, task["rate"], config.warmup)
 
     def attack(
-        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng,
-        on_attack: Callable[[int, int], None],
-    ) -> Row:  # fmt: skip
+        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+    ) -> Row:
         """Return the errors on clean images, and under PGM and (second stage) APGD in both norms."""
         steps = _steps(config, task["stage"])
-        return errors(model, x, y, RADII[task["data"]], steps, source, on_attack)
+        return errors(model, x, y, RADII[task["data"]], steps, source)
 
     def attack_work(self, config: Config, task: Task) -> float:
         steps = _steps(config, task["stage"])
@@ -164,16 +149,8 @@ class SettingsStudy(ImageStudy[Config]):
         images = config.judged if task["stage"] == "choose" else config.attacked
         return images * total * len(NORMS) * 0.7  # the share of images that are right without an attack
 
-    def label(self, task: Task) -> str:
-        setting = f" {task['setting']}" if task["setting"] else ""
-        return (
-            f"{task['data']}, {task['norm']}: {task['method']}{setting}, rate {task['rate']:g}, "
-            f"trial {task['trial']}"
-        )
-
-
-def _integer(source: Rng) -> int:
-    return int(source.integers(1 << 31, (), like=np.empty(0)))
+    def findings(self, table: Table) -> list[str]:
+        return []  # the table of differences marks what is significant
 
 
 def _best(judged: list[Row], place: Task, method: str) -> dict[str, Any]:

@@ -14,28 +14,21 @@ setting that does best on held-out training images, RT-MLMC, noise, random-start
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any
 
 from phiball.experiments.training.image_attacks import NORMS
-from phiball.experiments.training.methods import UNWEIGHTED_ETA, Method, attacked, by_objective, mean_loss
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    Divergence,
-    RegularizedLoss,
-    Tilted,
-    Uniform,
-    fgm,
-    ifgm,
-    indicator,
+from phiball.experiments.training.methods import (
+    UNWEIGHTED_ETA,
+    Method,
+    attacked,
+    plain,
+    random_start_fgm,
+    sampled,
+    tilted,
 )
+from phiball.refimpl import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, Tilted, fgm, ifgm, indicator
 
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
@@ -68,7 +61,7 @@ def readings(config: Any) -> list[Reading]:
 
 def fixed(config: Any) -> dict[str, Method]:
     """The methods of the configuration with the paper's settings, by name."""
-    methods = {"ERM": Method("ERM", "", 1, lambda loss, x, source: mean_loss(loss, x))}
+    methods = {"ERM": plain()}
     for norm in config.norms:
         ball, eta = Ball(NORMS[norm], config.rho), config.eta * config.rho
         at = f"{norm} {config.rho:g}"
@@ -76,22 +69,20 @@ def fixed(config: Any) -> dict[str, Method]:
             small = Ball(NORMS[norm], reach)
             # A ball of radius 0.1 is crossed by steps that are a part of it.
             step = config.step if reach > config.step else None
-            for family, cost, attack in (
-                ("FGM", 2, _fgm(small)),
-                ("IFGM", config.steps + 1, _ifgm(small, config.steps, step)),
-            ):
-                name = f"{family} {norm} {reach:g}"
-                methods[name] = Method(family, name, cost, partial(attacked, attack))
+            here = f"{norm} {reach:g}"
+            methods[f"FGM {here}"] = attacked("FGM", here, 2, _fgm(small))
+            steps = _ifgm(small, config.steps, step)
+            methods[f"IFGM {here}"] = attacked("IFGM", here, config.steps + 1, steps)
         more = [
-            _random_start(ball, at),
-            _sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
-            _sampled("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
+            random_start_fgm(at, ball),
+            sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
+            sampled("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
         ]
         if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
             more += [
-                _sampled("SG", at, ball, eta, ENTROPIC, COPIES),
-                _sampled("quadratic", at, ball, eta, QUADRATIC, COPIES),
-                _sampled("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
+                sampled("SG", at, ball, eta, ENTROPIC, COPIES),
+                sampled("quadratic", at, ball, eta, QUADRATIC, COPIES),
+                sampled("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
             ]
         methods |= {f"{method.family} {at}": method for method in more}
     return {name: method for name, method in methods.items() if method.family in config.methods}
@@ -101,20 +92,23 @@ def candidates(config: Any) -> dict[str, Method]:
     """The settings to choose from, by name, for the families of CHOSEN in the configuration."""
     estimator, ratio = _rtmlmc(config), config.eta
     methods = [
-        _sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
+        sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
         for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
     methods += [
-        _sampled("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
+        sampled("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
         for r in (0.3, 0.6, 1.0, 1.5)
     ]
     methods += [
-        _random_start(Ball(NORMS[norm], r), f"{norm} {r:g}")
+        random_start_fgm(f"{norm} {r:g}", Ball(NORMS[norm], r))
         for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
     ]
-    methods += [_tilted(Ball(inf, r), f"linf {r:g}, eta {0.02 * r:g}", 0.02 * r) for r in (0.2, 0.3)]
     methods += [
-        _tilted(Ball(NORMS[norm], r), f"{norm} {r:g}, kappa {kappa:g}", UNWEIGHTED_ETA, kappa=kappa)
+        tilted("tilted", f"linf {r:g}, eta {eta:g}", Ball(inf, r), Tilted(), eta)
+        for r, eta in ((0.2, 0.004), (0.3, 0.006))
+    ]
+    methods += [
+        tilted("tilted", f"{norm} {r:g}, kappa {kappa:g}", Ball(NORMS[norm], r), Tilted(kappa=kappa))
         for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
     ]
     return {
@@ -126,28 +120,9 @@ def _rtmlmc(config: Any) -> RTMLMC:
     return RTMLMC(config.level, config.allocation)
 
 
-def _sampled(
-    family: str, at: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
-) -> Method:
-    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform(), check_index=False)
-    return Method(family, at, estimator.evaluations, partial(by_objective, objective))
-
-
-def _tilted(ball: Ball, at: str, eta: float, *, kappa: float | None = None) -> Method:
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), Tilted(kappa=kappa), check_index=False)
-    return Method("tilted", at, 2, partial(by_objective, objective))
-
-
-def _random_start(ball: Ball, at: str) -> Method:
-    def attack(gradient: Any, x: Any, source: Any) -> Any:
-        return fgm(gradient, x, ball, rng=source)
-
-    return Method("random-start FGM", at, 2, partial(attacked, attack))
-
-
-def _fgm(ball: Ball) -> Callable[..., Any]:
+def _fgm(ball: Ball) -> Any:
     return lambda gradient, x, source: fgm(gradient, x, ball)
 
 
-def _ifgm(ball: Ball, steps: int, step: float | None) -> Callable[..., Any]:
+def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
     return lambda gradient, x, source: ifgm(gradient, x, ball, steps=steps, step=step)

@@ -1,4 +1,4 @@
-"""The tables of the study of supervised learning, and the verdicts on the paper's statement.
+"""The tables and figures of the study of supervised learning, and the verdicts on the paper's statement.
 
 A panel is a data set and an attack. For each method and trial it has one number, the mean error over the
 ratios of the attack (or the error at the largest). Methods are compared within trials, which share a seed.
@@ -7,26 +7,29 @@ ratios of the attack (or the error at the largest). Methods are compared within 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, Reading, fixed, readings
 from phiball.experiments.training.trials import (
     LEVEL,
-    Difference,
-    count_signs,
     data_of,
     difference,
+    error_of,
     plus_minus,
-    too_small,
+    rows_of,
     values,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 ATTACKS = ("noise l2", "noise linf", "PGM l2", "PGM linf")
-GUESSING = 80.0  # clean error in %; ten classes by chance have 90
 WORDS = ("best", "tied", "not best")
 
 ColumnSelector: TypeAlias = Callable[[Any, str], list[str]]
@@ -40,11 +43,6 @@ def every(config: Any, attack: str) -> list[str]:
 def largest(config: Any, attack: str) -> list[str]:
     """The column of its largest ratio."""
     return every(config, attack)[-1:]
-
-
-def columns_of(config: Any, kind: str) -> list[str]:
-    """The columns of "noise" or "PGM" in both norms."""
-    return [name for attack in ATTACKS if attack.startswith(kind) for name in every(config, attack)]
 
 
 def score(row: Row) -> float:
@@ -66,108 +64,76 @@ def family_of(method: str) -> str:
     return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
 
 
-def evaluations(table: Table, method: str) -> float:
-    """The evaluations per image of a method; all settings of a family cost the same."""
-    return next(float(row["evaluations"]) for row in table.rows if row["method"] == method)
-
-
-# --- Verdicts ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a method in a panel: one of WORDS, and the difference that decides it."""
-
-    word: str
-    decisive: Difference
-
-    def __str__(self) -> str:
-        return f"{self.word} ({self.decisive}, {self.decisive.other})"
-
-
-def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> Verdict | None:
+def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> str | None:
     """Compare the method of a reading with its baselines; None if one of them is missing.
 
-    best: significantly below every baseline; not best: significantly above one; else tied. Decisive is the
-    lowest baseline; with "not best", the lowest of those significantly below the method.
+    best: significantly below every baseline; not best: significantly above one; else tied.
     """
-    candidates = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
-    differences = [d for d in candidates if d is not None]
-    if not differences or len(differences) < len(candidates):
+    found = [difference(table, data, columns, reading.ours, other) for other in reading.baselines]
+    signs = [d.sign for d in found if d is not None]
+    if len(signs) < len(found):
         return None
-    above = [d for d in differences if d.sign > 0]
-    decisive = max(above or differences, key=lambda d: d.mean)
-    best = all(d.sign < 0 for d in differences)
-    return Verdict("not best" if above else "best" if best else "tied", decisive)
+    return "not best" if max(signs) > 0 else "best" if max(signs) < 0 else "tied"
 
 
-def panels(table: Table, reading: Reading, select: ColumnSelector) -> dict[tuple[str, str], Verdict]:
+def panels(table: Table, reading: Reading, select: ColumnSelector) -> dict[tuple[str, str], str]:
     """The verdict in each panel (data set, attack) whose methods all have results."""
     found = {
         (data, attack): verdict(table, reading, data, select(table.config, attack))
         for attack in ATTACKS
         for data in data_of(table)
     }
-    return {place: result for place, result in found.items() if result is not None}
-
-
-# --- Tables -----------------------------------------------------------------------------------------
+    return {place: word for place, word in found.items() if word is not None}
 
 
 def tables(table: Table) -> list[ReportTable]:
     """Errors of all methods, verdicts, and comparisons at equal cost."""
-    found = [
-        _errors(table),
-        _verdicts(table, "Verdicts on RT-MLMC: mean over ratios", every, _rule()),
-        _verdicts(table, "Verdicts on RT-MLMC: the largest ratio", largest, "By the same rule."),
-        _pairs(table),
-    ]
+    found = [_errors(table), _verdicts(table), _pairs(table)]
     return [report_table for report_table in found if report_table.rows]
 
 
 def _errors(table: Table) -> ReportTable:
-    kinds = {"clean": ["clean"], **{kind: columns_of(table.config, kind) for kind in ("noise", "PGM")}}
+    kinds = {"clean": ["clean"]}
+    for kind in ("noise", "PGM"):
+        attacks = [attack for attack in ATTACKS if attack.startswith(kind)]
+        kinds[kind] = [name for attack in attacks for name in every(table.config, attack)]
+    places = [(data, kind) for data in data_of(table) for kind in kinds]
+    cost = {row["method"]: row["evaluations"] for row in table.rows}
     lines = [
         (
             method,
-            f"{evaluations(table, method):.3g}",
-            *(
-                plus_minus(values(table, data, method, names))
-                for data in data_of(table)
-                for names in kinds.values()
-            ),
+            f"{cost[method]:.3g}",
+            *(plus_minus(values(table, data, method, kinds[kind])) for data, kind in places),
         )
         for method in methods_of(table)
     ]
     return ReportTable(
         "Errors in percent",
-        ("method", "evaluations", *(f"{data} {kind}" for data in data_of(table) for kind in kinds)),
+        ("method", "evaluations", *(f"{data} {kind}" for data, kind in places)),
         lines,
         "Means over trials and their standard errors; of noise and PGM over both norms of the attack and all "
         "ratios. Evaluations are per image in training.",
-    )  # fmt: skip
+    )
 
 
-def _verdicts(table: Table, title: str, select: ColumnSelector, note: str) -> ReportTable:
-    data, lines = data_of(table), []
-    for reading in readings(table.config):
-        verdicts = panels(table, reading, select)
-        lines += [
-            (reading.name, attack, *(str(verdicts.get((name, attack), "-")) for name in data))
-            for attack in ATTACKS
-            if verdicts
-        ]
-    return ReportTable(title, ("reading", "attack", *data), lines, note, left=2)
+def _counts(verdicts: dict[tuple[str, str], str]) -> str:
+    words = list(verdicts.values())
+    return " / ".join(str(words.count(word)) for word in WORDS)
 
 
-def _rule() -> str:
-    return (
-        "best: significantly below every baseline; not best: significantly above one; else tied. In "
-        "brackets: errors of RT-MLMC minus those of the lowest baseline (with not best, the lowest of those "
-        "below it), within trials: mean and standard error, in points. Significant is outside of Student's "
-        "interval of "
-        f"{100 * LEVEL:g} % and more than one image; the interval does not cover the choice of test images, "
-        "which all trials share."
+def _verdicts(table: Table) -> ReportTable:
+    lines = [
+        (reading.name, _counts(panels(table, reading, every)), _counts(panels(table, reading, largest)))
+        for reading in readings(table.config)
+        if panels(table, reading, every)
+    ]
+    return ReportTable(
+        f"Panels in which RT-MLMC is {' / '.join(WORDS)}",
+        ("reading", "mean over ratios", "largest ratio"),
+        lines,
+        "best: significantly below every baseline; not best: significantly above one; else tied. Significant "
+        f"is outside of Student's interval of {100 * LEVEL:g} % of the differences within trials and more "
+        "than one image; the interval does not cover the choice of test images, which all trials share.",
     )
 
 
@@ -183,54 +149,98 @@ def _pairs(table: Table) -> ReportTable:
             for data in data_of(table)
             for attack in ATTACKS
         ]
-        differences = [d for d in found if d is not None]
-        if differences:
-            means = [d.mean for d in differences]
-            counts = map(str, count_signs(differences))
-            lines.append((ours, other, *counts, f"{min(means):+.1f} to {max(means):+.1f}"))
+        signs = [d.sign for d in found if d is not None]
+        if signs:
+            lines.append((ours, other, *(str(signs.count(sign)) for sign in (-1, 1, 0))))
     return ReportTable(
         "Methods of equal cost, by panel",
-        ("method", "against", "lower", "higher", "undecided", "difference"),
+        ("method", "against", "lower", "higher", "undecided"),
         lines,
-        "Differences of the mean errors over ratios, in points.",
         left=2,
     )
 
 
-# --- Findings ---------------------------------------------------------------------------------------
-
-
 def findings(table: Table) -> list[str]:
-    """The verdict on the paper's statement, methods near guessing, and a caveat for small runs."""
-    return [text for text in (_outperforms(table), _guessing(table), too_small(table)) if text]
-
-
-def _outperforms(table: Table) -> str:
     """In how many readings of the paper RT-MLMC is best in every panel."""
-    judged = {reading.name: panels(table, reading, every).values() for reading in readings(table.config)}
-    judged = {name: verdicts for name, verdicts in judged.items() if verdicts}
-    if not judged:
-        return "RT-MLMC is not judged: no reading of the paper has all of its methods here (--methods)."
-    sums, whole = [], 0
-    for name, verdicts in judged.items():
-        words = [v.word for v in verdicts]
-        whole += set(words) == {"best"}
-        sums.append(f"{name} {' / '.join(str(words.count(word)) for word in WORDS)}")
-    return (
+    judged = [panels(table, reading, every) for reading in readings(table.config)]
+    whole = sum(set(verdicts.values()) == {"best"} for verdicts in judged)
+    return [
         '"Consistently outperforms all baselines", that is, RT-MLMC is best in every panel, holds in '
-        f"{whole} of {len(judged)} readings of the paper. Panels in which it is {' / '.join(WORDS)}: "
-        f"{'; '.join(sums)}."
+        f"{whole} of {sum(map(bool, judged))} readings of the paper that have all of their methods here."
+    ]
+
+
+# Colours that all readers can distinguish, and markers that need no colour.
+STYLES: dict[str, dict[str, Any]] = {
+    "ERM": {"color": "#555555", "marker": "x"},
+    "FGM": {"color": "#0072B2", "marker": "s"},
+    "IFGM": {"color": "#56B4E9", "marker": "D"},
+    "RT-MLMC": {"color": "#D55E00", "marker": "o"},
+    "noise x4": {"color": "#E69F00", "marker": "^"},
+    "random-start FGM": {"color": "#009E73", "marker": "v"},
+    "tilted": {"color": "#CC79A7", "marker": "P"},
+}
+
+
+def draw(table: Table) -> dict[str, Figure]:
+    """`panels-l2` and `panels-linf`: the paper's figure for each norm of the ball."""
+    return {f"panels-{norm}": _panels(table, norm) for norm in table.config.norms}
+
+
+def _styles(table: Table, norm: str) -> dict[str, dict[str, Any]]:
+    """The style of each method of a figure: all of the paper's readings and three beyond."""
+    rho, step = f"{norm} {table.config.rho:g}", f"{norm} {table.config.step:g}"
+    lines = {"ERM": ":"} | dict.fromkeys((f"FGM {rho}", f"IFGM {rho}", f"RT-MLMC {rho}"), "-")
+    lines |= dict.fromkeys((f"FGM {step}", f"IFGM {step}", f"noise x4 {rho}"), "--")
+    lines |= {"random-start FGM, chosen": "-.", "tilted, chosen": "-."}
+    return {
+        method: {**STYLES[family_of(method)], "linestyle": line, "linewidth": 1.2, "markersize": 3.5}
+        for method, line in lines.items()
+        if method in methods_of(table)
+    }
+
+
+def _panels(table: Table, norm: str) -> Figure:
+    from matplotlib.figure import Figure
+
+    data = data_of(table)
+    figure = Figure(figsize=(8.2, 1.0 + 1.9 * len(data)), layout="constrained")
+    grid = figure.subplots(len(data), len(ATTACKS), sharex="col", sharey="row", squeeze=False)
+    for row, name in zip(grid, data, strict=True):
+        for axes, attack in zip(row, ATTACKS, strict=True):
+            for method, style in _styles(table, norm).items():
+                _curve(axes, table, name, attack, method, style)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(color="#e4e4e4", linewidth=0.6)
+            axes.tick_params(labelsize=8)
+        row[0].set_ylabel(f"{name}\nerror (%)", fontsize=9)
+    for axes, attack in zip(grid[0], ATTACKS, strict=True):
+        axes.set_title(attack.replace("noise", "white noise"), fontsize=10)
+    for axes in grid[-1]:
+        axes.set_xlabel("ratio to the mean norm", fontsize=8)
+    pairs = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in figure.axes]
+    handles = {label: drawn for panel in pairs for drawn, label in panel}
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=8.5,
     )
+    return figure
 
 
-def _guessing(table: Table) -> str:
-    methods = []
-    for method in methods_of(table):
-        for data in data_of(table):
-            clean = values(table, data, method, ["clean"])
-            count = sum(error > GUESSING for error in clean)
-            if count:
-                methods.append(f"{method} on {data} ({count} of {len(clean)} trials)")
-    if not methods:
-        return ""
-    return f"Near guessing, with a clean error above {GUESSING:g} %: {', '.join(methods)}."
+def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style: dict[str, Any]) -> None:
+    errors = [values(table, data, method, [name]) for name in ("clean", *every(table.config, attack))]
+    if not errors[0]:
+        return
+    least = 50 / float(rows_of(table, data, method)[0]["tested on"])  # half an image: no error, on a log axis
+    ratios = [0.0, *table.config.ratios[attack]]
+    mean = np.maximum([fmean(numbers) for numbers in errors], least)
+    bar = np.nan_to_num([error_of(numbers) for numbers in errors])
+    low, high = np.maximum(mean - bar, least), mean + bar
+    axes.fill_between(ratios, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    axes.plot(ratios, mean, label=method, **style)

@@ -9,17 +9,15 @@ size of a batch, the norm of the ball and the meaning of the step (see `methods`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from phiball.backends import Array, Rng, rng
+from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import option
 from phiball.experiments.framework.tasks import Row, Task
-from phiball.experiments.studies.supervised import figures, report
+from phiball.experiments.studies.supervised import report
 from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, FEWER_SEEDS, candidates, fixed
 from phiball.experiments.studies.supervised.report import ATTACKS, score
 from phiball.experiments.training.image_attacks import NORMS, after_pgm, chunks, is_right, percent_wrong
@@ -107,7 +105,6 @@ def errors(
     ratios: dict[str, tuple[float, ...]],
     steps: int,
     source: Rng,
-    on_attack: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, float]:
     """The error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
 
@@ -117,7 +114,6 @@ def errors(
     still classified correctly.
     """
     pieces = chunks(x, y)
-    total, done = sum(len(ratios[attack]) for attack in ATTACKS), 0
     clean = [is_right(model, *piece) for piece in pieces]
     percentages = {"clean": percent_wrong(clean)}
     for attack, attack_rng in zip(ATTACKS, source.spawn(len(ATTACKS)), strict=True):
@@ -133,8 +129,6 @@ def errors(
                     for (x, y), ok in zip(pieces, still, strict=True)
                 ]
             percentages[f"{attack} {ratio:g}"] = percent_wrong(still)
-            done += 1
-            on_attack(done, total)
     return percentages
 
 
@@ -158,7 +152,7 @@ class SupervisedStudy(ImageStudy[Config]):
     name = "supervised"
     title = "Adversarial training on images (Section 6.1)."
     scales = SCALES
-    draw = staticmethod(figures.draw)
+    draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
     findings = staticmethod(report.findings)
 
@@ -179,15 +173,6 @@ class SupervisedStudy(ImageStudy[Config]):
             if trial < config.others or setting not in few
         ]
 
-    def seeds(self, config: Config, rng: Rng) -> Callable[[Task], int]:
-        """Return the function from a task to the seed of its trial."""
-        drawn = [int(n) for n in rng.integers(1 << 31, (config.seeds,), like=np.empty(0))]
-        return lambda task: drawn[task["trial"]]
-
-    def sources(self, seed: int) -> tuple[int, Rng, Rng]:
-        training, attacks, weights = rng(seed).spawn(3)
-        return int(weights.integers(1 << 31, (), like=np.empty(0))), training, attacks
-
     def method(self, config: Config, task: Task) -> Method:
         methods = candidates(config) if task["stage"] == "choose" else {**fixed(config), **candidates(config)}
         return methods[task["setting"]]
@@ -196,21 +181,17 @@ class SupervisedStudy(ImageStudy[Config]):
         return Plan(config.epochs, config.batch, config.rate)
 
     def attack(
-        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng,
-        on_attack: Callable[[int, int], None],
-    ) -> Row:  # fmt: skip
+        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+    ) -> Row:
         """Return the errors on clean images, and under noise and PGM by ratio."""
         scale = mean_norms(train_x)
-        percentages = errors(model, x, y, scale, config.ratios, config.steps, source, on_attack)
+        percentages = errors(model, x, y, scale, config.ratios, config.steps, source)
         return {**percentages, **{f"mean {norm}": value for norm, value in scale.items()}}
 
     def attack_work(self, config: Config, task: Task) -> float:
         images = config.judged if task["stage"] == "choose" else config.attacked
         # About half of the images are fooled before the largest ratio.
         return images * config.steps * 2 * len(config.pgm_ratios) / 2
-
-    def label(self, task: Task) -> str:
-        return f"{task['data']}: {task['setting']}, trial {task['trial']}"
 
 
 def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:

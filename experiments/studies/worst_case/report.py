@@ -1,25 +1,145 @@
-"""What the study of worst-case distributions shows: its tables and its findings."""
+"""The tables, figures and findings of the study of worst-case distributions."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
-from phiball.experiments.studies.worst_case.figures import columns_of, level, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE = "#0072B2", "#D55E00"  # distinct to all readers
+DRAWN = 1000  # points of a curve: more cannot be seen
 
 
-def _end(table: Table) -> str:
-    """The paper's area close to x = 5."""
-    return f"[{0.8 * table.config.radius:g}, {table.config.radius:g}]"
+def rows_of(table: Table, part: str, **names: Any) -> list[Row]:
+    """The rows of a part of the study that have these names."""
+    wanted = {"part": part, **names}.items()
+    return [row for row in table.rows if all(row.get(name) == value for name, value in wanted)]
 
 
-def _between(low: float, high: float) -> str:
-    return f"{low:.3g}" if high - low < 0.005 else f"{low:.3g} to {high:.3g}"
+def columns_of(table: Table) -> list[str]:
+    """The regularisations, in their order."""
+    return list(dict.fromkeys(row["regularisation"] for row in rows_of(table, "density")))
 
 
-# --- Tables -----------------------------------------------------------------------------------------
+def level(row: Row) -> str:
+    """What a row of the figure sets: alpha or eta."""
+    if row["regularisation"] == "indicator":
+        return f"alpha = {row['alpha']:g}"
+    return f"eta = {row['eta']:.2g}"
+
+
+def draw(table: Table) -> dict[str, Figure]:
+    """The figures `overview`, `landscape` and, for each reading, `densities-READING`."""
+    landscapes = rows_of(table, "landscape")
+    return {
+        "overview": _draw_overview(table, landscapes[-1]),
+        "landscape": _draw_landscapes(table, landscapes),
+        **{f"densities-{row['reading']}": _draw_densities(table, row) for row in landscapes},
+    }
+
+
+def _curve(table: Table, values: Any) -> tuple[Any, Any]:
+    """Points of the interval and the values there, as many as can be seen, and none inside a flat stretch."""
+    some = np.unique(np.linspace(0, len(values) - 1, DRAWN).round().astype(int))
+    x = np.linspace(-table.config.radius, table.config.radius, len(values))[some]
+    y = np.asarray(values)[some]
+    moves = np.abs(np.diff(y)) > 1e-4 * np.abs(y).max()
+    kept = np.concatenate([[True], moves]) | np.concatenate([moves, [True]])
+    return x[kept], y[kept]
+
+
+def _draw_overview(table: Table, landscape: Row) -> Figure:
+    """The loss, and its worst-case densities at a large, a medium and a small eta: the README's picture."""
+    from matplotlib.figure import Figure
+
+    last = len(table.config.etas) - 1
+    numbers = sorted({0, min(1, last), last})
+    figure = Figure(figsize=(9, 2.5), layout="constrained")
+    first, *others = figure.subplots(1, 1 + len(numbers))
+    first.plot(*_curve(table, landscape["losses"]), color="black", linewidth=1.5)
+    first.set(title="a loss on a ball", ylabel="f(x)")
+    top = 0.0
+    for name, colour in (("entropic", BLUE), ("quadratic", ORANGE)):
+        rows = rows_of(table, "density", reading=landscape["reading"], regularisation=name)
+        top = max(top, *(rows[number]["largest"] for number in numbers))
+        for axes, number in zip(others, numbers, strict=True):
+            x, density = _curve(table, rows[number]["density"])
+            axes.fill_between(x, density, color=colour, alpha=0.12, linewidth=0)
+            axes.plot(x, density, color=colour, linewidth=1.5, label=name)
+            axes.set(title=f"worst case, $\\{level(rows[number])}$")
+    for axes in others:
+        axes.set(ylim=(0, 1.1 * top))
+    others[0].set_ylabel("density")
+    others[0].legend(frameon=False, loc="upper left")
+    for axes in (first, *others):
+        axes.set(xlabel="x", xlim=(-1.02 * table.config.radius, 1.02 * table.config.radius))
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_landscapes(table: Table, rows: list[Row]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(rows), 3), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+        axes.plot(*_curve(table, row["losses"]), color=BLUE, linewidth=1.5)
+        ends = [row["top_from"], row["top_to"]]
+        axes.plot(ends, [row["highest"]] * 2, color=ORANGE, linewidth=3, marker="o", markersize=4)
+        axes.set(title=row["reading"], xlabel="x", ylabel="f(x)")
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _draw_densities(table: Table, landscape: Row) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns, height = columns_of(table), len(table.config.etas)
+    figure = Figure(figsize=(2.3 * len(columns), 1.6 * height + 0.5), layout="constrained")
+    panels = figure.subplots(height, len(columns), sharex=True, squeeze=False)
+    for column, name in enumerate(columns):
+        rows = rows_of(table, "density", reading=landscape["reading"], regularisation=name)
+        for axes, row in zip(panels[:, column], rows, strict=True):
+            _draw_density(axes, table, row, landscape)
+        panels[0, column].set_title(name)
+        panels[-1, column].set_xlabel("x")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("density")
+    return figure
+
+
+def _draw_atom(axes: Any, table: Table, row: Row, landscape: Row) -> float:
+    """Draw the atom, a stem on top of the density as high as its mass, and return how high it is."""
+    f = np.asarray(landscape["losses"])
+    highest = np.linspace(-table.config.radius, table.config.radius, len(f))[f == f.max()]
+    x = highest[len(highest) // 2]  # the middle of a plateau
+    bottom, mass = row["largest"], row["atom"]
+    axes.vlines(x, bottom, bottom + mass, color=ORANGE, linewidth=2)
+    axes.plot(x, bottom + mass, "o", color=ORANGE, markersize=4)
+    return float(mass)
+
+
+def _draw_density(axes: Any, table: Table, row: Row, landscape: Row) -> None:
+    x, density = _curve(table, row["density"])
+    axes.fill_between(x, density, color=BLUE, alpha=0.35, linewidth=0)
+    axes.plot(x, density, color=BLUE, linewidth=1)
+    top = row["largest"]
+    if row["atom"]:
+        top += _draw_atom(axes, table, row, landscape)
+        label = f"atom {row['atom']:.2g}"
+        axes.text(0.04, 0.66, label, color=ORANGE, fontsize=9, transform=axes.transAxes)
+    axes.text(0.04, 0.86, f"$\\{level(row)}$", fontsize=9, transform=axes.transAxes)
+    axes.set(ylim=(0, 1.3 * top), xlim=(-1.02 * table.config.radius, 1.02 * table.config.radius))
+    axes.set_xticks([-table.config.radius, 0, table.config.radius])
+    axes.tick_params(labelsize=8)
+    axes.locator_params(axis="y", nbins=3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def tables(table: Table) -> list[ReportTable]:
@@ -38,7 +158,7 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
             (
                 row["reading"],
                 f"{row['lowest']:.2f} to {row['highest']:.2f}",
-                _between(row["top_from"], row["top_to"]),
+                f"{row['top_from']:.3g} to {row['top_to']:.3g}",
                 str(row["maxima"]),
                 f"{many} of {drawn}",
                 f"{median(numbers):g}" if numbers else "",
@@ -48,7 +168,7 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
     headings = ("reading", "f", "largest at", "local maxima", "others: 3 or more", "their median")
     return ReportTable(
         "Landscapes",
-        (*headings, f"largest in {_end(table)}"),
+        (*headings, f"largest in [{0.8 * table.config.radius:g}, {table.config.radius:g}]"),
         lines,
         "Local maxima that stand out by 1 % of the range. The others are networks drawn from the same law.",
     )
@@ -81,66 +201,17 @@ def _worst_cases(table: Table, reading: str) -> ReportTable:
     )
 
 
-# --- Findings ---------------------------------------------------------------------------------------
-
-
 def findings(table: Table) -> list[str]:
-    """The paper's findings on four of the regularisations; the figure shows the entropic one."""
+    """How far the printed densities are from worst cases, for each reading."""
     paragraphs = []
     for landscape in rows_of(table, "landscape"):
-        reading = landscape["reading"]
-        rows = {
-            name: sorted(
-                rows_of(table, "density", reading=reading, regularisation=name),
-                key=lambda row: -float(row["alpha" if row["regularisation"] == "indicator" else "eta"]),
-            )
-            for name in columns_of(table)
-        }
-        paragraphs += [
-            f"Finding 1, {reading}: {_on_indicator(rows['indicator'])}",
-            f"Finding 3, {reading}: {_on_quadratic(rows['quadratic'], rows['entropic'])}",
-            *(f"Finding 4, {reading}: {_on_kinked(rows[name])}" for name in ("absolute value", "hinge")),
-        ]
+        rows = rows_of(table, "density", reading=landscape["reading"])
+        masses = [row["printed_mass"] for row in rows]
+        miss = max(row["value"] - row["printed_value"] for row in rows)
+        gap = max(abs(row["dual_minus_primal"]) for row in rows)
+        paragraphs.append(
+            f"Reading {landscape['reading']}: {len(rows)} worst cases have the dual's value to {gap:.0e}. "
+            f"The printed densities have masses from {min(masses):.2f} to {max(masses):.2f}; "
+            f"scaled to mass one, they miss the value by up to {miss:.2g}."
+        )
     return paragraphs
-
-
-def _verdict(agrees: bool) -> str:
-    return "as in the paper" if agrees else "NOT as in the paper"
-
-
-def _rises(rows: list[Row], name: str) -> bool:
-    """Whether it never falls, beyond rounding."""
-    return all(b[name] >= a[name] - 1e-9 for a, b in pairwise(rows))
-
-
-def _on_indicator(rows: list[Row]) -> str:
-    moved = max(row["moved_by_eta"] for row in rows)
-    whole = max((row["from_uniform"] for row in rows if row["alpha"] == 1), default=0.0)
-    agrees = moved <= 1e-9 and whole <= 1e-9 and _rises(rows, "near_end")
-    most = max(rows, key=lambda row: float(row["printed_mass"]))
-    return (
-        f"the indicator is {_verdict(agrees)} (eta has no effect, uniform at alpha = 1, moves to the worst "
-        f"area). But the printed density has a mass of up to {most['printed_mass']:.3f} "
-        f"(alpha = {most['alpha']:g})."
-    )
-
-
-def _on_quadratic(rows: list[Row], entropic: list[Row]) -> str:
-    ours, theirs = (part[-1]["largest"] / part[0]["largest"] for part in (rows, entropic))
-    smaller = rows[-1]["support"] < entropic[-1]["support"]
-    return (
-        f"the support of the quadratic one falls to {100 * rows[-1]['support']:.1f} % of the interval "
-        f"({_verdict(smaller)}). Its largest density grows {ours:.2f}-fold, that of the entropic one "
-        f"{theirs:.2f}-fold (slower growth: {_verdict(ours < theirs)})."
-    )
-
-
-def _on_kinked(rows: list[Row]) -> str:
-    atoms = any(row["atom"] for row in rows)
-    miss = max(row["value"] - row["printed_value"] for row in rows)
-    masses = ", ".join(f"{row['printed_mass']:.2f}" for row in rows)
-    return (
-        f"the {rows[0]['regularisation']} is {_verdict(not atoms)}: the printed equal weights have a mass of "
-        f"{masses}, and an atom where f is largest has the rest. Scaled to mass one they miss the value by "
-        f"up to {miss:.2g}."
-    )

@@ -18,7 +18,7 @@ from phiball.backends import Rng
 from phiball.experiments.framework.config import StudyConfig, option
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
-from phiball.experiments.studies.worst_case import figures, report
+from phiball.experiments.studies.worst_case import report
 from phiball.experiments.studies.worst_case.landscape import (
     READINGS,
     Vector,
@@ -138,7 +138,6 @@ def _density(config: Config, reading: str, regularisation: str, row: int) -> Row
     atom = max(0.0, 1 - float(body.mean())) if d.recession < np.inf else 0.0
     printed = printed_ratio(regularisation, f, eta, alpha, float(solved.mu))
     share = np.cumsum(weights)
-    twice = worst_case(f, 2 * eta, d).weights
     return {
         "eta": eta,
         "alpha": alpha,
@@ -151,9 +150,6 @@ def _density(config: Config, reading: str, regularisation: str, row: int) -> Row
         "atom": atom if atom > 1e-12 else 0.0,
         "low": z[np.searchsorted(share, 0.05)],
         "high": z[min(n - 1, int(np.searchsorted(share, 0.95)))],
-        "near_end": weights[z >= 0.8 * config.radius].sum(),
-        "from_uniform": np.abs(weights - 1 / n).sum() / 2,
-        "moved_by_eta": np.abs(weights - twice).sum() / 2,
         "printed_mass": printed.mean(),
         "printed_value": primal_value(f, printed / printed.sum(), eta, d),
         "density": body / (2 * config.radius),
@@ -179,7 +175,6 @@ def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
         "drawn": count,
         "at_end": sum(place >= 0.8 * config.radius for place in places),
         "many": sum(number >= 3 for number in maxima),
-        "places": places,
         "numbers": maxima,
     }
 
@@ -190,7 +185,7 @@ class WorstCaseStudy(Study[Config]):
     name = "worst-case"
     title = "Worst-case distributions of a toy loss (Section 2.2)."
     scales = SCALES
-    draw = staticmethod(figures.draw)
+    draw = staticmethod(report.draw)
     tables = staticmethod(report.tables)
     findings = staticmethod(report.findings)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from phiball.experiments.datasets import images
-from phiball.experiments.datasets.images import FILES, NAMES, SOURCES, VARIABLE, load
+from phiball.experiments.datasets.images import FILES, SOURCES, VARIABLE, load
 from tests.support.idx_files import contents, packed
 
 _, TRAIN_Y, _, TEST_Y = FILES
@@ -125,11 +125,3 @@ def test_failed_or_wrong_download_is_refused_and_not_kept(server: Server, tmp_pa
     assert load("mnist").test_y.tolist() == contents()[TEST_Y].tolist()
     assert server.asked == [*FILES, TEST_Y]
     assert kept(tmp_path) == set(FILES)
-
-
-def test_sources_have_checksums() -> None:
-    assert (*SOURCES, "digits") == NAMES
-    sums = [checksum for address, checksums in SOURCES.values() for checksum in checksums]
-    assert all(len(checksum) == 64 and int(checksum, 16) for checksum in sums)
-    assert len(set(sums)) == len(SOURCES) * len(FILES)
-    assert all(address.startswith("http") and address.endswith("/") for address, _ in SOURCES.values())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, Conditional, RegularizedLoss, conditional_loss
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
@@ -21,7 +21,6 @@ from phiball.experiments.studies.pricing.model import (
     Cost,
     Market,
     Quadratic,
-    best_price,
     draw_data,
     draw_market,
     empirical_risk,
@@ -37,7 +36,7 @@ from phiball.experiments.studies.pricing.training import (
     train,
 )
 
-LINF, L2 = Ball(inf, 0.45), Ball(2, 0.45)
+LINF = Ball(inf, 0.45)
 BOUNDED = Cost(0.0, 2.0)
 TINY = replace(
     pricing.SCALES["smoke"],
@@ -88,25 +87,6 @@ def test_true_risk_to_all_digits() -> None:
     assert np.abs(risk.H[0]).min() > 1e-3
 
 
-def test_empirical_risk_is_the_mean_cost_of_all_draws() -> None:
-    """Against the library's loss on the m draws themselves: only their mean counts."""
-    market = markets()
-    draw = np.random.default_rng(5)
-    x, z = draw.normal(size=(3, 7, 10)), draw.normal(size=(3, 7, 4, 2))
-    theta = draw.normal(size=(3, 12))
-    found = empirical_risk(market, x, z.mean(axis=2))(theta)
-    values = Problem(market, Cost(), x, z.mean(axis=2)).values(theta, x)
-    for t in range(3):
-        loss = conditional_loss(
-            lambda x, t=t: np.cos(x @ market.omega[t].T + market.b[t]) @ theta[t],
-            psi,
-            Conditional.stacked(x[t], z[t]),
-        )
-        costs = loss(x[t], np.arange(7))
-        np.testing.assert_allclose(values[t], costs, atol=1e-12)
-        np.testing.assert_allclose(found[t], costs.mean(), atol=1e-12)
-
-
 def certified(H: Any, q: Any, theta: Any, radius: float) -> None:
     """The conditions that make theta the minimiser over the whole ball, by themselves."""
     push = -(q / 2 + H @ theta)  # lambda theta
@@ -129,54 +109,16 @@ def test_least_in_ball_is_certified() -> None:
     H[5:10] = H[5:10] @ H[5:10]  # positive: minima inside for a large radius
     H[10:15, 3:, :] = H[10:15, :, 3:] = 0  # a kernel, pushed along it or not
     q[12:15, 3:] = 0
+    H[15], q[15] = (
+        np.diag([-1.0, 2, 2, 2, 2, 2]),
+        np.eye(6)[1],
+    )  # nothing pushes along the negative eigenvalue
+    H[16:18], q[16] = 0, 0
+    H[18], q[18] = -np.eye(6), 0
     for radius in (0.05, 1.0, 50.0):
         theta = least_in_ball(Quadratic(H, q), radius)
         for t in range(20):
             certified(H[t], q[t], theta[t], radius)
-
-
-@pytest.mark.parametrize(
-    ("H", "q"),
-    [
-        (np.diag([-1.0, 2.0]), np.array([0.0, 1.0])),  # nothing pushes along the negative eigenvalue
-        (np.diag([-1.0, -1.0]), np.zeros(2)),
-        (np.zeros((2, 2)), np.zeros(2)),
-        (np.zeros((2, 2)), np.array([1.0, -1.0])),
-        (np.eye(2), np.zeros(2)),
-    ],
-)
-def test_least_in_ball_in_hard_cases(H: Any, q: Any) -> None:
-    certified(H, q, least_in_ball(Quadratic(H[None], q[None]), 3.0)[0], 3.0)
-
-
-def test_cost_beyond_the_bounds() -> None:
-    draw = np.random.default_rng(8)
-    v, z = 4 * draw.normal(size=500), draw.normal(size=(500, 2))
-    inside = (v >= 0) & (v <= 2)
-    true = psi(np.clip(v, 0, 2), z)
-    found = BOUNDED.value(v, z)
-    assert inside.sum() > 50
-    assert (~inside).sum() > 50
-    np.testing.assert_allclose(found[inside], true[inside], atol=1e-14)
-    assert np.all(found >= true - 1e-12)
-    h = 1e-6
-    numeric = (BOUNDED.value(v + h, z) - BOUNDED.value(v - h, z)) / (2 * h)
-    np.testing.assert_allclose(BOUNDED.slope(v, z), numeric, atol=1e-5)
-    # Where a price inside is better, the cost beyond leads back to it.
-    better = (v < 0) & (z[:, 1] > 0)
-    assert np.all(BOUNDED.slope(v, z)[better] < 0)
-    np.testing.assert_array_equal(Cost().value(v, z), psi(v, z))
-
-
-def test_best_price_is_the_best_of_a_grid() -> None:
-    draw = np.random.default_rng(9)
-    z = np.stack([draw.uniform(-1, 1, size=200), draw.uniform(0.1, 3, size=200)], axis=-1)
-    grid = np.linspace(0, 2, 2001)
-    price = best_price(z, 2.0)
-    assert np.all((price >= 0) & (price <= 2))
-    least = psi(grid, z[:, None, :]).min(axis=1)
-    assert np.all(psi(price, z) <= least + 1e-12)
-    assert 0 < (price < 2).sum() < 200
 
 
 # --- Training ---------------------------------------------------------------------------------------
@@ -225,8 +167,7 @@ def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
     assert np.linalg.norm(expected) > 0.01
 
 
-@pytest.mark.parametrize("ball", [LINF, L2])
-def test_trials_do_not_mix(ball: Ball) -> None:
+def test_trials_do_not_mix() -> None:
     """RT-MLMC gives trials different numbers of points: its mean must be that of SG, in every trial."""
     problem, theta = problems(Cost())
     draw = rng(12)
@@ -234,8 +175,8 @@ def test_trials_do_not_mix(ball: Ball) -> None:
     def copies(n: int) -> Problem:
         return replace(problem, x=np.repeat(problem.x, n, axis=1), z=np.repeat(problem.z, n, axis=1))
 
-    sg = regularized_gradient(copies(1500), theta, ball, 0.9, SG(2), draw)
-    rt = [regularized_gradient(copies(150), theta, ball, 0.9, RTMLMC(2), draw) for _ in range(30)]
+    sg = regularized_gradient(copies(1500), theta, LINF, 0.9, SG(2), draw)
+    rt = [regularized_gradient(copies(150), theta, LINF, 0.9, RTMLMC(2), draw) for _ in range(30)]
     error = np.std(rt, axis=0, ddof=1) / sqrt(len(rt))
     assert np.all(np.abs(np.mean(rt, axis=0) - sg) < 6 * error + 0.02 * np.abs(sg).max())
     assert np.abs(sg[0] - sg[1]).max() > 0.05
@@ -257,20 +198,18 @@ def test_descent_finds_the_exact_erm() -> None:
 # --- The study --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reading", pricing.READINGS)
-@pytest.mark.parametrize("norm", pricing.NORMS)
-def test_every_reading_gives_a_report(reading: str, norm: str) -> None:
-    table = STUDY.compute(replace(TINY, reading=reading, norm=norm), rng(0))
+@pytest.mark.parametrize(("reading", "norm"), [("ball", "linf"), ("prices", "l2")])
+def test_run_writes_improvements_over_erm(tmp_path: Path, reading: str, norm: str) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib: not installed")
+    table, files = run(STUDY, replace(TINY, reading=reading, norm=norm), tmp_path, seed=0)
+    assert {"table.csv", "report.md", "improvement.png"} <= {file.name for file in files}
     assert len(table.rows) == 6
     for row in table.rows:
         assert np.all(np.isfinite([value for value in row.values() if isinstance(value, float)]))
         assert row["best"] < 0 < row["erm_gap"]
-        names = METHODS if row["part"] == "methods" else ("L0", "L1")
-        for name in names:
+        for name in METHODS if row["part"] == "methods" else ("L0", "L1"):
             assert row[name] == pytest.approx(np.mean(row[f"{name}_trials"]))
             assert len(row[f"{name}_trials"]) == 3
-    assert len(STUDY.tables(table)[0].rows) == 4
-    assert len(STUDY.findings(table)) == 2
 
 
 def test_excess_with_bounded_prices() -> None:
@@ -289,30 +228,3 @@ def test_excess_with_bounded_prices() -> None:
         assert abs(best[t] + top.mean()) < spread * top.std()
         lost = top - (a * w + b) * w
         assert abs(gaps[0, t] - lost.mean()) < spread * lost.std()
-
-
-@pytest.mark.slow
-def test_jobs_and_interruptions_change_nothing(tmp_path: Path) -> None:
-    for name in ("joblib", "matplotlib", "threadpoolctl"):
-        pytest.importorskip(name)
-    config = replace(TINY, covariates=(6,), draws=(5,))
-    run(STUDY, config, tmp_path / "one", jobs=1)
-    run(STUDY, config, tmp_path / "two", jobs=2)
-    whole = (tmp_path / "one" / "table.csv").read_bytes()
-    assert (tmp_path / "two" / "table.csv").read_bytes() == whole
-    first, _ = sorted((tmp_path / "two" / "rows").iterdir())
-    first.unlink()
-    run(STUDY, config, tmp_path / "two", jobs=1)
-    assert (tmp_path / "two" / "table.csv").read_bytes() == whole
-
-
-def test_invalid_options() -> None:
-    for name, value, text in (
-        ("reading", "cone", "reading is 'cone'; expected one of ball, prices"),
-        ("covariates", (25, 25), "no two the same"),
-        ("levels", (13,), "expected at most 12"),
-        ("trials", 1, "trials is 1; expected a whole number of at least 2"),
-        ("rt_step_size", 0.2, "rt_step_size is 0.2; expected at most 0.1"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            pricing.Config(**{name: value})  # type: ignore[arg-type]

@@ -14,11 +14,11 @@ import pytest
 from phiball.backends import rng
 from phiball.experiments.framework.runner import run
 from phiball.experiments.framework.tasks import Table
-from phiball.experiments.studies.settings.methods import DEFAULT, FAMILIES, REFERENCE, grid
+from phiball.experiments.studies.settings.methods import DEFAULT, REFERENCE, grid
 from phiball.experiments.studies.settings.report import tables
-from phiball.experiments.studies.settings.study import SCALES, STUDY, Config
+from phiball.experiments.studies.settings.study import STUDY, Config
 from phiball.refimpl import Ball, white_noise
-from tests.support.supervised_tasks import digits, use_images
+from tests.support.supervised_tasks import LinearLoss, digits, use_images
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 pytest.importorskip("scipy", reason="scipy: not installed")
@@ -45,50 +45,21 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
     return [row for row in table.rows if row["stage"] == name]
 
 
-def test_every_setting_is_tried_with_the_same_rates() -> None:
-    for config in SCALES.values():
-        tried: dict[Any, list[float]] = {}
-        for task in STUDY.tasks(config):
-            key = task["data"], task["norm"], task["method"], task["setting"]
-            tried.setdefault(key, []).append(task["rate"])
-        assert {method for _, _, method, _ in tried} == {*config.methods}
-        assert all(rates == list(config.rates) for rates in tried.values())
-    with pytest.raises(ValueError, match=r"rates is .*; expected increasing numbers"):
-        Config(rates=(2e-3, 1e-3))
-
-
 # --- What a batch is trained with -------------------------------------------------------------------
 
 
-class Slanted:
-    """The loss g.x of each image, and the points that it was asked for."""
-
-    def __init__(self) -> None:
-        draws = torch.Generator().manual_seed(0)
-        self.x = torch.rand((6, 1, 4, 4), generator=draws)
-        self.g = torch.randn((6, 1, 4, 4), generator=draws)
-        self.at: list[Any] = []
-
-    def __call__(self, x: Any, i: Any) -> Any:
-        self.at.append(x.detach().clone())
-        return (x * self.g[i]).flatten(1).sum(-1)
-
-
-def trained_at(name: str, norm: str = "linf") -> list[tuple[Slanted, Any, Any]]:
-    """For each setting of a method, the loss after one call, the result, and what was kept before."""
-    found = []
-    for method in grid((name,), "mnist", norm).values():
-        loss = Slanted()
-        kept = [] if method.first is None else [method.first(loss.x, rng(2))]
-        out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
-        if name != "RT-MLMC":
-            assert sum(len(x) for x in loss.at) == 6 * method.evaluations
-        found.append((loss, out, kept))
-    return found
+def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
+    """The loss after one call of a method, the result, and what was kept before."""
+    (method,) = grid((name,), "mnist", "linf").values()
+    loss = LinearLoss()
+    kept = [] if method.first is None else [method.first(loss.x, rng(2))]
+    out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
+    assert sum(len(x) for x in loss.at) == 6 * method.evaluations
+    return loss, out, kept
 
 
 def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None:
-    ((loss, value, _),) = trained_at("N-FGSM")
+    loss, value, _ = trained_at("N-FGSM")
     noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng(3))
     assert torch.equal(loss.at[0], noisy)
     assert torch.allclose(loss.at[1], noisy + 0.15 * loss.g.sign())
@@ -97,49 +68,13 @@ def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None
 
 
 def test_atta_moves_the_perturbation_that_it_kept() -> None:
-    ((loss, (value, kept), (first,)),) = trained_at("ATTA-1")
+    loss, (value, kept), (first,) = trained_at("ATTA-1")
     assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng(2)))
     assert torch.allclose(loss.at[0], loss.x + first)
     want = (first + 0.15 * loss.g.sign()).clamp(-0.15, 0.15)
     assert torch.allclose(kept, want, atol=1e-6)
     assert torch.allclose(loss.at[1], loss.x + want, atol=1e-6)
     assert float(value) == pytest.approx(float((loss.at[1] * loss.g).flatten(1).sum(-1).mean()), rel=1e-5)
-
-
-@pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_how_far_methods_perturb(norm: str) -> None:
-    size, p, wide = {"l2": (1.5, 2, 1.5 * 786**0.5), "linf": (0.15, np.inf, 1.2)}[norm]
-    far = {
-        "ERM": [0.0],
-        DEFAULT: [2 * size if norm == "l2" else size],
-        **{key: [size] for key in (REFERENCE, "FGM", "tilted", "random-start tilted", "IFGM")},
-        "wide tilted": [2 * size],
-        "tilted, chosen": [n * size for n in (1, 2, 2, 2, 4, 4)],
-        "noise x4": [wide / 2, wide],
-        "SG": [wide / 2, wide / 2, wide, wide],
-        "quadratic": [wide, wide],
-        "CVaR": [wide / 2, wide],
-        "RT-MLMC": [0.45, wide],
-    }
-    assert {*far, "N-FGSM", "ATTA-1"} == set(FAMILIES)
-    for name, radii in far.items():
-        for (loss, _, _), most in zip(trained_at(name, norm), radii, strict=True):
-            points = loss.at[-1].reshape(-1, 16)
-            images = loss.x.reshape(-1, 16)
-            if len(points) == len(images):
-                lengths = torch.linalg.vector_norm(points - images, ord=p, dim=1)
-            else:  # several points of each image, whichever is nearest
-                lengths = torch.cdist(points, images, p=float(p)).min(1).values
-            assert float(lengths.max()) <= most * 1.0001 + 1e-7, name
-            assert float(lengths.max()) >= 0.2 * most, name
-
-
-def test_default_is_a_row_of_the_grid() -> None:
-    """RobustLoss has the value of the tilted point that it stands for, with the same draws."""
-    for norm, same in (("l2", "wide tilted"), ("linf", "tilted")):
-        ((_, ours, _),) = trained_at(DEFAULT, norm)
-        ((_, theirs, _),) = trained_at(same, norm)
-        assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
 
 
 # --- The two stages ---------------------------------------------------------------------------------
@@ -160,16 +95,12 @@ def test_setting_and_rate_are_chosen_on_held_out_images(monkeypatch: pytest.Monk
         assert best == min(errors)
         assert all(0 <= row["clean"] <= row[name] <= 100 for name in ATTACKED)
     assert len({r["seed"] for r in reported}) == 2
-    titles = {shown.title: shown for shown in tables(table)}
-    differences = titles["Differences from random-start FGM after training in linf, in points"]
+    (differences,) = [shown for shown in tables(table) if shown.title.startswith("Differences from")]
     for line in differences.rows:
         ours, theirs = (
             [r["clean"] for r in reported if r["method"] == method] for method in (line[0], REFERENCE)
         )
         assert line[1].startswith(f"{np.mean(np.subtract(ours, theirs)):+.1f}")
-    (default,) = titles[f"{DEFAULT} beside the best of the grid"].rows
-    own = [fmean([r["clean"], r["APGD linf"]]) for r in reported if r["method"] == DEFAULT]
-    assert default[2].startswith(f"{np.mean(own):.1f} ±")
 
 
 @pytest.mark.slow
@@ -187,4 +118,4 @@ def test_seeds_are_added_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert three.rows[: len(two.rows)] == two.rows
     alone = STUDY.compute(replace(few, seeds=3), rng(0))
     assert json.loads(json.dumps(alone.rows)) == json.loads(json.dumps(three.rows))
-    assert {"methods-linf.png", "rates-linf.png", "report.md", "table.csv"} <= {file.name for file in files}
+    assert {"methods-linf.png", "report.md", "table.csv"} <= {file.name for file in files}

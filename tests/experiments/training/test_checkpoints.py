@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -70,46 +70,9 @@ def test_weights_are_those_of_a_plain_loop() -> None:
     assert weights(it.model) != weights(model())
 
 
-def test_shuffle_sets_the_order() -> None:
-    """The epochs that `shuffle` is asked for, the images in its order, and a source that is left alone."""
-    x, y = images()
-    epochs: list[int] = []
-    batches: list[Any] = []
-    draws: list[float] = []
-
-    def shuffle(epoch: int) -> Any:
-        epochs.append(epoch)
-        return torch.arange(22).roll(epoch)
-
-    def objective(loss: Any, x: Any, source: Rng) -> Any:
-        batches.append(x)
-        draws.append(float(source.uniform((), like=np.empty(0))))
-        return plain(loss, x, source)
-
-    train(model(), objective, x, y, PLAN, rng(5), shuffle=shuffle)
-    assert epochs == [0, 1]
-    assert torch.equal(torch.cat(batches), torch.cat([x, x.roll(1, 0)]))
-    source = rng(5)
-    assert draws == [float(source.uniform((), like=np.empty(0))) for _ in range(STEPS)]
-
-
-def test_kept_points_return_to_their_images() -> None:
-    x, y = images()
-    kept, seen = torch.zeros(22), []
-
-    def objective(loss: Any, x: Any, source: Rng, rows: Any) -> Any:
-        seen.append(rows.clone())
-        return plain(loss, x, source), rows + x.sum((1, 2, 3))
-
-    train(model(), objective, x, y, PLAN, rng(5), shuffle=lambda epoch: torch.arange(22), kept_points=kept)
-    sums = x.sum((1, 2, 3))
-    assert torch.equal(torch.cat(seen), torch.cat([torch.zeros(22), sums]))  # of each epoch
-    assert torch.equal(kept, sums + sums)
-
-
-@pytest.mark.parametrize("warmup", [None, 0.0, 0.35])
-def test_rate_schedule(warmup: float | None) -> None:
-    """As Adam is given it, step by step; and the settings of a plan without it are those of before."""
+def test_rate_rises_and_falls() -> None:
+    """As Adam is given it, step by step."""
+    warmup = 0.35
     plan, rates = Plan(epochs=5, batch=8, rate=0.02, warmup=warmup), []
     given = torch.optim.Adam.step
 
@@ -121,11 +84,6 @@ def test_rate_schedule(warmup: float | None) -> None:
         patch.setattr(torch.optim.Adam, "step", step)
         train(model(), plain, *images(), plan, rng(0))
     assert len(rates) == 15
-    if warmup is None:
-        assert rates == [0.02] * 15
-        assert plan.settings() == {"epochs": 5, "batch": 8, "rate": 0.02}
-        return
-    assert plan.settings()["warmup"] == warmup
     first, (top, peak) = warmup * 15, max((rate, k) for k, rate in enumerate(rates))
     rising = int(first)
     assert np.allclose(rates[:rising], [0.02 * (k + 1) / first for k in range(rising)])
@@ -172,17 +130,16 @@ def test_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch:
     assert it.go().left() == Training("RT-MLMC stratified", None).go().left()
 
 
-@pytest.mark.parametrize("bad", [nan, inf])
-def test_nonfinite_loss_is_an_error(bad: float, tmp_path: Path) -> None:
+def test_nonfinite_loss_is_an_error(tmp_path: Path) -> None:
     x, y = images()
     calls: list[int] = []
 
     def objective(loss: Any, x: Any, source: Rng) -> Any:
         calls.append(1)
-        return plain(loss, x, source) * (bad if len(calls) == 3 else 1)
+        return plain(loss, x, source) * (nan if len(calls) == 3 else 1)
 
     keep = tmp_path / "network.pt"
-    with pytest.raises(ValueError, match=f"the training loss is {bad} at step 3; a smaller rate may help"):
+    with pytest.raises(ValueError, match="the training loss is nan at step 3; a smaller rate may help"):
         train(model(), objective, x, y, PLAN, rng(0), about=ABOUT, checkpoint=keep, save_every=0)
     kept = read(keep)
     assert kept["step"] == 2  # of the last good step

@@ -66,12 +66,6 @@ def test_a_rank_that_dies_changes_nothing(tmp_path: Path) -> None:
         Training("plain", tmp_path / "whole" / "plain.pt", worker.PLAN).go()
 
 
-def test_what_is_kept_of_each_image_is_not_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ranks, "here", lambda: Ranks(0, 2))
-    with pytest.raises(ValueError, match="kept_points is an array, and there are 2 processes"):
-        Training("kept perturbations", None).go()
-
-
 def test_parts_of_a_batch_have_its_mean() -> None:
     values = torch.arange(7.0) ** 2
     for n in (1, 2, 5, 7):

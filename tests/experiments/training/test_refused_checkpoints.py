@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def refused(file: Path, match: str, **changed: Any) -> None:
     """See that training with this file raises, and leaves the file and the model as they are."""
     before, fresh = file.read_bytes(), model()
-    x, y = changed.get("data", images())
+    plan, about = changed.get("plan", PLAN), changed.get("about", ABOUT)
     with pytest.raises(ValueError, match=match) as error:
-        train(
-            fresh,
-            plain,
-            x,
-            y,
-            changed.get("plan", PLAN),
-            rng(11),
-            about=changed.get("about", ABOUT),
-            checkpoint=file,
-        )
+        train(fresh, plain, *images(), plan, rng(11), about=about, checkpoint=file)
     assert str(file) in str(error.value)
     assert "delete it, and training begins anew" in str(error.value)
     assert file.read_bytes() == before
@@ -50,17 +40,7 @@ def test_checkpoint_of_another_training_is_refused(finished: bool, tmp_path: Pat
         ("more", 1, "more is None, not 1;"),
     ):
         refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
-
-
-def test_checkpoint_of_another_plan_or_other_images_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "network.pt"
-    Training("plain", file).until(4)
-    for plan in (Plan(3, 8, 0.01), Plan(2, 9, 0.01), Plan(2, 8, 0.02)):
-        match = f"plan is .*'epochs': 2, 'batch': 8, 'rate': 0.01.*, not .*'epochs': {plan.epochs}, "
-        refused(file, match + f"'batch': {plan.batch}, 'rate': {plan.rate}", plan=plan)
-    x, y = images()
-    refused(file, r"images is \[22, 1, 4, 4\], not \[21, 1, 4, 4\];", data=(x[:21], y[:21]))
-    refused(file, r"images is \[22, 1, 4, 4\], not \[22, 1, 2, 8\];", data=(x.reshape(22, 1, 2, 8), y))
+    refused(tmp_path / "network.pt", "plan is .*'rate': 0.01.*, not .*'rate': 0.02", plan=Plan(2, 8, 0.02))
 
 
 @pytest.fixture
@@ -71,16 +51,11 @@ def good(tmp_path: Path) -> Path:
 
 def test_damaged_files_are_refused(good: Path) -> None:
     complete = good.read_bytes()
-    place = random.Random(0)
-    cut = [complete[: place.randrange(len(complete))] for _ in range(8)]
-    strange = [bytes(place.randrange(256) for _ in range(place.randrange(60))) for _ in range(4)]
     for content in (
-        *cut,
-        *strange,
+        complete[: len(complete) // 2],
         complete[:-1],
         b"",
         b"a text\n",
-        b'{"about": 1}',
         b"\x80\x02.",
         b"PK\x03\x04",
     ):
