@@ -63,14 +63,6 @@ def problems(cost: Cost, trials: int = 3) -> tuple[Problem, Any]:
     return Problem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
 
 
-# --- The model --------------------------------------------------------------------------------------
-
-
-def psi(w: Any, z: Any) -> Any:
-    """-w z'(w, 1), from the paper."""
-    return -w * (z[..., 0] * w + z[..., 1])
-
-
 def test_true_risk_to_all_digits() -> None:
     """Three features of two dimensions: an integral over a plane."""
     draw = np.random.default_rng(5)
@@ -121,9 +113,6 @@ def test_least_in_ball_is_certified() -> None:
             certified(H[t], q[t], theta[t], radius)
 
 
-# --- Training ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
 def test_gradients_are_those_of_the_costs(cost: Cost) -> None:
     problem, theta = problems(cost)
@@ -167,35 +156,13 @@ def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
     assert np.linalg.norm(expected) > 0.01
 
 
-def test_trials_do_not_mix() -> None:
-    """RT-MLMC gives trials different numbers of points: its mean must be that of SG, in every trial."""
-    problem, theta = problems(Cost())
-    draw = rng(12)
-
-    def copies(n: int) -> Problem:
-        return replace(problem, x=np.repeat(problem.x, n, axis=1), z=np.repeat(problem.z, n, axis=1))
-
-    sg = regularized_gradient(copies(1500), theta, LINF, 0.9, SG(2), draw)
-    rt = [regularized_gradient(copies(150), theta, LINF, 0.9, RTMLMC(2), draw) for _ in range(30)]
-    error = np.std(rt, axis=0, ddof=1) / sqrt(len(rt))
-    assert np.all(np.abs(np.mean(rt, axis=0) - sg) < 6 * error + 0.02 * np.abs(sg).max())
-    assert np.abs(sg[0] - sg[1]).max() > 0.05
-
-
-def how(**changes: Any) -> Training:
-    return replace(Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), **changes)
-
-
 def test_descent_finds_the_exact_erm() -> None:
     problem, _ = problems(Cost())
     risk = empirical_risk(problem.market, problem.x, problem.z)
     least = risk(least_in_ball(risk, 3.0))
-    found = risk(train("erm", problem, how(), rng(0)))
+    found = risk(train("erm", problem, Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), rng(0)))
     assert np.all(found >= least - 1e-5 * np.abs(least))
     assert np.all(found <= least + 0.01 * np.abs(least))
-
-
-# --- The study --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("reading", "norm"), [("ball", "linf"), ("prices", "l2")])
