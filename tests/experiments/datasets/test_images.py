@@ -180,7 +180,9 @@ def asked(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     names: list[str] = []
     handler = partial(Handler, asked=names, directory=str(folder / "mnist"))
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
-        checksums = tuple(hashlib.sha256((folder / "mnist" / file).read_bytes()).hexdigest() for file in FILES)
+        checksums = tuple(
+            hashlib.sha256((folder / "mnist" / file).read_bytes()).hexdigest() for file in FILES
+        )
         monkeypatch.setitem(SOURCES, "mnist", (f"http://127.0.0.1:{server.server_port}/", checksums))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -156,6 +156,21 @@ def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
     assert np.linalg.norm(expected) > 0.01
 
 
+def test_trials_do_not_mix() -> None:
+    """RT-MLMC gives trials different numbers of points: its mean must be that of SG, in every trial."""
+    problem, theta = problems(Cost())
+    draw = rng(12)
+
+    def copies(n: int) -> Problem:
+        return replace(problem, x=np.repeat(problem.x, n, axis=1), z=np.repeat(problem.z, n, axis=1))
+
+    sg = regularized_gradient(copies(1500), theta, LINF, 0.9, SG(2), draw)
+    rt = [regularized_gradient(copies(150), theta, LINF, 0.9, RTMLMC(2), draw) for _ in range(30)]
+    error = np.std(rt, axis=0, ddof=1) / sqrt(len(rt))
+    assert np.all(np.abs(np.mean(rt, axis=0) - sg) < 6 * error + 0.02 * np.abs(sg).max())
+    assert np.abs(sg[0] - sg[1]).max() > 0.05
+
+
 def test_descent_finds_the_exact_erm() -> None:
     problem, _ = problems(Cost())
     risk = empirical_risk(problem.market, problem.x, problem.z)
