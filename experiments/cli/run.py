@@ -130,7 +130,7 @@ def _command(study: Study[Any]) -> Any:
 
 def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which: dict[str, Any]) -> None:
     """Run a study, and print its tables and findings."""
-    from phiball.experiments.framework.progress import RunProgress
+    from phiball.backends.progress import Progress
     from phiball.experiments.framework.runner import run
 
     if started_by_torchrun() and os.environ["RANK"] != "0":
@@ -139,9 +139,15 @@ def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which
     elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
     # Before the display, because a download shows a bar of its own.
     study.prepare(study.on_device(config, "cpu") if elsewhere else config)
-    with RunProgress(study.name, Console()) as display:
+    with Progress(study.name, Console()) as display:
+
+        def update(share: float, text: str) -> None:
+            if share < display.share:  # the next stage begins
+                display.restart(share)
+            display.update(share, text)
+
         jobs = jobs or (threads() if here else -1)
-        table, written = run(study, config, out, jobs=jobs, on_start=display.start, **which)
+        table, written = run(study, config, out, jobs=jobs, update=update, **which)
     console = _console()
     for report_table in study.tables(table):
         console.print(report_table.table(), highlight=False)
