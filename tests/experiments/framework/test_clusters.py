@@ -132,17 +132,15 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
 def test_killed_run_resumes_and_gives_the_table_of_one_process(tmp_path: Path) -> None:
     run(STUDY, Config(count=9, pause=0.15), tmp_path / "one", seed=3)
     out = tmp_path / "out"
-    for kill in range(2):
-        process = start_study(["--jobs", "2"], out, "", count=9, pause=0.15)
-        wait_until(lambda: process.poll() is not None or len(finished(out)) > 2 * kill, "no row came")  # noqa: B023
-        if kill == 0:
-            with pytest.raises(ValueError, match=r"another run is using .*; choose another folder \(--out\)"):
-                run(STUDY, Config(count=9, pause=0.15), out, seed=3)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL  # it was not done
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)  # its workers
-        process.communicate()
+    process = start_study(["--jobs", "2"], out, "", count=9, pause=0.15)
+    wait_until(lambda: process.poll() is not None or len(finished(out)) > 2, "no row came")
+    with pytest.raises(ValueError, match=r"another run is using .*; choose another folder \(--out\)"):
+        run(STUDY, Config(count=9, pause=0.15), out, seed=3)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL  # it was not done
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)  # its workers
+    process.communicate()
     kept = {file: file.stat().st_mtime_ns for file in finished(out)}
     assert 3 <= len(kept) < 9
     run(STUDY, Config(count=9, pause=0.15), out, seed=3, jobs=2)
