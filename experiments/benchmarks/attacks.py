@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Array, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Report, Row, Table
-from phiball.experiments.benchmarks.third_party import HINT, optional_module
+from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.networks import torch_seed

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from phiball.backends import threads
 from phiball.backends.distributed import started_by_torchrun
-from phiball.experiments.cli.errors import fail, message_of, usage_errors
+from phiball.experiments.cli.errors import usage_errors
 from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
 from phiball.experiments.framework.config import kind_of
 from phiball.experiments.framework.study import SCALES, Study
@@ -41,12 +41,7 @@ class _Studies(TyperGroup):
         if cmd_name not in STUDIES:
             return None
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        try:
-            study = load_study(cmd_name)
-        except ImportError as error:
-            message, settings = message_of(error), {"ignore_unknown_options": True, "allow_extra_args": True}
-            single.command(cmd_name, help=message, context_settings=settings)(lambda: fail(message))
-            return typer.main.get_command(single)
+        study = load_study(cmd_name)
         epilog = f"Example: phiball run {cmd_name} --scale smoke"
         single.command(cmd_name, help=study.title, epilog=epilog)(_command(study))
         return typer.main.get_command(single)

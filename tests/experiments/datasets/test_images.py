@@ -75,8 +75,8 @@ HTML = b"<!DOCTYPE html><html><body>404</body></html>"
 REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "gzip cut": (TRAIN_X, lambda p: p.write_bytes(p.read_bytes()[:-20]), rf"{IDX} \(damaged gzip: "),
     "a page": (TRAIN_Y, lambda p: p.write_bytes(HTML), rf"{IDX} \(it begins with b'<!DOCTYPE html><'\)"),
-    "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it has 11 bytes, not 8 and 4\)"),
-    "a byte more": (TEST_Y, changed(lambda data: data + b"\0"), rf"{IDX} \(it has more than 8 and 4 bytes\)"),
+    "a byte less": (TEST_Y, changed(lambda data: data[:-1]), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
+    "a byte more": (TEST_Y, changed(lambda data: data + b"\0"), rf"{IDX} \(it does not have 8 and 4 bytes\)"),
     "sizes beyond memory": (
         TEST_X,
         changed(lambda data: data[:4] + b"\xff" * 12 + data[16:]),

@@ -175,10 +175,13 @@ def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tm
 
 
 def test_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "used")
+    with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
+        run(STUDY, Config(count=2), folder.path)
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
         run(STUDY, Config(count=2), tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+    assert {file.name for file in tmp_path.iterdir()} == {"letter.txt", "used"}
     run(STUDY, Config(count=2), tmp_path / "run")
     first, second = finished(tmp_path / "run")
     for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "is of another task")):
