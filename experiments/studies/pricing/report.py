@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,8 +44,8 @@ def draw(table: Table) -> dict[str, Figure]:
             aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # so that no bar hides another
             x, y = [row["m"] + aside for row in rows], [row[name] for row in rows]
             bars = [INTERVAL * row[f"{name}_stderr"] for row in rows]
-            style = {"color": color, "marker": marker, "linestyle": line, "markersize": 4, "capsize": 2}
-            axes.errorbar(x, y, bars, label=LABELS[name], **style)
+            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 4}
+            axes.errorbar(x, y, bars, label=LABELS[name], capsize=2, **look)
         axes.set(title=f"M = {M}", xlabel="m")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
