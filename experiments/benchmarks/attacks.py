@@ -1,8 +1,8 @@
 """`phiball bench attacks`: how many errors our attacks find, beside torchattacks at the same settings.
 
 A small convolutional network is trained on scikit-learn's digits (8 x 8 pixels in [0, 1]), once per seed;
-every attack perturbs the same test images inside the same ball and the box [0, 1]. Differences are taken
-within a seed, as the networks differ by more than the attacks. `phiball bench training` has their cost.
+every attack perturbs the same test images inside the same ball and the box [0, 1]. `phiball bench training`
+has their cost.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from math import inf
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from phiball.backends import Array, rng, use
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Report, Row, Table
-from phiball.experiments.benchmarks.third_party import HINT, optional_module
+from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.networks import torch_seed
@@ -121,22 +120,6 @@ def attack_rows(rows: list[Row]) -> list[Row]:
     return found
 
 
-def torchattacks_findings(rows: list[Row]) -> list[str]:
-    """Return the errors that PGM finds minus those of torchattacks, over all radii."""
-    errors = {(r["norm"], r["radius"], r["attack"], r["seed"]): r["error"] for r in rows}
-    places = dict.fromkeys((r["norm"], r["radius"]) for r in rows if r["attack"] == THEIRS)
-    seeds = sorted({r["seed"] for r in rows})
-    if not places or len(seeds) < 2:
-        return [HINT.format(THEIRS)] if not places else []
-    differences = [
-        fmean(errors[norm, radius, OURS, s] - errors[norm, radius, THEIRS, s] for norm, radius in places)
-        for s in seeds
-    ]
-    mean, error = fmean(differences), stdev(differences) / len(seeds) ** 0.5
-    word = "FEWER" if mean < -2 * error else "at least as many, within two standard errors"
-    return [f"{OURS} minus torchattacks, all radii: {mean:+.2f} ± {error:.2f} % ({word})"]
-
-
 def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
     """Count the errors that the attacks find; nothing is timed, so `clock` is not used."""
     require("torch", user="bench attacks", extra="bench")
@@ -145,4 +128,5 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
         rows = error_rows(seeds, radii=radii, update=update)
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images are in their balls and in the box [0, 1]"
-    return Report([Table(title, attack_rows(rows), note)], torchattacks_findings(rows))
+    findings = [] if optional_module(THEIRS) else [HINT.format(THEIRS)]
+    return Report([Table(title, attack_rows(rows), note)], findings)

@@ -16,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from ctypes import CDLL
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median
@@ -26,7 +27,6 @@ from rich.console import Console
 from phiball.backends.files import write_whole
 from phiball.backends.progress import Progress, Update, silent
 from phiball.backends.provenance import versions
-from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.experiments.framework.tables import ReportTable
 
 Clock: TypeAlias = Callable[[], float]
@@ -38,6 +38,7 @@ MOST_BLOCKS = 400
 PACKAGES = ("phiball", "numpy", "numba", "scipy", "torch", "entmax", "torchattacks", "skwdro", "dro")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 MEMORY = CLEAR_REFS.exists()  # whether memory can be measured: on Linux
+HINT = "{0} cannot be imported: pip install --no-deps {0}, and the packages it imports, adds it to the table"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ class Timing:
     def columns(self, unit: str) -> Row:
         """Return the columns of a table: the ratio, and its range over the rounds."""
         return {f"x {unit}": self.ratio, "rounds": f"{min(self.rounds):.2f}-{max(self.rounds):.2f}"}
+
+
+def optional_module(name: str) -> Any | None:
+    """Return a module, or None if it cannot be imported."""
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError):  # a torchvision for another torch raises RuntimeError
+        return None
 
 
 def verdict(ratio: float, bar: float) -> str:

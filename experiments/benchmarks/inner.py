@@ -1,7 +1,7 @@
 """`phiball bench inner`: time and accuracy of the inner solver beside other solvers.
 
 The unit of time is one `np.max` over the same losses. phiball returns value, mu, weights and gap; other
-solvers return weights, or a value (logsumexp).
+solvers return weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DISTRIBUTION_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.8, 25.0, 1.2, 1.0
 MINE = f"phiball, {UNIFORM}"
 NOTE = (
     "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds in which all solvers take "
-    "turns. Error: m times the largest error of a weight (logsumexp: error of the value) against exact or "
+    "turns. Error: m times the largest error of a weight against exact or "
     "extended arithmetic, where a row is short enough for it"
 )
 

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from phiball.backends import use
-from phiball.experiments.benchmarks.harness import Contestant
-from phiball.experiments.benchmarks.third_party import optional_module
+from phiball.experiments.benchmarks.harness import Contestant, optional_module
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -94,13 +93,6 @@ class WeightError:
         return max(errors, default=None)
 
 
-def _value_error(f: Any, logsumexp: Any) -> float:
-    """Return the largest error of the values that log-sum-exp gives, against extended precision."""
-    exact = [float(solve_extended(row, ETA, "entropic")[0]) for row in f[:JUDGED_ROWS]]
-    values = ETA * (np.asarray(logsumexp)[:JUDGED_ROWS] - np.log(f.shape[-1]))
-    return float(np.max(np.abs(values - exact)))
-
-
 def ours(problem: str, distribution: str, f: Any) -> Callable[[], Any]:
     """Return phiball's solver, which also computes value, mu and gap."""
     divergence, p = DIVERGENCES[problem], reference_distribution(distribution, f.shape)
@@ -128,19 +120,15 @@ def _topk(x: Any) -> Any:
 
 
 def peers(problem: str) -> dict[str, Solver]:
-    """Return the installed other solvers of a problem; logsumexp gives a value, the others weights."""
-    torch, entmax, special = map(optional_module, ("torch", "entmax", "scipy.special"))
+    """Return the installed other solvers of a problem, which give weights."""
+    torch, entmax = map(optional_module, ("torch", "entmax"))
 
     def on_torch(function: Solver) -> Solver:
         return lambda f: function(torch.from_numpy(f)).numpy()  # type: ignore[union-attr]
 
     found: dict[str, Solver] = {}
-    if problem == "entropic":
-        if torch:
-            found["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
-            found["torch.logsumexp"] = on_torch(lambda x: torch.logsumexp(x / ETA, -1))
-        if special:
-            found["scipy.special.logsumexp"] = lambda f: special.logsumexp(f / ETA, -1)
+    if problem == "entropic" and torch:
+        found["torch.softmax"] = on_torch(lambda x: torch.softmax(x / ETA, -1))
     if problem == "quadratic":
         found["NumPy sort"] = _sort_sparsemax
         if entmax:
@@ -169,8 +157,7 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
             add(problem, f"phiball, {distribution}", ours(problem, distribution, f), error)
         error = WeightError(divergence, f, None, 1 if quick else JUDGED_ROWS)
         for name, solve in peers(problem).items():
-            judge = partial(_value_error, f) if "logsumexp" in name else error
-            add(problem, name, partial(solve, f), judge)
+            add(problem, name, partial(solve, f), error)
     if not quick:
         error = WeightError(QUADRATIC, f, None)
         found["quadratic", "phiball, array code"] = Contestant("array code", partial(_array_code, f), error)

@@ -23,9 +23,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Contestant, Report, Row, Table, compare
+from phiball.experiments.benchmarks.harness import (
+    HINT,
+    Clock,
+    Contestant,
+    Report,
+    Row,
+    Table,
+    compare,
+    optional_module,
+)
 from phiball.experiments.benchmarks.linear_evidence import evidence_report
-from phiball.experiments.benchmarks.third_party import HINT, optional_module
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,

@@ -27,10 +27,10 @@ from phiball.experiments.benchmarks.harness import (
     Row,
     Table,
     compare,
+    optional_module,
     part_of,
     verdict,
 )
-from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.refimpl import Ball
 
 NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}

@@ -27,10 +27,10 @@ from phiball.experiments.benchmarks.harness import (
     Work,
     compare,
     in_new_process,
+    optional_module,
     peak_memory,
 )
 from phiball.experiments.benchmarks.inner_problems import ETA, losses_of
-from phiball.experiments.benchmarks.third_party import optional_module
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,

@@ -43,7 +43,6 @@ from phiball.refimpl import (
     Uniform,
     fgm,
     ifgm,
-    white_noise,
 )
 
 Gradient: TypeAlias = Callable[[], Any]
@@ -117,7 +116,7 @@ def _objective_step(
 
 def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient]:
     """Return all methods: functions that leave the gradient of a step in the parameters."""
-    source, last = rng(seed), 2 if quick else 4
+    last = 2 if quick else 4
     slope = partial(input_gradient, work.loss)
     ours = partial(_objective_step, work, seed=seed)
 
@@ -129,9 +128,7 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
 
     return {
         "ERM": plain(lambda: work.x),
-        "plain noise": plain(lambda: white_noise(work.x, BALL, source)),
         "FGM": plain(lambda: fgm(slope, work.x, BALL)),
-        "random-start FGM": plain(lambda: fgm(slope, work.x, BALL, rng=source)),
         f"IFGM, {STEPS} steps": plain(lambda: ifgm(slope, work.x, BALL, steps=STEPS)),
         "tilted linf, SG(0)": ours(SG(0), Tilted(), CUBE, CUBE_ETA),
         "tilted l2, SG(0)": ours(SG(0), Tilted()),

@@ -28,9 +28,6 @@ class OneLineErrors(TyperGroup):
             else:
                 _print(error.format_message())
             code = error.exit_code
-        except OSError as error:  # help or version cannot be printed, as on a full disk
-            _print(str(error))
-            code = 1
         sys.exit(code or 0)
 
     def invoke(self, ctx: Any) -> Any:
@@ -40,14 +37,14 @@ class OneLineErrors(TyperGroup):
         except KeyboardInterrupt:
             fail("stopped", 130)
         except (ValueError, ImportError, OSError) as error:
-            fail(message_of(error))
+            fail(_message_of(error))
 
 
 def _print(message: str) -> None:
     print(f"phiball: {' '.join(message.split())}", file=sys.stderr)
 
 
-def message_of(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """Return the message of an error, which names the extra of a package that is missing."""
     if isinstance(error, ModuleNotFoundError):  # not raised by `require`, which has a message of its own
         return missing_package_message("the command", str(error.name), "verify,experiments")

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from phiball.backends import threads
 from phiball.backends.distributed import started_by_torchrun
-from phiball.experiments.cli.errors import fail, message_of, usage_errors
+from phiball.experiments.cli.errors import usage_errors
 from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
 from phiball.experiments.framework.config import kind_of
 from phiball.experiments.framework.study import SCALES, Study
@@ -41,12 +41,7 @@ class _Studies(TyperGroup):
         if cmd_name not in STUDIES:
             return None
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        try:
-            study = load_study(cmd_name)
-        except ImportError as error:
-            message, settings = message_of(error), {"ignore_unknown_options": True, "allow_extra_args": True}
-            single.command(cmd_name, help=message, context_settings=settings)(lambda: fail(message))
-            return typer.main.get_command(single)
+        study = load_study(cmd_name)
         epilog = f"Example: phiball run {cmd_name} --scale smoke"
         single.command(cmd_name, help=study.title, epilog=epilog)(_command(study))
         return typer.main.get_command(single)
@@ -130,7 +125,7 @@ def _command(study: Study[Any]) -> Any:
 
 def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which: dict[str, Any]) -> None:
     """Run a study, and print its tables and findings."""
-    from phiball.experiments.framework.progress import RunProgress
+    from phiball.backends.progress import Progress
     from phiball.experiments.framework.runner import run
 
     if started_by_torchrun() and os.environ["RANK"] != "0":
@@ -139,9 +134,15 @@ def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which
     elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
     # Before the display, because a download shows a bar of its own.
     study.prepare(study.on_device(config, "cpu") if elsewhere else config)
-    with RunProgress(study.name, Console()) as display:
+    with Progress(study.name, Console()) as display:
+
+        def update(share: float, text: str) -> None:
+            if share < display.share:  # the next stage begins
+                display.restart(share)
+            display.update(share, text)
+
         jobs = jobs or (threads() if here else -1)
-        table, written = run(study, config, out, jobs=jobs, on_start=display.start, **which)
+        table, written = run(study, config, out, jobs=jobs, update=update, **which)
     console = _console()
     for report_table in study.tables(table):
         console.print(report_table.table(), highlight=False)

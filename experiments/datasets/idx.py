@@ -50,10 +50,8 @@ def _read(stream: BinaryIO, path: Path, axes: int) -> Bytes:
     if size > MOST:
         raise _wrong(path, axes, f"it announces {sizes} bytes, more than {MOST}")
     data = stream.read(size + 1)
-    if len(data) > size:
-        raise _wrong(path, axes, f"it has more than {start} and {sizes} bytes")
-    if len(head) < start or len(data) < size:
-        raise _wrong(path, axes, f"it has {len(head) + len(data)} bytes, not {start} and {sizes}")
+    if len(head) < start or len(data) != size:
+        raise _wrong(path, axes, f"it does not have {start} and {sizes} bytes")
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 

@@ -124,8 +124,6 @@ def load(name: str, folder: str | Path | None = None) -> Images:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(NAMES)}")
     if name == "digits":
         return _digits()
-    if not isinstance(folder, str | os.PathLike | None):
-        raise TypeError(f"folder is {folder!r}; expected a path")
     folder = folder or os.environ.get(VARIABLE)
     paths = _local_files(Path(folder).expanduser(), name) if folder else _fetched_files(name)
     images = Images(name, *read_pair(*paths[:2]), *read_pair(*paths[2:]), top=255)

@@ -15,7 +15,7 @@ from phiball.backends import Rng
 from phiball.backends.files import atomic_write, lock
 from phiball.backends.provenance import provenance
 from phiball.experiments.framework.study import Study
-from phiball.experiments.framework.tasks import PROGRESS, Task, TaskDir, as_json
+from phiball.experiments.framework.tasks import Task, TaskDir, as_json
 
 Files = dict[str, bytes]
 
@@ -69,10 +69,9 @@ def _least_used(devices: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def read_files(folder: Path) -> Files:
-    """Return the files of a task's folder by name, except its progress."""
+    """Return the files of a task's folder by name."""
     files = sorted(folder.iterdir()) if folder.exists() else []
-    # A killed writer leaves a hidden file.
-    return {f.name: f.read_bytes() for f in files if f.name != PROGRESS and not f.name.startswith(".")}
+    return {f.name: f.read_bytes() for f in files if not f.name.startswith(".")}  # left by a killed writer
 
 
 def write_files(folder: Path, files: Files) -> None:

@@ -4,7 +4,7 @@ The folder of a run holds
 
 - run.json: the study, its configuration, the seed, versions, machine and revision;
 - rows/: a file per finished task, with the same and its row, each written in one step;
-- tasks/: a folder per long task, with its checkpoint and its progress;
+- tasks/: a folder per long task, with its checkpoint;
 - in the end table.csv, report.md and the figures.
 
 Rows are written by this process, wherever they are computed. Tasks on a cluster need not see the folder.
@@ -18,24 +18,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from phiball.backends import Rng, rng
 from phiball.backends.distributed import from_first, process_group
 from phiball.backends.files import lock, read_json, write_whole
 from phiball.backends.parallel import on_cluster, run_tasks
+from phiball.backends.progress import Update, silent
 from phiball.backends.provenance import differences, origin, provenance
 from phiball.experiments.framework.compute import compute_row, read_files, write_files
 from phiball.experiments.framework.config import result_settings
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
-from phiball.experiments.framework.progress import TaskStatus
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.shards import Shard, join
 from phiball.experiments.framework.study import Study
 from phiball.experiments.framework.tasks import Row, Table, Task, as_json, task_source
 
 PACKAGES = ("joblib", "matplotlib", "threadpoolctl")
-OnStart: TypeAlias = Callable[[list[TaskStatus], str], None]
 
 
 class ShardDoneError(Exception):
@@ -52,7 +51,7 @@ def run(
     shard: Shard | None = None,
     merge: Sequence[Path] = (),
     resume: bool = True,
-    on_start: OnStart = lambda tasks, stage: None,
+    update: Update = silent,
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures.
 
@@ -62,14 +61,15 @@ def run(
     - `merge`: folders of the same run, whose rows are taken over. Without `shard` nothing is computed, and
       ValueError raised if a task is in none of them.
     - `resume`: continue a run of the same settings, versions, revision and backend; False deletes its rows.
-    - `on_start`: called with the tasks of a stage, and its name, before they are computed.
+    - `update`: called at the start of each stage and after each row, with the share of the stage's missing
+      work that is done, and the number of finished tasks in words.
     """
     for name in PACKAGES:
         require(name, user="a study", extra="experiments")
     with process_group() as (rank, ranks):
         if ranks > 1 and on_cluster():
             raise ValueError("a cluster is selected; expected processes under torchrun")
-        folder = RunFolder(out, seed, jobs, on_start, shard, bool(merge) and shard is None, rank, ranks)
+        folder = RunFolder(out, seed, jobs, update, shard, bool(merge) and shard is None, rank, ranks)
         if rank > 0:
             from_first(None)  # the first process has opened the folder
             return study.compute(config, rng(seed), folder.map_tasks), []
@@ -93,7 +93,7 @@ class RunFolder:
     path: Path
     seed: int = 0
     jobs: int = 1
-    on_start: OnStart = lambda tasks, stage: None
+    update: Update = silent
     shard: Shard | None = None
     only_join: bool = False
     rank: int = 0
@@ -141,13 +141,16 @@ class RunFolder:
         works = [float(study.work(config, task)) for task in tasks]
         mine = list(range(len(tasks))) if self.shard is None else self.shard.choose(works)
         stage = str(tasks[0].get("stage", "")) if tasks else ""
-        self.on_start(
-            [TaskStatus(study.label(tasks[k]), files[k], folders[k], works[k]) for k in mine], stage
-        )
         if not self.only_join:
             missing = from_first([k for k in mine if not files[k].exists()])
-            sources = {k: task_source(rng, tasks[k]) for k in missing}
-            self._compute(study, config, [(tasks[k], sources[k], files[k], folders[k]) for k in missing])
+
+            def report() -> None:
+                left = [k for k in missing if not files[k].exists()]
+                share = 1 - sum(works[k] for k in left) / (sum(works[k] for k in missing) or 1.0)
+                self.update(share, f"{stage} {len(mine) - len(left)} of {len(mine)} tasks".strip())
+
+            todo = [(tasks[k], task_source(rng, tasks[k]), files[k], folders[k]) for k in missing]
+            self._compute(study, config, todo, report)
             from_first(None)  # all rows are written
         absent = [study.label(task) for task, file in zip(tasks, files, strict=True) if not file.exists()]
         if absent and self.shard is not None:
@@ -167,8 +170,15 @@ class RunFolder:
                 raise ValueError(f"{file} is of another task; expected {task}")
         return [{**task, **row["row"]} for task, row in zip(tasks, rows, strict=True)]
 
-    def _compute(self, study: Study[Any], config: Any, todo: list[tuple[Task, Rng, Path, Path]]) -> None:
-        """Compute some rows, each of which is written as soon as it is there."""
+    def _compute(
+        self,
+        study: Study[Any],
+        config: Any,
+        todo: list[tuple[Task, Rng, Path, Path]],
+        report: Callable[[], None],
+    ) -> None:
+        """Compute some rows, each of which is written and reported as soon as it is there."""
+        report()
         record = {"seed": self.seed, **provenance()}
         remote, devices = on_cluster(), study.devices(config)
         if remote and devices:
@@ -186,6 +196,7 @@ class RunFolder:
                 if self.rank == 0:
                     write_files(folder, left)
                     write_whole(file, json.dumps(content, allow_nan=True) + "\n")
+                report()
 
 
 def _slug(task: Task) -> str:

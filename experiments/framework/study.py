@@ -34,7 +34,7 @@ class Study(Protocol[ConfigT]):
 
     @abstractmethod
     def compute_task(self, config: ConfigT, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
-        """Return the results of a task; a long task reports its progress to `task_dir`."""
+        """Return the results of a task; a long task keeps checkpoints in `task_dir`."""
 
     @abstractmethod
     def draw(self, table: Table) -> dict[str, Figure]:

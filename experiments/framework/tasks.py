@@ -5,17 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from time import time
 from typing import Any, TypeAlias
 
 from phiball.backends import Rng
-from phiball.backends.files import read_json, write_whole
 
 Task: TypeAlias = dict[str, Any]  # what names the task: numbers and words
 Row: TypeAlias = dict[str, Any]  # its results: numbers, words and lists of them
-
-PAUSE = 0.5  # seconds between two reports of progress
-PROGRESS = "progress.json"  # the file of the last report
 
 
 def as_json(value: Any) -> Any:
@@ -42,29 +37,13 @@ class Table:
 
 @dataclass(frozen=True)
 class TaskDir:
-    """The folder in which a long task keeps checkpoints and reports its progress; None keeps nothing."""
+    """The folder in which a long task keeps checkpoints; None keeps nothing."""
 
     path: Path | None = None
 
     def file(self, name: str) -> Path | None:
         """Return the path of a file in the folder."""
         return None if self.path is None else self.path / name
-
-    def report_progress(self, share: float, text: str) -> None:
-        """Report that this share of the task is done; a report too soon after the last one is dropped."""
-        file = self.file(PROGRESS)
-        if file is None or (file.exists() and time() - file.stat().st_mtime < PAUSE):
-            return
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps({"share": share, "text": text}))
-
-    def read_progress(self) -> tuple[float, str]:
-        """Return the share and the text of the last report, or zero and nothing."""
-        file = self.file(PROGRESS)
-        if file is None or not file.exists():
-            return 0.0, ""
-        report = read_json(file)
-        return report["share"], report["text"]
 
 
 NO_TASK_DIR = TaskDir()

@@ -126,7 +126,6 @@ class ImageStudy(Study[ConfigT]):
         source = rng(task["seed"])
         model = network(tuple(x.shape[2:]), config.width, seed=_integer(source.keyed("weights")))
         model.to(config.device)
-        share = self.training_work(config, task) / self.work(config, task)  # of the time
         # A task may resume on another device of the same kind.
         settings = {**result_settings(config), "device": config.device.partition(":")[0]}
         curve = train(
@@ -139,11 +138,7 @@ class ImageStudy(Study[ConfigT]):
             kept_points=method.first and method.first(x, source.keyed("first")),
             about={**settings, **task, "data": images.digest},
             checkpoint=task_dir.file("network.pt"),
-            on_step=lambda done, total, loss: task_dir.report_progress(
-                share * done / total, f"loss {loss:.3f}"
-            ),
         )
-        task_dir.report_progress(share, "attacks")
         errors = self.attack(config, task, model, x, test_x, test_y, source.keyed("attacks"))
         return {
             "evaluations": method.evaluations,
@@ -175,14 +170,11 @@ class ImageStudy(Study[ConfigT]):
                     f"training images of {name}"
                 )
 
-    def training_work(self, config: ConfigT, task: Task) -> float:
-        """Return the passes through the network that the training of a task takes, about."""
-        images = config.train - (config.held_out if task["stage"] == "choose" else 0)
-        return images * config.epochs * self.method(config, task).evaluations
-
     def work(self, config: ConfigT, task: Task) -> float:
         """Return about how long a task takes, in passes of one image through the network and back."""
-        return self.training_work(config, task) + self.attack_work(config, task)
+        images = config.train - (config.held_out if task["stage"] == "choose" else 0)
+        training = images * config.epochs * self.method(config, task).evaluations
+        return training + self.attack_work(config, task)
 
     def threads(self, config: ConfigT) -> int:
         return int(config.threads)

@@ -23,6 +23,7 @@ import numpy as np
 
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
+from phiball.backends.provenance import differences
 from phiball.experiments.training.methods import KeepingObjective, Loss, Objective
 from phiball.experiments.training.ranks import Ranks
 
@@ -70,7 +71,6 @@ def train(
     plan: Plan,
     source: Rng,
     *,
-    shuffle: Callable[[int], Array] | None = None,
     kept_points: Array | None = None,
     about: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
@@ -83,11 +83,10 @@ def train(
     - `kept_points`: what the objective keeps of each data point, a row for each row of x. The objective is
       then called with the rows of the batch as a fourth argument, and returns the scalar and the new rows.
       The array is changed in place, and is part of the checkpoint. Not under torchrun.
-    - `source` gives the order of the data, unless `shuffle(epoch)` does, and the draws of the objective.
+    - `source` gives the order of the data and the draws of the objective.
     - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
       training resumes when it is called again with a model of the same initial weights, the same `about`,
-      seed and file, and ends with the weights of an undisturbed run. (Not so with a `shuffle` of your own
-      that depends on what was drawn before.)
+      seed and file, and ends with the weights of an undisturbed run.
     - `about`: what the training depends on, as JSON; a checkpoint of anything else is refused.
     - `on_step(done, total, loss)` is called after every step.
     """
@@ -105,13 +104,8 @@ def train(
     )
     steps = ceil(len(x) / plan.batch)
     total = plan.epochs * steps
-    if shuffle is None:
-        order, source = source.spawn(2)
-        orders = order.spawn(plan.epochs)
-
-        def shuffle(epoch: int) -> Array:
-            return torch.from_numpy(orders[epoch].permutation(len(x), like=np.empty(0))).to(x.device)
-
+    order, source = source.spawn(2)
+    orders = order.spawn(plan.epochs)
     source = ranks.source(source)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
     curve: list[float] = []  # of the epochs that are over
@@ -132,7 +126,8 @@ def train(
     for step in range(first, total):
         epoch, place = divmod(step, steps)
         if place == 0 or step == first:
-            shuffled = shuffle(epoch)
+            permutation = orders[epoch].permutation(len(x), like=np.empty(0))
+            shuffled = torch.from_numpy(permutation).to(x.device)
         batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
         optimizer.zero_grad()
         for group in optimizer.param_groups:
@@ -198,11 +193,6 @@ def read(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")
     if about is not None and kept["about"] != about:
-        saved = kept["about"]
-        different = "; ".join(
-            f"{name} is {saved.get(name)!r}, not {about.get(name)!r}"
-            for name in sorted({*about, *saved})
-            if saved.get(name) != about.get(name)
-        )
+        different = differences(kept["about"], dict(about))
         raise ValueError(f"{file} is a checkpoint of another training: {different}; {remedy}")
     return dict(kept)

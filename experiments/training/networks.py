@@ -57,6 +57,4 @@ def dense(shape: tuple[int, int], width: int = 16, *, seed: int = 0) -> Any:
 
 def network(shape: tuple[int, int], width: int = 64, *, seed: int = 0) -> Any:
     """Return the network for images (N, 1, *shape): `cnn` at 28 x 28, `dense` below."""
-    if min(shape) < 1 or max(shape) > SIDE:
-        raise ValueError(f"shape is {shape!r}; expected images of at most {SIDE} x {SIDE} pixels")
     return cnn(width, seed=seed) if min(shape) == SIDE else dense(shape, width, seed=seed)

@@ -58,8 +58,7 @@ def fit(
     """
     with torch_seed(seed) as torch:
         model = torch.nn.Sequential(*make_layers(torch.nn))
-        plan = Plan(epochs, batch=64, rate=3e-3)
-        train(model, objective, x, y, plan, rng(seed), shuffle=lambda epoch: torch.randperm(len(x)))
+        train(model, objective, x, y, Plan(epochs, batch=64, rate=3e-3), rng(seed))
     return model
 
 

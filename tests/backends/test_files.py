@@ -11,7 +11,7 @@ import pytest
 from phiball.backends.files import atomic_write, open_regular, write_whole
 from phiball.experiments.benchmarks import harness
 from phiball.experiments.framework.outputs import write_figures, write_report, write_table
-from phiball.experiments.framework.tasks import Table, TaskDir
+from phiball.experiments.framework.tasks import Table
 from phiball.verification.report import errata
 from phiball.verification.report.files import circumstances
 from phiball.verification.report.files import write_report as write_verification
@@ -38,7 +38,6 @@ WRITERS: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "errata": (lambda out: errata.write_errata(out / "ERRATA.md"), ["ERRATA.md"]),
     "benchmark": (_benchmark, ["bench.json", "bench.md"]),
-    "progress": (lambda out: TaskDir(out).report_progress(0.5, "half"), ["progress.json"]),
 }
 
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -27,19 +26,12 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        os.set_inheritable(theirs_in, True)
-        os.set_inheritable(theirs_out, True)
-
-        def attach() -> None:  # the protocol is spoken on descriptors 3 and 4
-            high_in, high_out = os.dup(theirs_in), os.dup(theirs_out)
-            os.dup2(high_in, 3)
-            os.dup2(high_out, 4)
-
+        redirect = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'  # where the protocol is spoken
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        options.append("--remote-debugging-pipe")
         self._process = subprocess.Popen(
-            [program, *options, "--remote-debugging-pipe", f"--user-data-dir={profile}"],
-            preexec_fn=attach,
-            close_fds=False,
+            ["bash", "-c", redirect, "bash", program, *options, f"--user-data-dir={profile}"],
+            pass_fds=(theirs_in, theirs_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -59,9 +51,7 @@ class Browser:
             self.ask(f"{domain}.enable")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         os.close(self._in)
@@ -77,17 +67,13 @@ class Browser:
             self._buffer += piece
         text, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(text)
-        match message.get("method"):
-            case "Runtime.consoleAPICalled":
-                self.complaints.append(str(message["params"]["args"]))
-            case "Runtime.exceptionThrown":
-                self.complaints.append(str(message["params"]["exceptionDetails"]))
-            case "Log.entryAdded":
-                self.complaints.append(str(message["params"]["entry"]["text"]))
-            case "Network.requestWillBeSent":
-                url = message["params"]["request"]["url"]
-                if not url.startswith(("file:", "data:", "about:")):
-                    self.complaints.append(f"asks for {url}")
+        method = message.get("method")
+        if method in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
+            self.complaints.append(str(message["params"]))
+        if method == "Network.requestWillBeSent":
+            url = message["params"]["request"]["url"]
+            if not url.startswith(("file:", "data:", "about:")):
+                self.complaints.append(f"asks for {url}")
         return message
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -106,13 +92,8 @@ class Browser:
 
     def show(self, page: Path, *, width: int, dark: bool = False) -> None:
         """Open a page at a width in pixels, in the light or the dark scheme, and wait until it is there."""
-        self.ask(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.ask("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.ask("Emulation.setEmulatedMedia", features=scheme)
         self.ask("Page.navigate", url=page.resolve().as_uri())

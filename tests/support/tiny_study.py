@@ -43,7 +43,6 @@ class TinyStudy(Study[Config]):
     def compute_task(self, config: Config, task: Task, rng: Rng, task_dir: TaskDir = NO_TASK_DIR) -> Row:
         time.sleep(config.pause)
         _misbehave(task, *config.place.partition(":")[::2])
-        task_dir.report_progress(0.5, "half")
         draws = rng.normal((300, 300), like=np.zeros(1))
         row: Row = {"total": np.sum(draws), "product": (draws @ draws)[0, 0], "draws": draws[0, :3]}
         if task["k"] == 1:

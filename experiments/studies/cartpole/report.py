@@ -57,11 +57,6 @@ def tables_of(table: Table) -> list[tuple[str, float]]:
     return sorted(dict.fromkeys((row["table"], row["initial"]) for row in table.rows), key=rank)
 
 
-def mean_of(values: Any) -> float:
-    """The mean of some trials."""
-    return float(np.mean(values))
-
-
 def error_of(values: Any) -> float:
     """The standard error of their mean."""
     return float(np.std(values, ddof=1) / sqrt(len(values)))
@@ -97,7 +92,7 @@ PAPER_TRIALS = 10
 
 
 def _plus_minus(values: Any, sign: str = "") -> str:
-    return f"{mean_of(values):{sign}.0f} ± {error_of(values):.0f}"
+    return f"{np.mean(values):{sign}.0f} ± {error_of(values):.0f}"
 
 
 def tables(table: Table) -> list[ReportTable]:
@@ -158,8 +153,8 @@ def _q_tables(table: Table) -> ReportTable:
 def findings(table: Table) -> list[str]:
     """How long training episodes are, and in how many problems robust returns are higher."""
     gains = [returns(table, "outside", place) - returns(table, "regular", place) for place in PLACES]
-    higher = sum(mean_of(gain) > 2 * error_of(gain) for gain in gains)
-    regular, robust = (mean_of(curves_of(table, method)) for method in ("regular", "outside"))
+    higher = sum(np.mean(gain) > 2 * error_of(gain) for gain in gains)
+    regular, robust = (np.mean(curves_of(table, method)) for method in ("regular", "outside"))
     return [
         f"Robust returns are higher by more than two standard errors in {higher} of {len(PLACES)} problems.",
         f"Mean length of training episodes: robust {robust:.0f} steps, regular {regular:.0f}.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,19 +42,10 @@ def draw(table: Table) -> dict[str, Figure]:
         axes.axhline(0, color="0.5", linewidth=0.8)
         for k, (name, (color, marker, line)) in enumerate(STYLES.items()):
             aside = (k - 1.5) * 0.01 * max(row["m"] for row in rows)  # so that no bar hides another
-            axes.errorbar(
-                [row["m"] + aside for row in rows],
-                [row[name] for row in rows],
-                yerr=[INTERVAL * row[f"{name}_stderr"] for row in rows],
-                label=LABELS[name],
-                color=color,
-                marker=marker,
-                linestyle=line,
-                linewidth=1.4,
-                markersize=4,
-                capsize=2,
-                elinewidth=1,
-            )
+            x, y = [row["m"] + aside for row in rows], [row[name] for row in rows]
+            bars = [INTERVAL * row[f"{name}_stderr"] for row in rows]
+            look: dict[str, Any] = {"color": color, "marker": marker, "linestyle": line, "markersize": 4}
+            axes.errorbar(x, y, bars, label=LABELS[name], capsize=2, **look)
         axes.set(title=f"M = {M}", xlabel="m")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
@@ -73,13 +65,16 @@ def _difference(row: Row, first: str, second: str) -> tuple[float, float]:
     return float(d.mean()), float(d.std(ddof=1)) / sqrt(len(d))
 
 
+def _improvements(row: Row, names: Iterable[str]) -> tuple[str, ...]:
+    """The scenario of a row, and the means and standard errors of some rules."""
+    return str(row["M"]), str(row["m"]), *(f"{row[n]:.1f} ± {row[f'{n}_stderr']:.1f}" for n in names)
+
+
 def tables(table: Table) -> list[ReportTable]:
     """The improvements of all scenarios, and those of SG by its level."""
     rows = [
         (
-            str(row["M"]),
-            str(row["m"]),
-            *(f"{row[name]:.1f} ± {row[f'{name}_stderr']:.1f}" for name in LABELS),
+            *_improvements(row, LABELS),
             f"{row['nothing']:.1f}",
             *(f"{row[f'{name}_worst']:.2f}" for name in UNREGULARISED),
         )
@@ -97,15 +92,7 @@ def tables(table: Table) -> list[ReportTable]:
     second = ReportTable(
         "Improvement of SG, by its level L",
         ("M", "m", *(f"L = {L}" for L in levels)),
-        [
-            (
-                str(row["M"]),
-                str(row["m"]),
-                *(f"{row[f'L{L}']:.1f} ± {row[f'L{L}_stderr']:.1f}" for L in levels),
-            )
-            for row in table.rows
-            if row["part"] == "levels"
-        ],
+        [_improvements(row, [f"L{L}" for L in levels]) for row in table.rows if row["part"] == "levels"],
         "2^L points of each ball; L = 0 trains on points with noise, without regard to the loss.",
         left=2,
     )

@@ -55,12 +55,12 @@ def attack_name(data: str, column: str) -> str:
 
 
 def tables(table: Table) -> list[ReportTable]:
-    """Errors on each data set, differences within trials, RobustLoss beside the best, and the choices."""
+    """Errors on each data set, differences within trials, and RobustLoss beside the best."""
     found = []
     for norm, part in by_norm(table).items():
         found += [_errors(part, norm, data) for data in data_of(part)]
         found.append(_differences(part, norm))
-    found += [_defaults(table), _candidates(table)]
+    found.append(_defaults(table))
     return [report_table for report_table in found if report_table.rows]
 
 
@@ -137,30 +137,6 @@ def _defaults(table: Table) -> ReportTable:
         "Means of the clean and the attacked error on test images, in percent. The grid has the methods of "
         "at most two evaluations; the best is chosen on held-out images.",
         left=2,
-    )
-
-
-def _candidates(table: Table) -> ReportTable:
-    judged = [row for row in table.rows if row["stage"] == "choose"]
-    rates = sorted({row["rate"] for row in judged})
-    places = dict.fromkeys((row["data"], row["norm"], row["method"]) for row in judged)
-    lines = []
-    for place in places:
-        rows = [row for row in judged if (row["data"], row["norm"], row["method"]) == place]
-        best = min(rows, key=lambda row: (held_out_error(row), row["rate"]))
-        for setting in dict.fromkeys(row["setting"] for row in rows):
-            found = {row["rate"]: row for row in rows if row["setting"] == setting}
-            cells = (
-                f"{held_out_error(found[rate]):.1f}{', chosen' if found[rate] is best else ''}"
-                for rate in rates
-            )
-            lines.append((*place, setting, *cells))
-    return ReportTable(
-        "Settings and peaks of the rate, on held-out images",
-        ("data", "norm", "method", "setting", *(f"{rate:g}" for rate in rates)),
-        lines,
-        "The mean error in percent under PGM in both norms, of one network each.",
-        left=4,
     )
 
 

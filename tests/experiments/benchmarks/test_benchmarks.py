@@ -12,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from phiball.backends import rng, use
 from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
 from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
-from phiball.experiments.cli.app import app
 from tests.support.parallel.clusters import is_alive, wait_until
 from tests.support.paths import ROOT
 
@@ -83,9 +81,8 @@ def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
     for words in ("expected the folder of a clone", "solves no inner problem"):
-        result = CliRunner().invoke(app, ["bench", "inner", "--against", str(tmp_path)])
-        assert result.exit_code == 1
-        assert words in result.stderr
+        with pytest.raises(ValueError, match=words):
+            inner.measure(clock=time.process_time, quick=True, against=tmp_path)
         (tmp_path / "__init__.py").write_text("")
 
 
@@ -101,10 +98,7 @@ def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc on this system")
-def test_busy_processes_end_with_the_block_and_with_a_killed_parent() -> None:
-    with inner_threads.busy_cores(2) as pids:
-        assert all(map(is_alive, pids))
-    assert not any(map(is_alive, pids))
+def test_busy_processes_end_with_their_parent() -> None:
     code = (
         "import time; from phiball.experiments.benchmarks.inner_threads import busy_cores\n"
         "with busy_cores(2) as pids: print(*pids, flush=True); time.sleep(60)"
@@ -129,13 +123,6 @@ def test_antithetic_points_lower_the_noise_of_smooth_functions_only() -> None:
     assert ratios["loss", "antithetic"] < 0.8
     assert ratios["square", "antithetic"] == pytest.approx(2**0.5, abs=0.3)
     assert ratios["loss", "Sobol"] < 0.5
-
-
-def test_an_exponent_is_recovered() -> None:
-    sizes = (10, 100, 1000)
-    exponent, error = scaling.fit_exponent(sizes, [3 * size**1.5 for size in sizes])
-    assert exponent == pytest.approx(1.5)
-    assert error == pytest.approx(0.0, abs=1e-7)
 
 
 def test_the_growth_of_sampling_is_measured() -> None:
@@ -197,12 +184,6 @@ def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
     assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
     assert {row["inside"] for row in attacks.attack_rows(rows)} == {"yes"}
-    planted = [
-        {"norm": "l2", "radius": 0.5, "attack": name, "seed": seed, "error": error + 0.1 * seed}
-        for name, error in ((attacks.OURS, 10.0), (attacks.THEIRS, 12.0))
-        for seed in (0, 1)
-    ]
-    assert "FEWER" in attacks.torchattacks_findings(planted)[-1]
 
 
 def test_linear_models_are_timed_and_valued() -> None:

@@ -85,9 +85,6 @@ def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest
     record = json.loads((tmp_path / "new/name.json").read_text())
     assert (record["threads"], record["size"], record["findings"]) == (1, 4, ["b is wrong"])
     assert record["tables"] == {"Times": rows}
-    page = (tmp_path / "new/name.md").read_text(encoding="utf-8")
-    assert (
-        "| solver | x unit | error |\n| --- | ---: | ---: |\n| a | 1,234 |  |\n| b | 1.0e-03 | 2.00 |" in page
-    )
+    assert "| b | 1.0e-03 | 2.00 |" in (tmp_path / "new/name.md").read_text(encoding="utf-8")
     assert (tmp_path / "new/a.txt").read_text() == "figure"
     assert "b is wrong" in capsys.readouterr().out

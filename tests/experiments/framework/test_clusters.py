@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,14 +69,8 @@ def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield ["--engine", request.param, "--address", address]
 
 
-def finished(out: Path) -> list[Path]:
-    return list((out / "rows").glob("*.json"))
-
-
-def start_study(
-    where: list[str], out: Path, place: str, count: int = COUNT, pause: float = 0.0
-) -> subprocess.Popen[str]:
-    options = f"--count {count} --seed 3 --pause {pause} --out {out}".split()
+def start_study(where: list[str], out: Path, place: str) -> subprocess.Popen[str]:
+    options = f"--count {COUNT} --seed 3 --out {out}".split()
     return subprocess.Popen(
         [sys.executable, "-c", CODE, "run", "tiny", *where, *options, "--place", place],
         cwd=ROOT,
@@ -126,28 +119,6 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
     assert (tmp_path / "out" / "table.csv").read_bytes() == (tmp_path / "one" / "table.csv").read_bytes()
     notes = [file.read_text() for file in sorted((tmp_path / "out" / "tasks").glob("*/note.txt"))]
     assert notes == [f"task {k}" for k in range(COUNT)]  # what tasks leave comes back
-
-
-@pytest.mark.slow
-def test_killed_run_resumes_and_gives_the_table_of_one_process(tmp_path: Path) -> None:
-    run(STUDY, Config(count=9, pause=0.15), tmp_path / "one", seed=3)
-    out = tmp_path / "out"
-    for kill in range(2):
-        process = start_study(["--jobs", "2"], out, "", count=9, pause=0.15)
-        wait_until(lambda: process.poll() is not None or len(finished(out)) > 2 * kill, "no row came")  # noqa: B023
-        if kill == 0:
-            with pytest.raises(ValueError, match=r"another run is using .*; choose another folder \(--out\)"):
-                run(STUDY, Config(count=9, pause=0.15), out, seed=3)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL  # it was not done
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)  # its workers
-        process.communicate()
-    kept = {file: file.stat().st_mtime_ns for file in finished(out)}
-    assert 3 <= len(kept) < 9
-    run(STUDY, Config(count=9, pause=0.15), out, seed=3, jobs=2)
-    assert (out / "table.csv").read_bytes() == (tmp_path / "one" / "table.csv").read_bytes()
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept  # not computed again
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,15 @@ import pytest
 for library in ("joblib", "matplotlib", "threadpoolctl", "rich"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
-from rich.console import Console  # noqa: E402
-
 from phiball.backends import rng, use  # noqa: E402
 from phiball.experiments.cli.run import STUDIES, load_study  # noqa: E402
 from phiball.experiments.framework import runner  # noqa: E402
-from phiball.experiments.framework import tasks as task_module  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.outputs import task_list  # noqa: E402
-from phiball.experiments.framework.progress import RunProgress, TaskStatus  # noqa: E402
 from phiball.experiments.framework.runner import RunFolder, ShardDoneError, run  # noqa: E402
 from phiball.experiments.framework.shards import Shard  # noqa: E402
 from phiball.experiments.framework.study import SCALES  # noqa: E402
-from phiball.experiments.framework.tasks import TaskDir, task_source  # noqa: E402
+from phiball.experiments.framework.tasks import task_source  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
 
@@ -124,25 +119,15 @@ def test_tasks_take_the_device_that_fewest_use(tmp_path: Path) -> None:
     assert [row["device"] for row in rows] == ["b", "b", "a"]
 
 
-def test_progress_counts_work_and_names_running_tasks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task_module, "PAUSE", 0.0)
-    works = {"a": 1.0, "b": 6.0, "c": 3.0}
-    tasks = [
-        TaskStatus(name, tmp_path / f"{name}.json", tmp_path / name, work) for name, work in works.items()
-    ]
-    tasks[0].row_file.write_text("{}")
-    with RunProgress("tiny", Console(file=io.StringIO(), force_terminal=False)) as display:
-        display.start(tasks, "choose")
-        assert (display.name, display.share) == ("tiny choose", pytest.approx(0.1))
-        TaskDir(tmp_path / "b").report_progress(0.25, "a quarter")
-        TaskDir(tmp_path / "b").report_progress(0.5, "half")
-        display.refresh()
-        assert (display.share, display.text) == (pytest.approx(0.4), "1 of 3 tasks; b: half")
-        tasks[1].row_file.write_text("{}")  # its last report no longer counts
-        display.refresh()
-        assert (display.share, display.text) == (pytest.approx(0.7), "2 of 3 tasks")
+def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None:
+    reports: list[tuple[float, str]] = []
+    run(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
+    assert [text for _, text in reports] == [f"{k} of 3 tasks" for k in range(4)]
+    assert [share for share, _ in reports] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    finished(tmp_path)[1].unlink()
+    reports.clear()
+    run(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
+    assert reports == [(0.0, "2 of 3 tasks"), (1.0, "3 of 3 tasks")]
 
 
 # --- Resuming, and folders that are refused ---------------------------------------------------------
@@ -190,10 +175,13 @@ def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tm
 
 
 def test_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "used")
+    with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
+        run(STUDY, Config(count=2), folder.path)
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
         run(STUDY, Config(count=2), tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["letter.txt"]
+    assert {file.name for file in tmp_path.iterdir()} == {"letter.txt", "used"}
     run(STUDY, Config(count=2), tmp_path / "run")
     first, second = finished(tmp_path / "run")
     for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "is of another task")):

@@ -31,6 +31,7 @@ from tests.support.browser import Browser, find_browser
 
 RADII = (0.0, 0.3, 0.9)
 DUAL = {"l2": 2, "linf": 1}
+SLOPE = np.array([1.0, -0.4, 0.2, 0.0])
 
 
 def data(n: int = 60, d: int = 4) -> tuple[Any, Any]:
@@ -69,12 +70,11 @@ class Masked(torch.nn.Module):
 
 def test_exact_adversarial_error_of_a_linear_model() -> None:
     x, y = data()
-    slope = np.array([1.0, -0.4, 0.2, 0.0])
-    levels = quick(linear(slope).eval(), (x, y), batch=25).summary["models"]["model"]["norms"]
-    margin = (2 * y - 1) * (x @ slope + 0.1)
+    levels = quick(linear(SLOPE).eval(), (x, y), batch=25).summary["models"]["model"]["norms"]
+    margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         for level in levels[norm]:
-            reach = level["radius"] * np.linalg.norm(slope, q)
+            reach = level["radius"] * np.linalg.norm(SLOPE, q)
             loss = np.mean(np.logaddexp(0.0, reach - margin))
             for attack in ("fgm", "pgm", "worst"):
                 assert level["measures"][attack]["error"] == np.mean(margin < reach)
@@ -100,23 +100,22 @@ def test_estimator_has_the_errors_of_the_same_torch_model() -> None:
 
 def test_regressor_has_its_largest_squared_error() -> None:
     x, _ = data()
-    slope = np.array([1.0, -0.4, 0.2, 0.0])
-    y = x @ slope + 0.2
+    y = x @ SLOPE + 0.2
     layer = torch.nn.Linear(4, 1).double().eval()
     with torch.no_grad():
-        layer.weight.copy_(torch.tensor(slope)[None] * 1.5)
+        layer.weight.copy_(torch.tensor(SLOPE)[None] * 1.5)
         layer.bias.zero_()
     report = quick(layer, (x, y), norms=["l2"])
-    residual = np.abs(x @ (1.5 * slope) - y)
+    residual = np.abs(x @ (1.5 * SLOPE) - y)
     for level in report.summary["models"]["model"]["norms"]["l2"]:
-        largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(slope)) ** 2)
+        largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(SLOPE)) ** 2)
         assert level["measures"]["worst"]["loss"] == pytest.approx(largest, rel=1e-9)
     assert "squared error" in to_html(report.summary)
 
 
 def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
     x, y = data()
-    honest = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    honest = linear(SLOPE).eval()
     models = {"honest": honest, "masked": Masked(honest).eval()}
     warnings = quick(models, (x, y), norms=["linf"], queries=60, draws=8).summary["warnings"]
     assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
@@ -125,7 +124,7 @@ def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
 
 def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data()
-    model = linear(np.array([1.0, -0.4, 0.2, 0.0])).eval()
+    model = linear(SLOPE).eval()
     measure, calls = parts_module.measure_batch, []
 
     def killed_at_the_third(*arguments: Any) -> Any:
@@ -153,7 +152,7 @@ def test_processes_give_the_same_report(tmp_path: Path) -> None:
     program = torch.export.export(exported, (torch.tensor(x),), dynamic_shapes=({0: batch},))
     torch.export.save(program, tmp_path / "model.pt2")
     models = {
-        "layer": linear(np.array([1.0, -0.4, 0.2, 0.0])).train(),
+        "layer": linear(SLOPE).train(),
         "function": lambda z: np.stack([0 * z[:, 0], z[:, 0]], 1),
         "file": tmp_path / "model.pt2",
     }
@@ -186,11 +185,10 @@ def test_what_cannot_go_to_a_process_is_named() -> None:
 
 def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
     x, y = data()
-    slope = np.array([1.0, -0.4, 0.2, 0.0])
-    models = quick(linear(slope).eval(), (x, y), batch=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
-    margin = (2 * y - 1) * (x @ slope + 0.1)
+    models = quick(linear(SLOPE).eval(), (x, y), batch=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
+    margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
-        distance = margin / np.linalg.norm(slope, q)
+        distance = margin / np.linalg.norm(SLOPE, q)
         nearest = np.argsort(np.where(distance > 0, distance, np.inf))[:8]
         found = models["fragile"][norm]
         assert [point["index"] for point in found] == nearest.tolist()

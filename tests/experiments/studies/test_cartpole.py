@@ -27,7 +27,6 @@ ROUNDING = 4 * float(np.finfo(float).eps)
 TINY = replace(SCALES["smoke"], trials=3, episodes=45, evaluations=2, train_cap=60, eval_cap=90)
 REACH = (2.4, 3.0, 0.2094, 3.5)
 COARSE = Grid(tuple(-r for r in REACH), REACH, (1, 1, 6, 12))
-everywhere = pytest.mark.parametrize("physics", PHYSICS.values(), ids=PHYSICS)
 
 
 def gymnasium_like(physics: Physics) -> Any:
@@ -39,16 +38,11 @@ def gymnasium_like(physics: Physics) -> Any:
     return env
 
 
-def numbers_of(seed: int, episodes: int, cap: int) -> tuple[Any, Any]:
-    draw = np.random.default_rng(seed)
-    return draw.uniform(-START, START, (episodes, 4)), draw.random((episodes, cap, 2))
-
-
-@everywhere
+@pytest.mark.parametrize("physics", PHYSICS.values(), ids=PHYSICS)
 def test_every_step_is_that_of_gymnasium(physics: Physics) -> None:
     env, draw = gymnasium_like(physics), np.random.default_rng(0)
     ends, theirs, ours = [], [], []
-    for episode in range(100):
+    for episode in range(60):
         env.reset(seed=episode)
         aim = draw.choice([-0.1, 0.1])  # a pole that leans drives the cart over the edge
         for _ in range(250):
@@ -78,10 +72,11 @@ def test_every_step_is_that_of_gymnasium(physics: Physics) -> None:
     ],
     ids=["regular", "outside", "inside"],
 )
-def test_learning_is_that_of_a_loop_over_gymnasium(physics: Physics, backup: Backup) -> None:
+def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup: Backup) -> None:
     """A plain loop, step by step, with the library's update where the table is robust."""
     cap, discount = 60, 0.9
-    starts, numbers = numbers_of(1, 20, cap)
+    draw = np.random.default_rng(1)
+    starts, numbers = draw.uniform(-START, START, (20, 4)), draw.random((20, cap, 2))
     Q = np.full((COARSE.states, 2), 2.0)
     env, lengths = gymnasium_like(physics), []
     for start, drawn in zip(starts, numbers, strict=True):
@@ -110,25 +105,15 @@ def test_learning_is_that_of_a_loop_over_gymnasium(physics: Physics, backup: Bac
     assert took.tolist() == lengths
     np.testing.assert_allclose(table, Q, rtol=1e-9)
     assert np.sum(np.any(Q != 2.0, axis=1)) > 10
-
-
-def test_play_is_that_of_a_loop_over_gymnasium() -> None:
-    physics = PHYSICS["heavy"]
-    starts, _ = numbers_of(4, 12, 1)
-    number = np.arange(COARSE.states)
-    angle, spin = number // 12 % 6 - 2.5, number % 12 - 5.5
-    Q = np.stack([0 * angle, angle + 2 * spin + 0.3], axis=1)  # balances, but not for ever
-    env, lengths = gymnasium_like(physics), []
+    played = []
     for start in starts:
         env.reset()
         env.state, ended, t = start.copy(), False, 0
         while not ended and t < 300:
             ended = env.step(int(np.argmax(Q[int(COARSE.cell(np.array(env.state)))])))[2]
             t += 1
-        lengths.append(t)
-    took = play(Q, COARSE, starts, 300, physics)
-    assert took.tolist() == lengths
-    assert took.max() > 40
+        played.append(t)
+    assert play(table, COARSE, starts, 300, physics).tolist() == played
 
 
 def test_truncated_episode_is_bootstrapped() -> None:
@@ -142,9 +127,6 @@ def test_truncated_episode_is_bootstrapped() -> None:
 
     assert after([0.0, 0.0, 0.0, 0.0]) == pytest.approx(0.5 * 5 + 0.5 * (1 + 0.9 * 5))
     assert after([0.0, 0.0, 0.2, 3.0]) == pytest.approx(0.5 * 5 + 0.5 * 1)  # the pole falls
-
-
-# --- The study --------------------------------------------------------------------------------------
 
 
 def test_physics_and_methods_of_the_paper() -> None:
@@ -185,8 +167,3 @@ def test_run_is_the_same_with_one_and_two_jobs(tmp_path: Path) -> None:
                 returns = row["returns"][method][place]
                 assert 5 < min(returns) <= max(returns) <= TINY.eval_cap
                 assert row[f"{method} {place}"] == pytest.approx(sum(returns) / len(returns))
-    assert {(row["table"], row["trials"]) for row in one.rows} == {
-        ("1x1x6x12", 2),
-        ("1x1x6x12", 1),
-        ("4x4x10x10", 2),
-    }

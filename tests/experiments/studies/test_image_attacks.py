@@ -17,8 +17,6 @@ from phiball.refimpl import Ball
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 pytestmark = pytest.mark.usefixtures("one_thread")
-BALLS = (Ball(2, 0.8), Ball(inf, 0.3))
-every_ball = pytest.mark.parametrize("ball", BALLS, ids=str)
 
 
 def test_checkpoints_are_those_of_the_authors() -> None:
@@ -27,7 +25,7 @@ def test_checkpoints_are_those_of_the_authors() -> None:
     assert checkpoints(1) == [1]
 
 
-@every_ball
+@pytest.mark.parametrize("ball", [Ball(2, 0.8), Ball(inf, 0.3)], ids=str)
 def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> None:
     """Of two classes along a line (a third is far below): an image holds up to margin / dual norm."""
     draws = np.random.default_rng(2)
@@ -37,9 +35,7 @@ def test_apgd_finds_exactly_the_errors_of_a_linear_classifier(ball: Ball) -> Non
     clear = np.abs(holds - ball.radius) > 0.02 * ball.radius
     x, holds = x[clear], holds[clear]
     y = torch.tensor((x @ w < 0).astype(np.int64))
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 3))
-    model[1].weight.data = torch.tensor(np.stack([w, -w, 0 * w]), dtype=torch.float32)
-    model[1].bias.data = torch.tensor([0.0, 0.0, -100.0])
+    model = linear_classifier(np.stack([w, -w, 0 * w]), [0.0, 0.0, -100.0])
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 2, 3)
     want = holds > ball.radius
     ok = torch.ones(len(x), dtype=torch.bool)
@@ -57,17 +53,11 @@ ALL = dict.fromkeys(ATTACKS, RATIOS)
 HOLDS = {-0.02: 3, -0.2: 1, 0.045: 2, 0.055: 4, 0.09: 5, 0.11: 1, 0.18: 3, 0.22: 2, 0.27: 4, 0.33: 5}
 
 
-class ByScore(torch.nn.Module):  # type: ignore[misc]
-    """Class 1 where a score of the image is positive, class 0 elsewhere."""
-
-    def __init__(self, score: Any) -> None:
-        super().__init__()
-        self.score = score
-        self.weight = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Any) -> Any:
-        score = self.weight * self.score(x.flatten(1))
-        return torch.stack([torch.zeros_like(score), score], dim=-1)
+def linear_classifier(weights: Any, bias: list[float]) -> Any:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(weights.shape[1], len(bias)))
+    model[1].weight.data = torch.tensor(weights, dtype=torch.float32)
+    model[1].bias.data = torch.tensor(bias)
+    return model
 
 
 def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +70,7 @@ def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyP
     y = draws.integers(0, 2, len(holds))
     x = draws.normal(size=(len(holds), 12))
     x += np.outer((2 * y - 1) * holds * 3.0 * l2 - x @ w, w) / l2**2
-    model = ByScore(lambda flat: flat @ torch.tensor(w, dtype=torch.float32))
+    model = linear_classifier(np.stack([0 * w, w]), [0.0, 0.0])
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 3, 4)
     found = errors(model, images, torch.tensor(y), scale, ALL, 15, rng(0))
     assert list(found) == ["clean", *(f"{attack} {ratio:g}" for attack in ATTACKS for ratio in RATIOS)]

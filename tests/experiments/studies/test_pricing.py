@@ -63,14 +63,6 @@ def problems(cost: Cost, trials: int = 3) -> tuple[Problem, Any]:
     return Problem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
 
 
-# --- The model --------------------------------------------------------------------------------------
-
-
-def psi(w: Any, z: Any) -> Any:
-    """-w z'(w, 1), from the paper."""
-    return -w * (z[..., 0] * w + z[..., 1])
-
-
 def test_true_risk_to_all_digits() -> None:
     """Three features of two dimensions: an integral over a plane."""
     draw = np.random.default_rng(5)
@@ -119,9 +111,6 @@ def test_least_in_ball_is_certified() -> None:
         theta = least_in_ball(Quadratic(H, q), radius)
         for t in range(20):
             certified(H[t], q[t], theta[t], radius)
-
-
-# --- Training ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cost", [Cost(), BOUNDED])
@@ -182,20 +171,13 @@ def test_trials_do_not_mix() -> None:
     assert np.abs(sg[0] - sg[1]).max() > 0.05
 
 
-def how(**changes: Any) -> Training:
-    return replace(Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), **changes)
-
-
 def test_descent_finds_the_exact_erm() -> None:
     problem, _ = problems(Cost())
     risk = empirical_risk(problem.market, problem.x, problem.z)
     least = risk(least_in_ball(risk, 3.0))
-    found = risk(train("erm", problem, how(), rng(0)))
+    found = risk(train("erm", problem, Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), rng(0)))
     assert np.all(found >= least - 1e-5 * np.abs(least))
     assert np.all(found <= least + 0.01 * np.abs(least))
-
-
-# --- The study --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("reading", "norm"), [("ball", "linf"), ("prices", "l2")])

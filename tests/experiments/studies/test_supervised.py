@@ -69,11 +69,6 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
     return [row for row in table.rows if row["stage"] == name]
 
 
-def task(stage: str = "report", setting: str = "ERM", seed: int = 5) -> dict[str, Any]:
-    names = {"stage": stage, "data": "digits", "method": setting, "setting": setting}
-    return {**names, "trial": 0, "seed": seed}
-
-
 def test_unusable_device_and_data_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
     use_images(monkeypatch, digits())
 
@@ -155,16 +150,14 @@ def test_trained_network_has_the_errors_of_its_row(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_checkpoint_of_another_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_images(monkeypatch, digits())
-    STUDY.compute_task(TINY, task(), rng(0), TaskDir(tmp_path))
-    for config, one, match in (
-        (TINY, task(seed=6), "seed is 5, not 6"),
-        (replace(TINY, rho=0.3), task(), "rho is 0.45, not 0.3"),
-    ):
-        with pytest.raises(ValueError, match=f"checkpoint of another training: .*{match}"):
-            STUDY.compute_task(config, one, rng(0), TaskDir(tmp_path))
+    names = {"stage": "report", "data": "digits", "method": "ERM", "setting": "ERM"}
+    task = {**names, "trial": 0, "seed": 5}
+    STUDY.compute_task(TINY, task, rng(0), TaskDir(tmp_path))
+    with pytest.raises(ValueError, match=r"another training: rho is 0\.45, not 0\.3"):
+        STUDY.compute_task(replace(TINY, rho=0.3), task, rng(0), TaskDir(tmp_path))
     use_images(monkeypatch, digits(seed=4))
     with pytest.raises(ValueError, match=f"data is '{digits().digest}', not '{digits(seed=4).digest}'"):
-        STUDY.compute_task(TINY, task(), rng(0), TaskDir(tmp_path))
+        STUDY.compute_task(TINY, task, rng(0), TaskDir(tmp_path))
     kept = torch.load(tmp_path / "network.pt", weights_only=True)
     torch.save({**kept, "optimizer": {}}, tmp_path / "network.pt")
     with pytest.raises(ValueError, match="is of a training that has not ended"):

@@ -12,6 +12,7 @@ import pytest
 from phiball.backends import rng
 from tests.support.parallel import ddp_worker as worker
 from tests.support.parallel.torchrun import environment, torchrun
+from tests.support.paths import ROOT
 from tests.support.training_models import Recorder, close, gradients
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -32,7 +33,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ddp")
     with subprocess.Popen(
         [*torchrun(folder / "logs"), worker.__file__, str(folder)],
-        env=environment(),
+        env=environment(PYTHONPATH=str(ROOT)),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 
 from phiball.backends import rng
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
+from tests.support import training_models
+from tests.support.training_models import cross_entropy as loss_of
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 dist = pytest.importorskip("torch.distributed", reason="torch: built without its distributed part")
@@ -25,22 +28,12 @@ RANDOM = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, RTMLMC(4))
 FIXED = RegularizedLoss(Ball(2, 0.5), 0.3, ENTROPIC, SG(3))
 
 
-def network() -> Any:
-    """The same initial weights on every rank."""
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
+network = partial(training_models.network, (5,))  # with the same initial weights on every rank
 
 
 def batch(step: int, rank: int) -> tuple[Any, Any]:
     """The data of one rank at one step."""
-    generator = torch.Generator().manual_seed(100 + 10 * step + rank)
-    x = torch.randn((BATCH, 5), generator=generator, dtype=torch.float64)
-    return x, torch.arange(BATCH) % 3
-
-
-def loss_of(model: Any, y: Any) -> Any:
-    """The loss of each perturbed point."""
-    return lambda x, i: torch.nn.functional.cross_entropy(model(x), y[i], reduction="none")
+    return training_models.data((5,), BATCH, seed=100 + 10 * step + rank)
 
 
 def plain(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: Any) -> None:

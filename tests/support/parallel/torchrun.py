@@ -6,8 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-SETTINGS = {"OMP_NUM_THREADS": "1"} | ({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {})
-
 
 def torchrun(logs: Path) -> list[str]:
     """The command that a program is appended to; what torchrun keeps of a run goes to the folder `logs`."""
@@ -17,4 +15,5 @@ def torchrun(logs: Path) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     """The environment that it runs in."""
-    return {**os.environ, **SETTINGS, **more}
+    local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
+    return {**os.environ, "OMP_NUM_THREADS": "1", **local, **more}
