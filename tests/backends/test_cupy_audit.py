@@ -45,17 +45,11 @@ def strict() -> Any:
 @pytest.mark.parametrize("namespace", [cupy, strict])
 def test_every_name_exists(namespace: Any) -> None:
     assert absent(ROOT, namespace()) == {}
+    assert {"where", "sum", "exp", "log1p", "full_like", "finfo"} <= taken(ROOT).keys()
 
 
-def test_audit_sees_the_names_in_use() -> None:
-    names = taken(ROOT)
-    assert {"where", "sum", "exp", "log1p", "full_like", "finfo", "take_along_axis"} <= set(names)
-
-
-@pytest.mark.parametrize("name", ["no_such_function", "logsumexp", "partition", "nanmax"])
-def test_names_outside_the_standard_are_found(name: str, tmp_path: Path) -> None:
+def test_names_outside_the_standard_are_found(tmp_path: Path) -> None:
     (tmp_path / "refimpl").mkdir()
-    (tmp_path / "refimpl" / "x.py").write_text(f"y = xp.{name}(x)")
-    assert absent(tmp_path, strict()) == {name: "x.py:1"}
-    (tmp_path / "refimpl" / "x.py").write_text(f"def f(x): return array_namespace(x).{name}(x)")
-    assert absent(tmp_path, strict()) == {name: "x.py:1"}
+    for code in ("y = xp.logsumexp(x)", "def f(x): return array_namespace(x).logsumexp(x)"):
+        (tmp_path / "refimpl" / "x.py").write_text(code)
+        assert absent(tmp_path, strict()) == {"logsumexp": "x.py:1"}

@@ -26,7 +26,7 @@ from phiball.refimpl import (
     worst_case_ragged,
 )
 from phiball.refimpl.inner.solvers import solve
-from tests.support.divergences import anonymous, name_of, on_each
+from tests.support.divergences import anonymous, name_of, on_each, select
 
 ORDERS = [cressie_read(k) for k in (-20, -1, 0, 1e-9, 0.3, 1 - 1e-9, 1 + 1e-9, 1.1, 1.7, 2 + 1e-9, 2.5, 7)]
 
@@ -135,17 +135,13 @@ def test_invalid_numbers_are_reported_wherever_they_stand(d: Divergence, m: int)
                 worst_case(f, 0.3, d, p=p)
 
 
-@on_each("d", cressie_read(3), compiled=True)
-def test_overflow_of_losses_over_eta_is_left_to_the_reference(d: Divergence) -> None:
+def test_overflow_of_losses_over_eta_is_left_to_the_reference() -> None:
     f = np.array([[0.0, 1e200, 3e200] * 10])
-    for eta in (1e-305, 1e-200, 1e-10):
-        out = worst_case(f, eta, d)
-        if d.family == "indicator":
-            expected = solve.reference(f, np.array([eta]), None, d)[2]
-        else:
-            expected = np.where(f == 3e200, 0.1, 0.0)
-        np.testing.assert_allclose(out.weights, expected, rtol=1e-12)
-        assert np.isfinite(out.value)
+    for d, eta in product((*select(compiled=True), cressie_read(3)), (1e-305, 1e-200, 1e-10)):
+        if d.family != "indicator":  # which does not divide by eta
+            out = worst_case(f, eta, d)
+            np.testing.assert_allclose(out.weights, np.where(f == 3e200, 0.1, 0.0), rtol=1e-12)
+            assert np.isfinite(out.value), (d.name, eta)
 
 
 def test_torch_tensors_use_the_kernels() -> None:
@@ -201,15 +197,6 @@ def test_little_mass_at_the_largest_loss(d: Divergence) -> None:
     p = np.array([[0.997298028680919, 7.291611259548267e-05, 0.0026290552064854905]])
     if d is QUADRATIC:
         assert_same(f, 9.342842733140154e283, d, p)
-
-
-def test_weights_sum_to_one_with_little_mass_at_the_largest_loss() -> None:
-    rng = np.random.default_rng(4)
-    p = np.stack([rng.uniform(size=2000), np.ones(2000), 10 ** rng.uniform(-14, -5, 2000)], -1)
-    p = p / p.sum(-1, keepdims=True)
-    f = np.stack([-rng.uniform(size=2000), np.zeros(2000), rng.uniform(size=2000)], -1)
-    w = worst_case(f, 10 ** rng.uniform(-5, -1, 2000), cressie_read(1.5), p=p).weights
-    assert np.max(np.abs(w.astype(np.longdouble).sum(-1) - 1)) <= 1.2e-14
 
 
 @numba.njit
