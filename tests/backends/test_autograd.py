@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,16 @@ def model() -> Any:
     return layers.double()
 
 
-def of_model(net: Any, x: Array, i: Array) -> Array:
-    return net(x)[:, 0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("event", [(), (3,), (1, 4, 4)])
 def test_closed_form(event: tuple[int, ...], dtype: Any) -> None:
     x = points(5, *event, dtype=dtype)
-    a = A.to(dtype).reshape((5,) + (1,) * len(event))
-
-    def loss(x: Array, i: Array) -> Array:
-        return cubic(x.reshape(5, -1), i)
-
-    g = input_gradient(loss, x, I)
-    assert g.dtype == dtype
-    assert g.shape == x.shape
-    # three roundings a coordinate
-    np.testing.assert_allclose(g.numpy(), (3 * a * x**2).numpy(), rtol=8 * torch.finfo(dtype).eps)
-    flipped = input_gradient(loss, x, torch.flip(I, (0,)))  # i is passed to the loss
-    np.testing.assert_allclose((flipped / g).numpy(), (torch.flip(a, (0,)) / a + 0 * x).numpy(), rtol=1e-5)
+    for i in (I, torch.flip(I, (0,))):
+        g = input_gradient(lambda x, i: cubic(x.reshape(5, -1), i), x, i)
+        assert (g.dtype, g.shape) == (dtype, x.shape)
+        a = A.to(dtype)[i].reshape((5,) + (1,) * len(event))
+        # three roundings a coordinate
+        np.testing.assert_allclose(g.numpy(), (3 * a * x**2).numpy(), rtol=8 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
@@ -79,9 +68,10 @@ def test_points_parameters_and_mode_are_unchanged(create_graph: bool, mode: bool
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode])
 def test_frozen_models_and_callers_that_switched_gradients_off(caller: Callable[[], Any]) -> None:
     net, x = model(), points(5, 3)
-    loss = partial(of_model, net)
+    loss = lambda x, i: net(x)[:, 0]  # noqa: E731
     expected = input_gradient(loss, x, I)
-    assert torch.equal(input_gradient(partial(of_model, net.requires_grad_(False)), x, I), expected)
+    net.requires_grad_(False)
+    assert torch.equal(input_gradient(loss, x, I), expected)
     with caller():
         made_here = x + 0.0  # under inference mode, a tensor that no graph may save
         assert torch.equal(input_gradient(loss, made_here, I), expected)

@@ -154,7 +154,6 @@ def test_torch_tensors_use_the_kernels() -> None:
 
 SCALES = 10.0 ** np.linspace(-300, 300, 4500)
 QUANTILES = {
-    "one point": np.zeros(1),
     "ties": np.round(np.random.default_rng(8).standard_cauchy(300), 1),
     "even": np.arange(9000.0),
     "two values": (np.arange(9000) % 3 == 0).astype(float),
