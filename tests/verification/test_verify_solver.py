@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import use
+from phiball.backends.progress import Progress
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
 from phiball.verification import Evidence, Outcome, Quantity, SolverReport, verify_solver
 from phiball.verification.solver_check.adapter import Options, Trial
@@ -47,12 +48,21 @@ def test_worst_case_passes_every_claim() -> None:
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
-def test_solver_gets_arrays_of_the_active_backend() -> None:
+def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("rich")
+    reported: list[tuple[float, str]] = []
+    monkeypatch.setattr(Progress, "update", lambda _, *report: reported.append(report))
     with use("torch"):
-        report = verify_solver(worst_case, divergences=[ENTROPIC], laws=False, effort=0.05)
+        report = verify_solver(worst_case, divergences=[ENTROPIC], laws=False, effort=0.05, progress=True)
     assert report.ok, str(report)
     assert report.backend == "torch"
+    shares = [share for share, _ in reported]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.9
+    assert {text.split()[0] for _, text in reported if text} <= {check.id for check in report.checks}
 
 
 def test_tolerance_admits_bisection_and_zero_does_not() -> None:
