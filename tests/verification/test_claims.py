@@ -63,7 +63,7 @@ def test_every_claim_has_what_its_verdict_needs() -> None:
             assert fault.why.endswith("."), entry.id
             assert all(ids[source].assessment is not None for source in fault.follows), entry.id
         if entry.id in CLAIMS:
-            assert entry.mutants and entry.title and entry.assumptions, entry.id  # noqa: PT018
+            assert all((entry.mutants, entry.title, entry.assumptions)), entry.id
             assert entry.formula or entry.id in IN_WORDS, entry.id
             assert bool(entry.correction) == bool(entry.counterexamples) == needs_more, entry.id
 
