@@ -222,6 +222,7 @@ def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unch
     assert fast is not NotImplemented
     assert np.all(args[0] == 1)
     assert np.any(fast[0] != 1)
+    np.testing.assert_allclose(fast[0], q_run.reference(*args)[0], atol=1e-14)  # type: ignore[attr-defined]
     for other in (
         q_arguments(d=QUADRATIC),
         q_arguments(neighbours=SampledNeighbours(1)),
