@@ -17,7 +17,7 @@ TESTS ?= tests/refimpl/test_attacks.py
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is %s: make PYTHON=python3.12" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) (a few minutes, about 2 GB, once)"
+	@echo "installing into $(VENV) (a few minutes, about 3 GB, once)"
 	$(PIP) setuptools
 	$(PIP) --no-build-isolation -e '.[dev]'
 	@touch $@

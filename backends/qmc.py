@@ -34,7 +34,9 @@ def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
     # A linear scramble of the set, and a digital shift of its own for each batch entry: so every point
     # is uniform, and the entries are independent given the scramble. The lowest bits are drawn anew.
     size = 1 << max(0, n - 1).bit_length()
-    points = engine(d, scramble=True, bits=_BITS, rng=generator).random(size)[:n]
+    # A seed that is drawn, as scipy would spawn from a generator, which its saved state does not record.
+    seed = int(generator.integers(1 << 63))
+    points = engine(d, scramble=True, bits=_BITS, rng=np.random.default_rng(seed)).random(size)[:n]
     digits = (points * (1 << _BITS)).astype(np.uint32)
     shift = generator.integers(1 << _BITS, size=(prod(batch), 1, d), dtype=np.uint32)
     low = 1 - generator.random((prod(batch), n, d))

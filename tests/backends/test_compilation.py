@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,29 +70,6 @@ def test_installation_and_home_that_cannot_be_written(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     (line,) = run.stderr.splitlines()
     assert line.startswith("no folder for compiled kernels can be written")
-
-
-INTERRUPT = """
-import signal, sys
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-for wait in (0.05, 0.3, 0.6, 1.0):
-    signal.setitimer(signal.ITIMER_REAL, wait)
-    try:
-        solve()
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-solve()
-print("solved")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers")
-def test_interrupted_compilation_is_repeated(tmp_path: Path) -> None:
-    run = _run(SOLVE + INTERRUPT, **{**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)})
-    assert run.stdout == "solved\n", run.stderr
-    assert "interrupted" in run.stderr
 
 
 def test_kernels_run_without_compilation() -> None:

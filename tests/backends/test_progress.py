@@ -11,10 +11,8 @@ import pytest
 
 rich_console = pytest.importorskip("rich.console", reason="rich: not installed")
 
-from phiball.backends import progress, use  # noqa: E402
+from phiball.backends import progress  # noqa: E402
 from phiball.backends.progress import Progress  # noqa: E402
-from phiball.refimpl import QUADRATIC, worst_case  # noqa: E402
-from phiball.verification import verify_solver  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -66,18 +64,3 @@ def test_time_left_is_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
         assert whole.left() == "about 2 min left"
         whole.update(0.5, "")
         assert whole.left() == "about 30 s left"
-
-
-@pytest.mark.slow
-def test_verify_solver_names_the_claim_that_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[tuple[float, str]] = []
-    monkeypatch.setattr(Progress, "update", lambda _, *report: reported.append(report))
-    with use("numpy"):
-        report = verify_solver(worst_case, divergences=[QUADRATIC], laws=False, effort=0.1, progress=True)
-    assert report.ok
-    shares = [share for share, _ in reported]
-    assert shares == sorted(shares)
-    assert shares[-1] > 0.9
-    named = {text.split()[0] for _, text in reported if text}
-    assert len(named) > 3
-    assert named <= {check.id for check in report.checks}

@@ -107,17 +107,12 @@ class Row:
     """So close to a limit of its family that plain formulas cancel."""
     extreme: bool = False
     """An exact solution would take thousands of digits."""
-    named: bool = True
-    """One of the library's; else made of functions by a user."""
 
 
-def _is_compiled(d: Divergence) -> bool:
-    return d.family in ("entropic", "quadratic", "absolute", "hinge")
-
-
+COMPILED = ("entropic", "quadratic", "absolute", "hinge")
 TABLE = [
     *(
-        Row(d, smooth=0 < d.curvature1 < inf, usual=True, core=True, compiled=_is_compiled(d))
+        Row(d, smooth=0 < d.curvature1 < inf, usual=True, core=True, compiled=d.family in COMPILED)
         for d in DIVERGENCES.values()
     ),
     Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
@@ -131,15 +126,11 @@ TABLE = [
     *(Row(cressie_read(k)) for k in (-10, -1, -0.5, 0.99, 1.01, 4 / 3, 10)),
     *(Row(cressie_read(k), extreme=True) for k in (-100, 50)),
     *(Row(cressie_read(k), limit=True) for k in (1 - 1e-9, 1 + 1e-9, -1e-9, 1e-9)),
-    Row(QUARTIC_BY_FUNCTIONS, named=False),
-    Row(ELASTIC, smooth=False, named=False),
-    Row(HALF, smooth=False, named=False),
 ]
 
 
-def select(*, named: bool = True, **wanted: bool) -> list[Divergence]:
+def select(**wanted: bool) -> list[Divergence]:
     """The divergences of the table that have the properties `wanted`: `select(usual=True, smooth=False)`."""
-    wanted |= {"named": named}
     return [row.divergence for row in TABLE if all(getattr(row, name) == on for name, on in wanted.items())]
 
 

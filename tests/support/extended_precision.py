@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 LONG = np.longdouble
+FAMILIES = ("entropic", "quadratic", "absolute", "hinge", "indicator", "cressie_read")
 AVAILABLE = bool(np.finfo(LONG).eps < 2e-19)
 
 
@@ -30,6 +31,8 @@ class Problem:
     @classmethod
     def of(cls, f: Any, eta: Any, p: Any, divergence: Any) -> Problem:
         """Convert the NumPy arrays that a solver was given; `p` may be None."""
+        if divergence.family not in FAMILIES:
+            raise ValueError(f"divergence is {divergence.name}; expected one of {', '.join(FAMILIES)}")
         given = np.asarray(eta).astype(f.dtype, copy=False)
         reference = np.ones(f.shape[-1], dtype=LONG) if p is None else p.astype(f.dtype).astype(LONG)
         reference = np.broadcast_to(reference, f.shape)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from math import exp, inf, nan
 
 import numpy as np
@@ -41,6 +42,17 @@ def fixed(*pieces: Evidence | Curve, verdict: Verdict = Verdict.HOLDS) -> Claim:
     return statement
 
 
+def searched(strategy: st.SearchStrategy[int], work: Callable[[int], object], verdict: Verdict) -> Claim:
+    """A claim that gives numbers of the strategy to `work`."""
+
+    @claim("x", id="X", section=2, verdict=verdict, n=strategy)
+    def statement(n: int) -> object:
+        """Says something of a number."""
+        return work(n)
+
+    return statement
+
+
 # --- Curves ---------------------------------------------------------------------------------------
 
 
@@ -71,15 +83,11 @@ def test_curve_is_compared_with_an_exponent_and_a_bound() -> None:
     assert "exponent -1.000 [-1.000, -1.000]" in falls.at_most(-1, 0.1).note
 
 
-@pytest.mark.parametrize("place", ["x", "y", "bound"])
-def test_curve_rejects_values_that_are_not_positive_and_finite(place: str) -> None:
-    for bad in (nan, inf, 0.0, -1.0):
+def test_invalid_curves_are_rejected() -> None:
+    for place, bad in product(("x", "y", "bound"), (nan, inf, 0.0, -1.0)):
         values = {"x": SCALES, "y": SCALES, "bound": SCALES, place: (*SCALES[:4], bad)}
         with pytest.raises(ValueError, match=f"{place} is .*expected 5 positive numbers"):
             Curve("", "", "", "", **values)
-
-
-def test_curve_needs_four_scales_and_equal_lengths() -> None:
     for y, x in (((1.0, 2.0, 3.0), SCALES[:3]), ((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 2.0, 4.0))):
         with pytest.raises(ValueError, match="expected four scales or more"):
             curve(y, x)
@@ -93,13 +101,8 @@ def test_curves_come_from_fixed_instances_beside_evidence() -> None:
     assert (result.verdict, result.curves, result.examples) == (Verdict.HOLDS, (grows,), 1)
     assert fixed(grows).run().error == "no example was checked"
 
-    @claim("x", id="X", section=3, verdict=Verdict.HOLDS, n=st.integers())
-    def searched(n: int) -> Iterator[Evidence | Curve]:
-        """Grows."""
-        yield grows
-        yield grows.exactly(1, 1e-9)
-
-    assert "expected curves from fixed instances" in searched.run().error
+    by_search = searched(st.integers(), lambda n: [grows, grows.exactly(1, 1e-9)], Verdict.HOLDS)
+    assert "expected curves from fixed instances" in by_search.run().error
 
 
 # --- Verdicts -------------------------------------------------------------------------------------
@@ -140,56 +143,29 @@ def test_counterexample_outside_the_assumptions_does_not_stand(off: float, verdi
     result = entry.run()
     assert result.verdict is verdict
     assert result.counterexamples == ("f = (0, 1)", "within the assumptions: f bounded, phi convex")
-
-
-def test_counterexample_without_evidence_does_not_stand() -> None:
-    entry = fixed(Evidence(0.0, 1.0))
-    entry.counterexample(margin=1.0)(list)
+    entry.counterexample(margin=1.0)(list)  # nor does one without evidence
     assert entry.run().verdict is Verdict.UNDECIDED
 
 
-def test_claim_without_examples_has_no_verdict() -> None:
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers())
-    def nothing_found(n: int) -> list[Evidence]:
-        """Says nothing of any number."""
-        return []
-
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers().filter(lambda n: False))
-    def nothing_drawn(n: int) -> Evidence:
-        """Has no number to speak of."""
-        return Evidence(0, 0)
-
-    for entry in (fixed(), nothing_found, nothing_drawn):
+def test_no_examples_nan_and_exceptions_are_errors_whatever_is_expected() -> None:
+    numbers, none = st.integers(), st.integers().filter(lambda n: False)
+    not_a_number = searched(numbers, lambda n: Evidence(nan, 1.0), Verdict.REFUTED)
+    not_a_number.counterexample(margin=1.0)(lambda: Evidence(2.0, 0.0))
+    for entry, error in (
+        (fixed(), "no example was checked"),
+        (searched(numbers, lambda n: [], Verdict.HOLDS), ""),
+        (searched(none, lambda n: Evidence(0, 0), Verdict.HOLDS), ""),
+        (not_a_number, "NaN"),
+        (searched(numbers, lambda n: 1 // 0, Verdict.REFUTED), "ZeroDivisionError: "),
+    ):
         result = entry.run()
         assert result.verdict is Verdict.UNDECIDED
         assert result.error
-
-
-def test_nan_and_exceptions_are_errors_even_if_a_refutation_is_expected() -> None:
-    @claim("x", id="X", section=2, verdict=Verdict.REFUTED, n=st.integers())
-    def not_a_number(n: int) -> Evidence:
-        """Is NaN."""
-        return Evidence(nan, 1.0)
-
-    @claim("x", id="X", section=2, verdict=Verdict.REFUTED, n=st.integers())
-    def breaks(n: int) -> Evidence:
-        """Breaks."""
-        raise ZeroDivisionError("by nought")
-
-    not_a_number.counterexample(margin=1.0)(lambda: Evidence(2.0, 0.0))
-    for entry, error in ((not_a_number, "NaN"), (breaks, "ZeroDivisionError: by nought")):
-        result = entry.run()
-        assert result.verdict is Verdict.UNDECIDED
         assert error in result.error
 
 
 def test_failing_example_is_shrunk() -> None:
-    @claim("x", id="X", section=2, verdict=Verdict.HOLDS, n=st.integers(0, 10**6))
-    def below_a_hundred(n: int) -> Evidence:
-        """n < 100."""
-        return Evidence(n, 99.5)
-
-    result = below_a_hundred.run()
+    result = searched(st.integers(0, 10**6), lambda n: Evidence(n, 99.5), Verdict.HOLDS).run()
     assert (result.found, result.violation, result.tolerance) == ("n = 100", 100.0, 99.5)
 
 

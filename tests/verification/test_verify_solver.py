@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import use
+from phiball.backends.progress import Progress
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
 from phiball.verification import Evidence, Outcome, Quantity, SolverReport, verify_solver
 from phiball.verification.solver_check.adapter import Options, Trial
@@ -47,12 +48,21 @@ def test_worst_case_passes_every_claim() -> None:
     assert str(report).startswith(f"worst_case: {len(report.checks)} checks passed (numpy arrays, ")
 
 
-def test_solver_gets_arrays_of_the_active_backend() -> None:
+def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("rich")
+    reported: list[tuple[float, str]] = []
+    monkeypatch.setattr(Progress, "update", lambda _, *report: reported.append(report))
     with use("torch"):
-        report = verify_solver(worst_case, divergences=[ENTROPIC], laws=False, effort=0.05)
+        report = verify_solver(worst_case, divergences=[ENTROPIC], laws=False, effort=0.05, progress=True)
     assert report.ok, str(report)
     assert report.backend == "torch"
+    shares = [share for share, _ in reported]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.9
+    assert {text.split()[0] for _, text in reported if text} <= {check.id for check in report.checks}
 
 
 def test_tolerance_admits_bisection_and_zero_does_not() -> None:
@@ -86,6 +96,11 @@ def maximum_at_alpha_one(losses: Any, eta: float, d: Divergence) -> Any:
     return worst_case(losses, eta, d)
 
 
+def modifies(losses: Any, eta: float, d: Divergence) -> Any:
+    losses -= losses.max()
+    return worst_case(losses, eta, d)
+
+
 def overflowing(losses: Any, eta: float, d: Divergence) -> Any:
     e = np.exp(losses / eta)
     return SimpleNamespace(value=eta * np.log(e.mean()), weights=e / e.sum())
@@ -99,6 +114,7 @@ def overflowing(losses: Any, eta: float, d: Divergence) -> Any:
         (too_much_mass, {"tol": 1e-2}, "E10", "", "the mass of the weights, 1.006: off by 0.006"),
         (maximum_at_alpha_one, {"divergences": [indicator(1.0)]}, "A1", "indicator(1)", "off by"),
         (overflowing, {"divergences": [ENTROPIC]}, "E19", "eta = ", ""),
+        (modifies, {"effort": 0.1}, "E9", "", "it changes the losses that it is given"),
     ],
 )
 def test_published_failures_are_found(
@@ -135,14 +151,6 @@ def test_invalid_answers_fail_every_claim(solve: Any, outcome: Outcome, words: s
     assert all(check.example.startswith("losses = (") for check in report.failures)
 
 
-def test_modified_losses_are_reported() -> None:
-    def solve(losses: Any, eta: float, d: Divergence) -> Any:
-        losses -= losses.max()
-        return worst_case(losses, eta, d)
-
-    assert failure_of(quick(solve, effort=0.1), "E9")[1] == "it changes the losses that it is given"
-
-
 def test_options_restrict_what_is_asked_and_missing_fields_are_not_judged() -> None:
     seen = set()
 
@@ -158,20 +166,17 @@ def test_options_restrict_what_is_asked_and_missing_fields_are_not_judged() -> N
 
 
 def test_tolerance_depends_on_the_quantity() -> None:
-    def judged(quantity: Quantity, tol: float, missing: set[str] | None = None) -> Evidence | None:
-        options = Options((), True, True, tol)
-        trial = Trial(worst_case, options, fixed=False, calls=2, missing=missing or set())
-        return trial.judge(Evidence(1.0, 0.5, "in any words", quantity))
-
-    value = judged(Quantity.VALUE, 0.25)
-    assert value is not None
-    assert value.tolerance == 1.0
-    for quantity in (Quantity.WEIGHTS, Quantity.MU):
-        assert judged(quantity, 0.25) is None
-        assert judged(quantity, 0.0) == Evidence(1.0, 0.5, "in any words", quantity)
-    for quantity in (Quantity.MASS, Quantity.GAP):
-        assert judged(quantity, 0.25) == Evidence(1.0, 0.5, "in any words", quantity)
-    assert judged(Quantity.GAP, 0.0, {"mu"}) is None
+    """A tolerance widens that of a value; weights and mu are then judged by the values that they give."""
+    for quantity, tol, missing, judged in (
+        (Quantity.VALUE, 0.25, set(), 1.0),
+        *((quantity, 0.25, set(), None) for quantity in (Quantity.WEIGHTS, Quantity.MU)),
+        *((quantity, 0.0, set(), 0.5) for quantity in (Quantity.WEIGHTS, Quantity.MU)),
+        *((quantity, 0.25, set(), 0.5) for quantity in (Quantity.MASS, Quantity.GAP)),
+        (Quantity.GAP, 0.0, {"mu"}, None),
+    ):
+        trial = Trial(worst_case, Options((), True, True, tol), fixed=False, calls=2, missing=missing)
+        found = trial.judge(Evidence(1.0, 0.5, "in any words", quantity))
+        assert (found and found.tolerance) == judged, (quantity, tol)
 
 
 def test_bad_arguments() -> None:

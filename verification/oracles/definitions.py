@@ -31,6 +31,8 @@ def phi(x: Any, family: str, parameter: float | None = None) -> Any:
     if family == "indicator":
         # A float that stands for 1/alpha may lie a rounding above it.
         return mp.mpf(0) if x * mp.mpf(parameter) <= 1 + mp.mpf(10) ** -12 else mp.inf
+    if family != "cressie_read":
+        raise ValueError(f"family is {family!r}; expected one whose phi is defined here")
     k = mp.mpf(parameter)
     if k == 0:
         return x - 1 - mp.log(x) if x else mp.inf
@@ -49,6 +51,8 @@ def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
         return mp.inf if s > 1 else max(s, mp.mpf(-1 if family == "absolute" else 0))
     if family == "indicator":
         return max(s, mp.mpf(0)) / mp.mpf(parameter)
+    if family != "cressie_read":
+        raise ValueError(f"family is {family!r}; expected one whose conjugate is defined here")
     k = mp.mpf(parameter)
     y = 1 + (k - 1) * s
     if k > 1:

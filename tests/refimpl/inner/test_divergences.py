@@ -44,7 +44,7 @@ def constants(d: Divergence) -> tuple[float, float, float, float]:
         "absolute": (-1.0, 0.0, 1.0, inf),
         "hinge": (0.0, 0.0, 1.0, inf),
         "indicator": (0.0, 0.0, inf, inf if k == 1 else 0.0),
-    }[str(d.family)]
+    }.get(str(d.family), (d.slope0, d.slope1, d.recession, d.curvature1))
 
 
 @lru_cache(None)

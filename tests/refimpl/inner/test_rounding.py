@@ -24,7 +24,7 @@ from phiball.refimpl import (
 )
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
-from tests.support.extended_precision import AVAILABLE, LAYOUTS, Problem, failures
+from tests.support.extended_precision import AVAILABLE, FAMILIES, LAYOUTS, Problem, failures
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="no extended precision on this machine")
 CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)]  # judged by a formula
@@ -149,7 +149,7 @@ def test_losses_near_the_end_of_the_range(doubles: Arrays) -> None:
 def test_bounds_are_never_nan(arrays: Arrays) -> None:
     f, w = arrays.asarray([[0.0, 1.0]]), arrays.asarray([[0.25, 0.75]])
     most = float(arrays.xp.finfo(arrays.dtype).max)
-    for d in select(usual=True):
+    for d in [d for d in select(usual=True) if d.family in FAMILIES]:
         for eta in (1e-30, 1.0, 1e30):
             for mu in (0.5 * most, -0.5 * most):
                 least = -1e-15 * most  # R(f) >= 0, up to the rounding of mu in double precision

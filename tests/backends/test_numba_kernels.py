@@ -1,0 +1,233 @@
+"""Compiled kernels beside the inner problem equal their references, or decline what they do not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phiball.backends import array_namespace, rng, to_numpy, use
+from phiball.backends.numba import qlearning as numba_qlearning
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    DecisionProcess,
+    Divergence,
+    ExactNeighbours,
+    Maximum,
+    Neighbourhood,
+    SampledNeighbours,
+    constrained_worst_case,
+    cressie_read,
+    q_learning,
+    robust_value,
+)
+from phiball.refimpl.inner.divergences import centred
+from phiball.refimpl.inner.multiplier import multiplier
+from phiball.refimpl.laws import moments, tilting, uniform
+from phiball.refimpl.qlearning.run import q_run
+from phiball.refimpl.validation import all_finite
+from tests.support.arrays import NUMPY, Arrays, missing
+from tests.support.divergences import name_of
+from tests.support.qlearning_problems import places, problem
+
+
+def with_each(work: Callable[[], Any], reference: str = "numpy") -> list[Any]:
+    """The results of the kernels and of the reference."""
+    results = []
+    for backend in ("numba", reference):
+        with use(backend):
+            results.append(work())
+    return results
+
+
+def makers() -> list[Callable[[Any], Any]]:
+    """Arrays of NumPy and, if it is installed, of torch, in both precisions."""
+    made: list[Callable[[Any], Any]] = [lambda x, d=d: x.astype(d) for d in (np.float32, np.float64)]
+    if not missing("torch"):
+        import torch
+
+        made += [lambda x, d=d: torch.asarray(x, dtype=d) for d in (torch.float32, torch.float64)]
+    return made
+
+
+# --- Points of balls ------------------------------------------------------------------------------
+
+SHAPES = [(1, 1, 1), (3, 5, 10), (2, 70, 3), (4, 1, 100), (2, 2, 3, 7), (0, 4, 3), (700, 8, 6)]
+
+
+def numbers(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Random numbers of all kinds, with centres and tilts of many sizes; one tilt is 0."""
+    g = np.random.default_rng(sum(shape))
+    s = g.normal(size=(*shape[:-2], shape[-1])) * 10.0 ** g.uniform(-8, 3, size=(*shape[:-2], 1))
+    s[:1] = 0
+    made = {"uniform": g.random(shape), "normal": g.normal(size=shape), "u": g.random(shape[:-1])}
+    return {name: make(x) for name, x in {**made, "z": g.normal(size=s.shape), "s": s}.items()}
+
+
+def placed(norm: float) -> Callable[[Any], Any]:
+    def draw(x: dict[str, Any]) -> Any:
+        b = x["normal" if norm == 2 else "uniform"]
+        return (uniform.placed(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
+
+    return draw
+
+
+def aimed_2(x: dict[str, Any]) -> Any:
+    xp = array_namespace(x["z"])
+    below = 2 * xp.astype(x["u"], xp.float64) ** 3
+    whole = xp.sum(xp.astype(x["s"], xp.float64), axis=-1)
+    return tilting.aimed_2(x["normal"], x["u"], below, whole, x["z"], x["s"], 0.7)
+
+
+def first_kept(x: dict[str, Any]) -> Any:
+    xp = array_namespace(x["z"])
+    u = xp.reshape(x["uniform"], (-1,))
+    k = u.shape[0] // 6
+    t = xp.astype(xp.reshape(x["normal"], (-1,))[:k], xp.float64) ** 8
+    below, found = tilting.first_kept(t, 5, xp.reshape(u[: 6 * k], (3, 2, k)))
+    return xp.where(found, below, xp.zeros_like(below)), xp.astype(found, xp.float64)
+
+
+WORK: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "norm 1": placed(1.0),
+    "norm 2": placed(2.0),
+    "norm inf": placed(inf),
+    "drawn inf": lambda x: (uniform.uniform_inf(x["z"], x["u"].shape[-1], 0.7, rng(5)),),
+    "tilted inf": lambda x: tilting.tilted_inf(x["z"], x["s"], x["u"].shape[-1], 0.7, rng(5)),
+    "tilted 2": aimed_2,
+    "along the tilt": first_kept,
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_points_of_balls(name: str) -> None:
+    for make, shape in product(makers(), SHAPES):
+        found, exact = with_each(lambda m=make, s=shape: [to_numpy(x) for x in WORK[name](numbers(m, s))])
+        s = to_numpy(numbers(make, shape)["s"])
+        # A log-weight is the difference of terms of the size of s.b.
+        slack = 50 * np.finfo(s.dtype).eps * (1 + np.abs(s).sum(axis=-1).max(initial=0))
+        for a, b in zip(found, exact, strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert np.allclose(a, b, rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("d", [1, 2, 10, 39, 40, 41, 784])
+def test_sizes_of_tilts(d: int) -> None:
+    s = 10.0 ** np.linspace(-300, 300, 400)[:, None] * np.random.default_rng(d).normal(size=(400, d))
+    s[0] = 0.0
+    found, exact = with_each(lambda: tilting.tilt_sizes(s, 0.7, *moments.debye_series(d / 2)))
+    assert np.allclose(found, exact, rtol=1e-14, atol=0)
+
+
+def test_nonfinite_numbers_are_found_wherever_they_stand() -> None:
+    """Also where the sum of the finite ones overflows."""
+    for make, n, bad in product(makers(), (1, 7, 1003), (np.nan, np.inf, -np.inf)):
+        largest = np.full(n, np.finfo(to_numpy(make(np.ones(1))).dtype).max)
+        with use("numba"):
+            assert all_finite(make(largest))
+            for place in (0, n // 2, n - 1):
+                assert not all_finite(make(np.where(np.arange(n) == place, bad, largest)))
+
+
+# --- The price of a divergence budget -------------------------------------------------------------
+
+ORDERS = [ENTROPIC, QUADRATIC, *(cressie_read(k) for k in (-3, 0, 0.5, 0.9, 1.5, 3, 6))]
+
+
+@pytest.mark.parametrize("d", ORDERS, ids=name_of)
+def test_price_of_a_budget(d: Divergence) -> None:
+    """Rows of one loss, ties at the top, no budget and too large a one, and points without mass."""
+    g, rows, c = np.random.default_rng(0), 30, centred(d)
+    for m, scale in product((1, 2, 5, 130), (1e-6, 1.0, 1e5)):
+        f = scale * g.standard_exponential((rows, m))
+        f[3] = f[3, 0]
+        f[4, : m // 2] = f[4].max()
+        p = np.where(g.random((rows, m)) < 0.3, 0, g.random((rows, m)))
+        p[:, 0] += 1e-3
+        p /= p.sum(-1, keepdims=True)
+        budget = 10 ** g.uniform(-8, 2, rows)
+        budget[0] = 0
+        for law in (None, p):
+            found, exact = with_each(lambda f=f, law=law, b=budget: multiplier(f, b, law, c))
+            np.testing.assert_allclose(found[0], exact[0], rtol=1e-11)
+            np.testing.assert_allclose(found[1], exact[1], rtol=2e-14, atol=1e-15)
+
+
+def test_price_of_a_budget_for_arrays_of_any_shape() -> None:
+    f, budget = np.random.default_rng(1).random((2, 3, 7)), np.array([[0.1], [0.2]])
+    expected = constrained_worst_case(f, budget, QUADRATIC)
+    for make in makers():
+        found = constrained_worst_case(make(f), make(budget), QUADRATIC)
+        for name in ("value", "eta", "weights"):
+            x = to_numpy(getattr(found, name))
+            rtol = 1e-13 if x.dtype == np.float64 else 1e-5
+            np.testing.assert_allclose(x, getattr(expected, name), rtol=rtol)
+
+
+# --- Q-learning -----------------------------------------------------------------------------------
+
+
+@places
+@pytest.mark.parametrize("eta", [1e-3, 0.5, 1e6])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_q_learning(maximum: Maximum, eta: float, library: str) -> None:
+    xp = pytest.importorskip(library)
+    mdp, law = problem(5, Arrays(library, xp, xp.float64, 2.2e-16))
+    options = {"steps": 400, "epsilon": 0.4, "maximum": maximum}
+    fast, slow = with_each(lambda: q_learning(mdp, law, eta, ENTROPIC, rng=rng(2), **options), library)
+    for name in ("Q", "visits", "rewards", "ended"):
+        a, b = getattr(fast, name), getattr(slow, name)
+        assert (type(a), a.dtype) == (type(b), b.dtype)
+        np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=0, atol=1e-13 if name == "Q" else 0)
+
+
+@places
+def test_value_of_a_landing_state(maximum: Maximum) -> None:
+    draw = np.random.default_rng(6)
+    inside = maximum is Maximum.INSIDE
+    for eta in (1e-8, 1e-2, 1.0, 1e3, 1e12):
+        Q = draw.normal(size=(9, 3)) * 10 ** draw.uniform(-2, 2) + 1000 * draw.integers(0, 2)
+        index, weight = draw.integers(0, 9, size=(4, 5)), draw.dirichlet(np.ones(5), size=4)
+        index[0, :3], weight[0] = [0, 1, 2], [0, 1e-12, 1 - 1e-12, 0, 0]
+        Q[1] = Q[2] - 1  # the smallest has next to no weight, and decides if eta is small
+        law = Neighbourhood(index, weight)
+        with use("numpy"):
+            expected = robust_value(Q, law, eta, ENTROPIC, maximum=maximum)
+        results = [
+            numba_qlearning.landing_value(Q, i, w, eta, inside)
+            for i, w in zip(index, law.weight, strict=True)
+        ]
+        np.testing.assert_allclose(results, expected, rtol=1e-14, atol=1e-14)
+
+
+def q_arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
+    mdp, law = problem(5, NUMPY)
+    mdp = DecisionProcess(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
+    laws = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
+    draws = np.random.default_rng(0).random((30, 4)).astype(dtype)
+    schedules = np.full(30, 0.5, dtype), np.full(30, 0.5, dtype)
+    neighbours = ExactNeighbours() if neighbours is None else neighbours
+    Q = np.ones((6, 2), dtype)
+    return [Q, mdp, laws, draws, schedules, law, 0.5, d, Maximum.OUTSIDE, neighbours, rng(0)]
+
+
+def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unchanged() -> None:
+    args = q_arguments()
+    fast = numba_qlearning.q_run(*args)
+    assert fast is not NotImplemented
+    assert np.all(args[0] == 1)
+    assert np.any(fast[0] != 1)
+    np.testing.assert_allclose(fast[0], q_run.reference(*args)[0], atol=1e-14)  # type: ignore[attr-defined]
+    for other in (
+        q_arguments(d=QUADRATIC),
+        q_arguments(neighbours=SampledNeighbours(1)),
+        q_arguments(dtype=np.float32),
+    ):
+        assert numba_qlearning.q_run(*other) is NotImplemented
+        with use("numba"):
+            assert q_run(*other)[1].sum() == 30
