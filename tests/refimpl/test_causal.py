@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from itertools import product
-from math import inf, log
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -88,10 +88,6 @@ def test_strong_duality(arrays: Arrays) -> None:
             np.testing.assert_allclose(arrays.numpy(found.inner.weights), moved, atol=2e-3)
         assert solved(seed, 0.1, "entropic", causal=False).value > solved(seed, 0.1, "entropic").value + 1e-3
         assert float(found.supremum) == pytest.approx(solved(seed, 0.0, "none").value, abs=tol)
-        # Consistency: a small eta comes near the supremum, by eta log(1/p) at most.
-        near = causal_value(loss, data, places, 1e-3, ENTROPIC, p=p)
-        slack = 1e-3 * log(1 / case["nu"][case["nu"] > 0].min())
-        assert 0 <= float(near.supremum - near.value) + 64 * arrays.eps <= slack + 128 * arrays.eps
         expected = float(np.sum(case["joint"] * case["table"].mean(axis=0)))
         for d in select(core=True):
             found = causal_value(loss, data, places, 0.3, d)

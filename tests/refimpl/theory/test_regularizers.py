@@ -252,7 +252,7 @@ def test_bad_arguments() -> None:
         (
             lambda: value_of(G, Ball(3, 1.0), 1.0, ENTROPIC),
             ValueError,
-            "divergence is entropic, ball.norm is",
+            "divergence is entropic, ball.norm is 3",
         ),
         (lambda: value_of(G, Ball(1, 1.0), 1.0, QUADRATIC), ValueError, "rho ||g||_*/eta reaches 2 > 1"),
         (lambda: value_of(ball=Gaussian(1.0)), TypeError, "ball is Gaussian(scale=1.0); expected a Ball"),
