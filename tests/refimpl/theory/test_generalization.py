@@ -107,16 +107,10 @@ def test_capacities_by_hand() -> None:
     assert two == pytest.approx(2 * 2 / 0.5 * 6 * sqrt(4 + 9))
 
 
-def test_excess_order_follows_the_covering_number() -> None:
-    """I6: log N = A^2/eps^2 at alpha = 1/n integrates to A log n, with eps^2 and not the printed eps."""
-    A, n = network_capacity(d=4, s=[2.0, 3.0], a=[4.0, 9.0], Psi=1.0, rho=0.1, varrho=0.5), 10_000
-    integral = integrate.quad(lambda e: A / e, 1 / n, 1, limit=200)[0]
-    tail = 3 * sqrt(log(20) / n) + 8 / n
-    assert excess_order(n, 0.1, A, constant=24 * log(n)) == pytest.approx(
-        tail + 24 / sqrt(n) * integral, rel=1e-9
-    )
-    assert excess_order(n, 0.1, A) == pytest.approx(tail + A / 100, rel=1e-15)
-    assert excess_order(1, 0.1, 2.0) == pytest.approx(3 * sqrt(log(20)) + 8 + 2)
+def test_excess_order() -> None:
+    tail = 3 * sqrt(log(20) / 10_000) + 8 / 10_000
+    assert excess_order(10_000, 0.1, 2.0) == pytest.approx(tail + 2 / 100, rel=1e-15)
+    assert excess_order(10_000, 0.1, 2.0, constant=3.0) == pytest.approx(tail + 6 / 100, rel=1e-15)
 
 
 def plain_ramp(t: Any, y: int, varrho: float) -> float:
