@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 from itertools import product
-from math import inf, log
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -88,10 +88,6 @@ def test_strong_duality(arrays: Arrays) -> None:
             np.testing.assert_allclose(arrays.numpy(found.inner.weights), moved, atol=2e-3)
         assert solved(seed, 0.1, "entropic", causal=False).value > solved(seed, 0.1, "entropic").value + 1e-3
         assert float(found.supremum) == pytest.approx(solved(seed, 0.0, "none").value, abs=tol)
-        # Consistency: a small eta comes near the supremum, by eta log(1/p) at most.
-        near = causal_value(loss, data, places, 1e-3, ENTROPIC, p=p)
-        slack = 1e-3 * log(1 / case["nu"][case["nu"] > 0].min())
-        assert 0 <= float(near.supremum - near.value) + 64 * arrays.eps <= slack + 128 * arrays.eps
         expected = float(np.sum(case["joint"] * case["table"].mean(axis=0)))
         for d in select(core=True):
             found = causal_value(loss, data, places, 0.3, d)
@@ -125,9 +121,7 @@ def test_grouping_against_a_dictionary(arrays: Arrays) -> None:
         np.testing.assert_allclose(arrays.numpy(data.weight)[k], w[mine].sum(), rtol=tol)
         np.testing.assert_allclose(arrays.numpy(data.share)[k, :m], w[mine] / w[mine].sum(), rtol=4 * tol)
         assert np.all(arrays.numpy(data.share)[k, m:] == 0)
-
-
-def test_grouping_minus_zero_and_plain_numbers(arrays: Arrays) -> None:
+    # Plain numbers, of which 0 and -0 are one.
     data = Conditional.grouped(arrays.asarray([0.0, -0.0, 1.0]), arrays.asarray([1.0, 2.0, 3.0]))
     assert arrays.numpy(data.x).tolist() == [0.0, 1.0]
     assert arrays.numpy(data.share).tolist() == [[0.5, 0.5], [1.0, 0.0]]
@@ -176,14 +170,10 @@ def test_loss_is_the_conditional_average(arrays: Arrays) -> None:
 
 
 def test_chunks_bound_the_pairs() -> None:
-    seen = []
-
-    def cost(w: Any, z: Any) -> Any:
-        seen.append(w.shape[0])
-        return w * z
-
+    seen: list[int] = []
     data = Conditional.stacked(np.zeros(2), np.ones((2, 7)))
-    conditional_loss(lambda x: x, cost, data, chunk=3)(np.zeros(5), np.zeros(5, dtype=np.int64))
+    loss = conditional_loss(lambda x: x, lambda w, z: (seen.append(len(w)), w * z)[1], data, chunk=3)
+    loss(np.zeros(5), np.zeros(5, dtype=np.int64))
     assert seen == [15, 15, 5]
 
 

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import phiball.refimpl
-from phiball.refimpl import (
-    QUADRATIC,
-    SG,
-    Neighbourhood,
-    convex_plan,
-    covering_bound,
-    worst_case,
-)
+from phiball.refimpl import QUADRATIC, SG, Neighbourhood, convex_plan, covering_bound, worst_case
 from tests.support.arrays import Arrays
 
 

@@ -19,7 +19,6 @@ from phiball.refimpl import (
     constrained_worst_case,
     cressie_read,
     indicator,
-    worst_case,
 )
 from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.verification.oracles.definitions import phi
@@ -75,15 +74,6 @@ def test_budget_at_which_a_loss_barely_has_weight(k: float, above: float) -> Non
     np.testing.assert_allclose(found.weights, weights, atol=1e-6)
     assert abs(float(found.value) - weights @ f) <= 1e-13
     assert abs(float(found.gap)) <= 1e-13
-
-
-def test_at_its_price_it_is_the_worst_case() -> None:
-    radius, rows = np.array([0.01, 0.1, 0.3]), np.tile(F, (3, 1))
-    for d in SMOOTH:
-        solution = constrained_worst_case(rows, radius, d, p=P)
-        priced = worst_case(rows, solution.eta, d, p=P)
-        np.testing.assert_allclose(solution.weights, priced.weights, rtol=1e-9, atol=1e-12, err_msg=d.name)
-        np.testing.assert_allclose(solution.value, priced.value + solution.eta * radius, rtol=1e-12)
 
 
 def test_closed_forms() -> None:

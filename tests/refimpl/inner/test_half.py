@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import rng
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
-    SG,
-    Ball,
-    RegularizedLoss,
     constrained_worst_case,
     cressie_read,
     indicator,
@@ -97,16 +93,6 @@ def test_gradients_come_in_the_dtype_of_what_they_are_of(kind: str) -> None:
         assert x.grad.dtype == x.dtype
         size = np.abs(numbers(y.grad)).max()
         assert np.abs(numbers(x.grad) - numbers(y.grad)).max() <= 4 * precision * size
-
-
-def test_an_objective_takes_them_without_torch() -> None:
-    """`test_autocast` tests it with torch."""
-    objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence=ENTROPIC, estimator=SG(4))
-    x = np.zeros((50, 3), dtype=np.float32)
-    half = objective(lambda z, i: z[:, 0].astype(np.float16), x, rng=rng(0))
-    single = objective(lambda z, i: z[:, 0].astype(np.float16).astype(np.float32), x, rng=rng(0))
-    assert half == single
-    assert half.dtype == np.float32
 
 
 def test_large_eta_and_other_dtypes() -> None:

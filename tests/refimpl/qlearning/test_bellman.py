@@ -32,10 +32,8 @@ def problem(seed: int, arrays: Arrays, S: int = 6, A: int = 3, k: int = 4, disco
     weight[0, :2] = [0.0, weight[0, :2].sum()]
     terminal = np.zeros(S, dtype=bool)
     terminal[S - 1] = True
-    law = table(arrays, index, weight)
-    mdp = DecisionProcess(
-        arrays.asarray(P), arrays.asarray(r), discount, arrays.asarray(terminal, dtype=arrays.xp.bool)
-    )
+    law, ends = table(arrays, index, weight), arrays.asarray(terminal, dtype=arrays.xp.bool)
+    mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(r), discount, ends)
     plain = {"P": P, "r": r, "index": index, "weight": weight, "terminal": terminal, "discount": discount}
     return mdp, law, plain
 
@@ -46,11 +44,8 @@ def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, max
     for where, p in zip(index, weight, strict=True):
         near = Q[where]
         near = near.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else near
-        columns = [
-            -oracles.solve_exactly(-column, eta, str(d.family), d.parameter, p).value
-            for column in near.T.copy()
-        ]
-        rows.append(float(max(columns)))
+        solved = (oracles.solve_exactly(-f, eta, str(d.family), d.parameter, p) for f in near.T.copy())
+        rows.append(float(max(-one.value for one in solved)))
     return rows
 
 
@@ -75,10 +70,10 @@ def test_backup_matches_the_oracle(d: Divergence, arrays: Arrays) -> None:
 def test_batch_of_tables(doubles: Arrays) -> None:
     mdp, law, _ = problem(4, doubles)
     Q = np.random.default_rng(5).normal(size=(2, 3, 6, 3))
-    batch = doubles.numpy(bellman(doubles.asarray(Q), mdp, law, 0.5, QUADRATIC))
+    batch = bellman(doubles.asarray(Q), mdp, law, 0.5, QUADRATIC)
     for i, j in np.ndindex(2, 3):
-        one = doubles.numpy(bellman(doubles.asarray(Q[i, j]), mdp, law, 0.5, QUADRATIC))
-        np.testing.assert_allclose(batch[i, j], one, atol=16 * doubles.eps)
+        one = bellman(doubles.asarray(Q[i, j]), mdp, law, 0.5, QUADRATIC)
+        np.testing.assert_allclose(doubles.numpy(batch)[i, j], doubles.numpy(one), atol=16 * doubles.eps)
 
 
 @places

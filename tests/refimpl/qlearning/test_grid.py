@@ -80,20 +80,6 @@ def test_neighbourhood_of_the_centres(doubles: Arrays) -> None:
     np.testing.assert_allclose(home, np.eye(12), atol=8 * doubles.eps)
 
 
-def test_weights_are_nonnegative_and_sum_to_one(arrays: Arrays) -> None:
-    draw = np.random.default_rng(2)
-    grid = Grid((-1.0, -3.0), (1.0, 2.0), (7, 11))
-    x = arrays.asarray(draw.normal(size=(200, 2)) * 2)
-    before = arrays.numpy(x).copy()
-    for radius in (1e-12, 0.01, 0.3, 2.0, 1e6):
-        law = grid.perturbed(x, radius)
-        weight, index = arrays.numpy(law.weight), arrays.numpy(law.index)
-        assert np.all(weight >= 0)
-        np.testing.assert_allclose(weight.sum(axis=1), 1, atol=32 * arrays.eps)
-        assert np.all((index >= 0) & (index < grid.states))
-    np.testing.assert_array_equal(arrays.numpy(x), before)
-
-
 @pytest.mark.parametrize("radius", [(0.0, 0.0, 0.0), (0.1, 0.2, 0.3), (0.5, 0.0, 2.5), (1e-9, 9.0, 0.4)])
 def test_compiled_perturbation(radius: tuple[float, ...]) -> None:
     grid = Grid((-1.0, 0.0, -2.0), (1.0, 1.0, 3.0), (5, 1, 4))

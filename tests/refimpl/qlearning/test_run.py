@@ -73,25 +73,17 @@ def test_run_matches_a_replay(maximum: Maximum, doubles: Arrays) -> None:
     assert np.all(doubles.numpy(run.Q)[-1] == 0)
 
 
-@pytest.mark.parametrize(
-    "neighbours",
-    [ExactNeighbours(), SampledNeighbours(2), TelescopedNeighbours(2)],
-    ids=lambda n: type(n).__name__,
-)
-def test_seed_determines_the_run(neighbours: Any, doubles: Arrays) -> None:
+def test_seed_determines_the_run(doubles: Arrays) -> None:
     mdp, law = problem(1, doubles)
-    first, second = (
-        q_learning(mdp, law, 0.5, QUADRATIC, steps=25, rng=rng(7), epsilon=0.5, neighbours=neighbours)
-        for _ in range(2)
-    )
-    for name in ("Q", "visits", "rewards", "ended"):
-        np.testing.assert_array_equal(
-            doubles.numpy(getattr(first, name)), doubles.numpy(getattr(second, name))
-        )
-    assert first.Q.dtype == doubles.dtype == first.rewards.dtype
-    assert first.visits.dtype == doubles.xp.int64
-    other = q_learning(mdp, law, 0.5, QUADRATIC, steps=25, rng=rng(8), epsilon=0.5, neighbours=neighbours)
-    assert not np.array_equal(doubles.numpy(other.Q), doubles.numpy(first.Q))
+    for neighbours in (ExactNeighbours(), SampledNeighbours(2), TelescopedNeighbours(2)):
+        how: dict[str, Any] = {"steps": 25, "epsilon": 0.5, "neighbours": neighbours}
+        first, second, other = (q_learning(mdp, law, 0.5, QUADRATIC, rng=rng(k), **how) for k in (7, 7, 8))
+        for name in ("Q", "visits", "rewards", "ended"):
+            a, b = (doubles.numpy(getattr(x, name)) for x in (first, second))
+            np.testing.assert_array_equal(a, b)
+        assert first.Q.dtype == doubles.dtype == first.rewards.dtype
+        assert first.visits.dtype == doubles.xp.int64
+        assert not np.array_equal(doubles.numpy(other.Q), doubles.numpy(first.Q))
 
 
 def test_epsilon_start_and_first_table() -> None:
@@ -118,12 +110,7 @@ def test_uniform_number_that_rounds_to_one() -> None:
     P[:, :, :2] = 0.5
     mdp = DecisionProcess(P, np.zeros((3, 1)), 0.5)
     law = Neighbourhood(np.arange(3)[:, None], np.ones((3, 1)))
-    given: list[Any] = [
-        np.zeros((3, 1)),
-        mdp,
-        (np.cumsum(P, axis=-1), np.array([1.0, 1.0, 1.0])),
-        np.ones((5, 4)),
-    ]
+    given: list[Any] = [np.zeros((3, 1)), mdp, (np.cumsum(P, axis=-1), np.ones(3)), np.ones((5, 4))]
     given += [(np.ones(5), np.ones(5)), law, 1.0, ENTROPIC, Maximum.OUTSIDE, ExactNeighbours(), rng(0)]
     for out in (q_run.reference(*given), numba_qlearning.q_run(*given)):  # type: ignore[attr-defined]
         assert out[1].tolist() == [[1], [4], [0]]
@@ -201,6 +188,20 @@ def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
         assert float(found[0]) == value
 
 
+def update(**changes: Any) -> Any:
+    options: dict[str, Any] = {
+        "Q": np.zeros((1, 2)),
+        "s": 0,
+        "a": 0,
+        "reward": 1.0,
+        "s_next": 0,
+        "done": False,
+    }
+    options |= {"alpha": 0.5, "discount": 0.5, "neighbourhood": LAW, "eta": 1.0, "divergence": ENTROPIC}
+    options |= changes
+    return q_update(options.pop("Q"), **options)
+
+
 @places
 def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
     Q = np.array([[0.0, 2.0], [1.0, -1.0], [0.5, 0.25]])
@@ -210,46 +211,45 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
         near = near.max(axis=1, keepdims=True)
     V = np.max(-0.5 * np.log(w @ np.exp(-near / 0.5)))
     given = arrays.asarray(Q)
-    options: dict[str, Any] = {
-        "alpha": 0.25,
-        "discount": 0.9,
-        "neighbourhood": law,
-        "eta": 0.5,
-        "divergence": ENTROPIC,
-        "maximum": maximum,
-    }
+    options: dict[str, Any] = {"Q": given, "s": 2, "a": 1, "reward": 3.0, "s_next": 1, "maximum": maximum}
+    options |= {"alpha": 0.25, "discount": 0.9, "eta": 0.5}
     for done, value in ((False, V), (True, 0.0)):
-        found = arrays.numpy(q_update(given, 2, 1, 3.0, 1, done, **options))
+        found = arrays.numpy(update(done=done, neighbourhood=law, **options))
         expected = Q.copy()
         expected[2, 1] = 0.75 * 0.25 + 0.25 * (3.0 + 0.9 * value)
         np.testing.assert_allclose(found, expected, atol=16 * arrays.eps)
         np.testing.assert_array_equal(arrays.numpy(given), Q)
         assert found.dtype == arrays.numpy(given).dtype
     # The nominal update is this one with every state alone.
-    options["neighbourhood"] = table(arrays, [[0], [1], [2]], [[1.0], [1.0], [1.0]])
-    found = arrays.numpy(q_update(given, 2, 1, 3.0, 1, False, **options))
+    alone = table(arrays, [[0], [1], [2]], [[1.0], [1.0], [1.0]])
+    found = arrays.numpy(update(neighbourhood=alone, **options))
     assert found[2, 1] == pytest.approx(0.75 * 0.25 + 0.25 * (3.0 + 0.9 * 1.0), abs=16 * arrays.eps)
 
 
 def test_update_at_a_continuous_state() -> None:
     law = Grid((0.0,), (3.0,), (3,)).perturbed(np.array([[0.9]]), 0.2)  # cells 0 and 1, with 3/4 and 1/4
-    how: dict[str, Any] = {"alpha": 1.0, "discount": 0.5, "eta": 2.0, "divergence": ENTROPIC}
-    found = q_update(np.array([[0.0], [1.0], [-5.0]]), 2, 0, 1.0, 0, False, neighbourhood=law, **how)
+    found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, alpha=1.0, eta=2.0, neighbourhood=law)
     V = -2 * np.log(0.75 + 0.25 * np.exp(-0.5))
     assert float(found[2, 0]) == pytest.approx(1 + 0.5 * V, abs=1e-14)
 
 
 def test_update_with_sampled_neighbours() -> None:
     Q, law = np.array([[0.0], [1.0]]), table(NUMPY, [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]])
-    how: dict[str, Any] = {"alpha": 1.0, "discount": 0.5, "eta": 1.0, "divergence": ENTROPIC}
     for neighbours in (SampledNeighbours(3), TelescopedNeighbours(3)):
-        how |= {"neighbourhood": law, "neighbours": neighbours}
-        found = q_update(Q, 0, 0, 0.0, 1, False, rng=rng(4), **how)
+        how = {
+            "Q": Q,
+            "reward": 0.0,
+            "s_next": 1,
+            "alpha": 1.0,
+            "neighbourhood": law,
+            "neighbours": neighbours,
+        }
+        found = update(rng=rng(4), **how)
         row = Neighbourhood(law.index[1:], law.weight[1:])
         expected = 0.5 * float(neighbours(Q, row, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(4))[0])
         assert float(found[0, 0]) == pytest.approx(expected, abs=1e-15)
         with pytest.raises(TypeError, match="rng is None; expected what"):
-            q_update(Q, 0, 0, 0.0, 1, False, **how)
+            update(**how)
 
 
 LAW = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
@@ -263,23 +263,6 @@ def run(**changes: Any) -> Any:
     given = {"mdp": PROCESS, "law": LAW, "eta": 1.0, "d": ENTROPIC, "steps": 5, "rng": rng(0), **changes}
     first = [given.pop(name) for name in ("mdp", "law", "eta", "d")]
     return q_learning(*first, **given)
-
-
-def update(**changes: Any) -> Any:
-    options: dict[str, Any] = {
-        "s": 0,
-        "a": 0,
-        "reward": 1.0,
-        "s_next": 0,
-        "done": False,
-        "alpha": 0.5,
-        "discount": 0.5,
-        "neighbourhood": LAW,
-        "eta": 1.0,
-        "divergence": ENTROPIC,
-    }
-    options |= changes
-    return q_update(options.pop("Q", np.zeros((1, 2))), **options)
 
 
 def test_bad_arguments() -> None:

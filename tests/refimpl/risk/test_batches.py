@@ -9,16 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import (
-    ENTROPIC,
-    QUADRATIC,
-    Ball,
-    Tilted,
-    Uniform,
-    adversarial_risk,
-    rng,
-    robust_risk,
-)
+from phiball import ENTROPIC, QUADRATIC, Ball, Tilted, Uniform, adversarial_risk, rng, robust_risk
 from phiball.refimpl.risk.adversarial_risk import AdversarialRisk
 from phiball.refimpl.risk.robust_risk import Estimate
 from tests.support.arrays import Arrays
@@ -224,23 +215,23 @@ def test_bad_batches() -> None:
     ]:
         with pytest.raises(error, match=words):
             risk(iter(batches), labels=len(batches) == 1 and isinstance(batches[0], tuple))
-    with pytest.raises(ValueError, match=r"eta has shape \(300,\); expected a number"):
-        risk(cut(Z, 10), eta=np.full(N, 0.3))
-    with pytest.raises(ValueError, match="retilt=0 for data in batches"):
-        risk(cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope)
     ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
     robust_risk(by_index, Z, ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
-    with pytest.raises(ValueError, match="ball has sizes for each data point; expected the same for all"):
-        robust_risk(by_index, cut(Z, 10), ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
-    with pytest.raises(TypeError, match="z is"):
-        risk([[0.0, 1.0]])
-    with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):
-        Estimate.merge([])
-    with pytest.raises(ValueError, match="expected results of adversarial_risk"):
-        AdversarialRisk.merge([])
-    with pytest.raises(
-        TypeError, match=r"z is a list of arrays; expected an array, or iter\(z\) for batches"
-    ):
-        risk([Z[:2], Z[:2]])
-    with pytest.raises(ValueError, match="expected estimates that robust_risk has returned"):
-        Estimate.merge([adversarial_risk(lambda x, i: x[:, 0], Z, BALL, samples=1, rng=rng(0))])
+    other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, samples=1, rng=rng(0))
+    cases: dict[str, Any] = {
+        r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
+        "retilt=0 for data in batches": lambda: risk(
+            cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope
+        ),
+        "ball has sizes for each data point; expected the same for all": lambda: robust_risk(
+            by_index, cut(Z, 10), ball, 0.3, ENTROPIC, samples=3, rng=rng(0)
+        ),
+        "z is": lambda: risk([[0.0, 1.0]]),
+        r"z is a list of arrays; expected an array, or iter\(z\) for batches": lambda: risk([Z[:2], Z[:2]]),
+        r"parts is \[\]; expected estimates": lambda: Estimate.merge([]),
+        "expected estimates that robust_risk has returned": lambda: Estimate.merge([other]),
+        "expected results of adversarial_risk": lambda: AdversarialRisk.merge([]),
+    }
+    for words, call in cases.items():
+        with pytest.raises((TypeError, ValueError), match=words):
+            call()

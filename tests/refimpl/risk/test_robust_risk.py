@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from dataclasses import dataclass, fields
 from functools import partial
 from math import exp, inf, log, sqrt
@@ -35,12 +34,8 @@ from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import name_of
 from tests.support.laws import LAWS
-from tests.support.risk_laws import Counted, Z, first, fixed
+from tests.support.risk_laws import Counted, first, fixed
 from tests.support.tilting_laws import THETA, in_x, linear_value, model
-
-
-def entropic(eta: float) -> float:
-    return eta * log(eta * (exp(1 / eta) - 1))
 
 
 @dataclass(frozen=True)
@@ -143,18 +138,6 @@ def test_lower_bound_label(doubles: Arrays) -> None:
         assert out.lower_bound is label, (d.name, eta)
 
 
-def test_eta_for_each_point_and_points_of_any_shape(doubles: Arrays) -> None:
-    exact = (entropic(1.0) + entropic(0.2)) / 2
-
-    def loss(x: Array, i: Array) -> Array:
-        return array_namespace(x).reshape(x, (-1,))
-
-    for event in ((), (1,), (1, 1, 1)):
-        z, eta = doubles.asarray(np.full((2, *event), 0.5)), doubles.asarray([1.0, 0.2])
-        out = robust_risk(loss, z, Ball(1, 0.5), eta, ENTROPIC, samples=3000, rng=rng(5))
-        assert abs(float(out.value) + float(out.bias) - exact) < Z * float(out.stderr)
-
-
 def test_loss_gets_the_index_of_its_data_point(doubles: Arrays) -> None:
     labels = doubles.asarray([5.0, -3.0, 10.0])
     z = doubles.asarray(np.array([[0.0], [10.0], [20.0]]))
@@ -189,16 +172,6 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
         assert float(out.bias) == pytest.approx(float(outs[0].bias), abs=1e-14)
     other = robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, samples=samples, rng=rng(2))
     assert float(other.value) != float(outs[0].value)
-
-
-def test_memory_holds_a_chunk_of_points() -> None:
-    """20,000 points of 1000 numbers are 160 MB; a tile, its parts and a chunk are a tenth of that."""
-    z = np.zeros((2, 1000))
-    tracemalloc.start()
-    robust_risk(first, z, Ball(inf, 1.0), 1.0, ENTROPIC, samples=10_000, rng=rng(0), chunk=500)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 50e6
 
 
 def test_results_carry_no_graph() -> None:
@@ -256,9 +229,9 @@ def test_errors_scale_to_the_end_of_the_range() -> None:
 
 
 def test_losses_near_the_end_of_the_range() -> None:
-    z = np.array([[0.0], [3e38]], dtype=np.float32)
-    risk = robust_risk(lambda x, i: x[:, 0], z, Ball(1, 0.0), 1.0, ENTROPIC, samples=4, rng=rng(0))
-    np.testing.assert_array_equal(risk.values, z[:, 0])
+    z = np.array([0.0, 3e38], dtype=np.float32)  # data points that are numbers
+    risk = robust_risk(lambda x, i: x, z, Ball(1, 0.0), 1.0, ENTROPIC, samples=4, rng=rng(0))
+    np.testing.assert_array_equal(risk.values, z)
     assert float(risk.bias) == 0
 
 

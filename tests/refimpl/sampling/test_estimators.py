@@ -1,17 +1,14 @@
-"""SG and RT-MLMC have the expectation of their level: by enumeration of all draws, not by sampling."""
+"""SG and RT-MLMC: their weights, levels and costs, and the objective on every backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import logsumexp, softmax
 
-from phiball.backends import Rng, rng
+from phiball.backends import rng
 from phiball.refimpl import (
     ENTROPIC,
     QUADRATIC,
@@ -24,35 +21,9 @@ from phiball.refimpl import (
     Uniform,
     signed_weights,
 )
-from phiball.refimpl.types import LevelGroup
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each
-
-EXACT = 1e-12
-
-
-@dataclass(frozen=True)
-class FixedDraws:
-    """A law with given draws, so that all draws can be enumerated."""
-
-    values: tuple[float, ...]
-
-    def sample(self, z: Any, n: int, rng: Rng, *, event_ndim: int = 1) -> Any:
-        assert n == len(self.values)
-        return z[:, None, :] + np.array(self.values)[None, :, None]
-
-
-@dataclass(frozen=True)
-class Level:
-    """An estimator that gives one level of RT-MLMC, or all of SG."""
-
-    level: int
-    scale: float
-    telescoping: bool
-
-    def assign_levels(self, n: int, rng: Rng, *, like: Any) -> list[LevelGroup]:
-        return [LevelGroup(self.level, tuple(range(n)), self.scale, self.telescoping)]
 
 
 def loss(theta: Any, x: Any, i: Any) -> Any:
@@ -66,58 +37,25 @@ def gradient(theta: Any, x: Any, i: Any) -> Any:
 
 THETA = np.array([0.4, -0.7])
 Z = np.array([[0.1]])
-LAWS = {
-    "two points": ([-0.6, 0.5], [0.3, 0.7], 3),
-    "three points": ([-0.6, 0.2, 0.5], [0.2, 0.5, 0.3], 2),
-}
 
 
-def draws(law: str, level: int) -> Iterator[tuple[tuple[float, ...], float]]:
-    """Every sample of 2^level points, with its probability."""
-    places, p, _ = LAWS[law]
-    for k in product(range(len(places)), repeat=2**level):
-        yield tuple(places[j] for j in k), float(np.prod([p[j] for j in k]))
-
-
-def mean(law: str, level: int, d: Divergence, scale: float, telescoping: bool, eta: float) -> Any:
-    """The exact expectation of (value, gradient) of one level, over all draws."""
-    total = np.zeros(3)
-    for values, probability in draws(law, level):
-        objective = RegularizedLoss(FixedDraws(values), eta, d, Level(level, scale, telescoping))
-        signed = objective.points(lambda x, i: loss(THETA, x, i), Z, rng=rng(0))
-        V = objective.gradient(THETA, loss, gradient, Z, rng=rng(0))
-        total += probability * np.array([float(signed.value), *V])
-    return total
-
-
-def oracle(law: str, level: int, d: Divergence, eta: float) -> Any:
-    """F^level and its gradient by Danskin's theorem, from the exact solver that shares no code."""
-    total = np.zeros(3)
-    cache: dict[tuple[float, ...], Any] = {}
-    for values, probability in draws(law, level):
-        key = tuple(sorted(values))
-        if key not in cache:
-            x = Z[0, 0] + np.array(key)[:, None]
-            f = loss(THETA, x, None)
-            answer = oracles.solve_exactly(f, eta, d.family or "", d.parameter)
-            weights = np.array([float(w) for w in answer.weights])
-            cache[key] = np.array([float(answer.value), *(weights @ gradient(THETA, x, None))])
-        total += probability * cache[key]
-    return total
-
-
-@pytest.mark.slow
 @on_each(core=True)
-def test_both_estimators_have_the_expectation_of_their_level(d: Divergence) -> None:
-    eta = 0.4
-    for law, (_, _, top) in LAWS.items():
-        levels = enumerate(RTMLMC(top).probabilities)
-        random = sum(p * mean(law, level, d, 1 / p, True, eta) for level, p in levels)
-        single = mean(law, top, d, 1.0, False, eta)
-        assert np.abs(random - single).max() < EXACT
-        assert np.abs(single - oracle(law, top, d, eta)).max() < EXACT
-        # The levels differ, so that the agreement says something.
-        assert np.abs(single - mean(law, top - 1, d, 1.0, False, eta)).max() > 1e-3
+def test_signed_weights_match_the_oracle(d: Divergence) -> None:
+    """All points, less half of what each half of them gives alone."""
+    f, eta = np.random.default_rng(1).normal(size=(3, 8)), 0.4
+    for telescoping in (False, True):
+        value, weights = signed_weights(f, eta, d, telescoping=telescoping)
+        for k, row in enumerate(f):
+            whole, *halves = (
+                oracles.solve_exactly(part, eta, d.family or "", d.parameter)
+                for part in (row, row[:4], row[4:])
+            )
+            expected, w = float(whole.value), np.array(whole.weights, dtype=float)
+            if telescoping:
+                expected -= float(halves[0].value + halves[1].value) / 2
+                w -= np.array([*halves[0].weights, *halves[1].weights], dtype=float) / 2
+            assert abs(float(value[k]) - expected) < 1e-12
+            assert np.abs(weights[k] - w).max() < 1e-12
 
 
 def test_signed_weights_are_softmax_differences(arrays: Arrays) -> None:

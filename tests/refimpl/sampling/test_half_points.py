@@ -91,8 +91,10 @@ def test_half_precision_in_numpy() -> None:
     points = Ball(np.inf, 0.25).sample(x, 7, rng(0))
     assert points.dtype == np.float16
     assert np.all(Ball(np.inf, 0.25).contains(points, x[:, None]))
-    value = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(1))(lambda z, i: z[:, 0], x, rng=rng(0))
+    objective = RegularizedLoss(Ball(2, 0.5), 1.0, ENTROPIC, SG(4))
+    value = objective(lambda z, i: z[:, 0], x, rng=rng(0))
     assert value.dtype == np.float32
+    assert value == objective(lambda z, i: z[:, 0].astype(np.float32), x, rng=rng(0))
 
 
 def test_points_beyond_the_range_of_half_precision() -> None:

@@ -23,7 +23,6 @@ from phiball.refimpl import (
     Gaussian,
     RegularizedLoss,
     Tilted,
-    Uniform,
     indicator,
     robust_risk,
 )
@@ -278,20 +277,3 @@ def test_random_start_with_kappa_has_a_random_eta() -> None:
     moments = [float(linear_value(law, a, 1.0)) for a in 2 * starts / eta[:, None]]
     aimed = (2 * starts / eta[:, None] * signed.points).sum(-1)
     assert np.allclose(signed.log_weights, moments - aimed, atol=1e-9)
-
-
-@pytest.mark.parametrize("how", [Uniform(), Tilted(), Tilted(start="uniform")], ids=str)
-def test_images_with_a_mask_for_each_data_point(how: Any) -> None:
-    """Pixels move where the mask of their own image says so, and the whole image stays in its ball."""
-    x = np.random.default_rng(0).normal(size=(12, 2, 2))
-    mask = np.arange(48).reshape(12, 2, 2) % 3 > 0
-    slope, ball = Slope(lambda x, i: 0.1 * x), Ball(2, 0.5).masked(mask)
-    what = RegularizedLoss(ball, ETA, ENTROPIC, RTMLMC(3), how)
-    signed = what.points(lambda x, i: (x * x).sum((1, 2)), x, rng=rng(0), input_gradient=slope)
-    moved = signed.points - x[signed.index]
-    assert np.array_equal(moved != 0, mask[signed.index])
-    assert 0.45 < np.sqrt((moved**2).sum((1, 2))).max() <= 0.5 * (1 + 1e-12)
-    if isinstance(how, Tilted):
-        off = slope.at[0] - x
-        assert np.array_equal(off != 0, mask & (how.start is not None))
-        assert np.all(np.sqrt((off**2).sum((1, 2))) <= 0.5 * (1 + 1e-12))

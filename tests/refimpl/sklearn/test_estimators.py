@@ -169,13 +169,28 @@ def test_the_search_follows_its_score() -> None:
     np.testing.assert_allclose(robust.coef_, chosen.coef_, atol=1e-6)
 
 
-def test_without_a_ridge() -> None:
-    """C = inf is scikit-learn's, with a gradient of 0 and no bound on the gap."""
+def test_three_classes_and_no_ridge() -> None:
+    """Probabilities of three classes, and one against the rest for the support vector machine."""
+    # C = inf is scikit-learn's, with a gradient of 0 and no bound on the gap.
     y = np.random.default_rng(0).permutation(Y2)
     none = RobustLogisticRegression(radius=0.0, C=inf).fit(X2[:, :4], y)
     theirs = LogisticRegression(C=inf, tol=1e-10, solver="newton-cholesky").fit(X2[:, :4], y)
     np.testing.assert_allclose(none.coef_, theirs.coef_, atol=1e-6)
     assert none.gap_ == inf
+    X, y = load_wine(return_X_y=True)
+    X = StandardScaler().fit_transform(X)
+    plain = RobustLogisticRegression(radius=0.0, tol=1e-9, max_iter=2000).fit(X, y)
+    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
+    np.testing.assert_allclose(plain.coef_, theirs.coef_, atol=1e-6)
+    # Both intercepts are free up to one number that is added to all.
+    shift = plain.intercept_ - theirs.intercept_
+    np.testing.assert_allclose(shift, shift.mean(), atol=1e-6)
+    assert plain.gap_ < 1e-10
+    model = RobustLogisticRegression(radius=0.3, points=32).fit(X, y)
+    assert model.coef_.shape == (3, 13)
+    assert model.score(X, y) > 0.97
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+    assert RobustSVC(radius=0.5, eta=inf, tol=1e-5).fit(X, y).score(X, y) > 0.97
 
 
 @pytest.mark.parametrize(
@@ -255,21 +270,3 @@ def test_divergences_by_name() -> None:
     assert repr(Reweighting(indicator(0.1), radius=0.5)) == "Reweighting(indicator(0.1), radius=0.5)"
     with pytest.raises(ValueError, match="divergence is 'kl'; expected one of entropic"):
         Reweighting("kl", eta=1.0)
-
-
-def test_three_classes() -> None:
-    """Probabilities of three classes, and one against the rest for the support vector machine."""
-    X, y = load_wine(return_X_y=True)
-    X = StandardScaler().fit_transform(X)
-    plain = RobustLogisticRegression(radius=0.0, tol=1e-9, max_iter=2000).fit(X, y)
-    theirs = LogisticRegression(solver="newton-cholesky", tol=1e-12).fit(X, y)
-    np.testing.assert_allclose(plain.coef_, theirs.coef_, atol=1e-6)
-    # Both intercepts are free up to one number that is added to all.
-    shift = plain.intercept_ - theirs.intercept_
-    np.testing.assert_allclose(shift, shift.mean(), atol=1e-6)
-    assert plain.gap_ < 1e-10
-    model = RobustLogisticRegression(radius=0.3, points=32).fit(X, y)
-    assert model.coef_.shape == (3, 13)
-    assert model.score(X, y) > 0.97
-    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-    assert RobustSVC(radius=0.5, eta=inf, tol=1e-5).fit(X, y).score(X, y) > 0.97

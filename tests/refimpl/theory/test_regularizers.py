@@ -99,9 +99,7 @@ def test_quadrature_in_high_dimension_and_for_extreme_eta(d: int) -> None:
 def test_peak_missed_by_the_quadrature_raises() -> None:
     twin = CONJUGATES["entropic twin"][0]
     for d, t in ((784, 1e4), (10_000, 5e3)):
-        with pytest.raises(
-            ValueError, match=rf"divergence is my entropic and .* in {d} dimensions, a worst case too"
-        ):
+        with pytest.raises(ValueError, match=rf"is my entropic and .* in {d} dimensions, a worst case too"):
             surrogate(np.array([1.0, 1e-9])[:, None] * np.eye(1, d), Ball(2, t), 1.0, twin)
         assert float(surrogate(np.eye(1, d), Ball(2, t), 1.0, ENTROPIC)[0]) < t
 
@@ -189,13 +187,8 @@ def test_zero_radius_or_gradient_gives_zero(doubles: Arrays) -> None:
 
 def test_r1_in_one_dimension() -> None:
     g, C, rho = np.array([[1.0]]), 1e4, 0.5
-    lack = {
-        d.name: 1 - r1(g, Ball(inf, rho), C, d).item() / rho for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)
-    }
-    assert lack["entropic"] == pytest.approx(log(2 * C) / C, rel=1e-9)
-    assert lack["quadratic"] == pytest.approx(4 / 3 * sqrt(1 / C) - 1 / (2 * C), rel=1e-9)
-    assert lack["absolute"] == pytest.approx(2 / C, rel=1e-3)
-    assert lack["hinge"] == pytest.approx(1 / C, rel=1e-3)
+    for divergence, lack in ((ENTROPIC, log(2 * C) / C), (QUADRATIC, 4 / 3 * sqrt(1 / C) - 1 / (2 * C))):
+        assert 1 - r1(g, Ball(inf, rho), C, divergence).item() / rho == pytest.approx(lack, rel=1e-9)
 
 
 def test_r3_for_another_curvature() -> None:

@@ -105,17 +105,6 @@ def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
                 assert_gradient_of_the_points(objective(estimator, None, d, how), model, y, x, 2)
 
 
-def test_linear_model_is_exact_when_tilted() -> None:
-    """The slopes are those of autograd: value = mean of f + eta log E exp(g.b/eta), in closed form."""
-    a = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, 0.0]], dtype=torch.float64)
-    x = torch.ones((2, 3), dtype=torch.float64)
-    what = objective(SG(0), Ball(inf, 0.5), how=Tilted())
-    value = what(lambda x, i: torch.sum(a[i] * x, -1), x, rng=rng(0))
-    t = 0.5 * torch.abs(a[a != 0]) / ETA
-    exact = (torch.sum(a) + ETA * torch.sum(torch.log(torch.sinh(t) / t))) / 2
-    assert abs(float(value) - float(exact)) < 1e-13
-
-
 @pytest.mark.parametrize("how", [Uniform(), *TILTED[:3]], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 def test_modes_gradients_and_generators_are_untouched(training: bool, how: Any) -> None:

@@ -157,36 +157,37 @@ def test_entry_comes_back_from_underflow(arrays: Arrays) -> None:
     assert bool(array_namespace(run.theta).all(run.theta > 0))
 
 
-# The largest v.y over y in the set: p is the projection of x iff p lies in the set and
-# (x - p).y <= (x - p).p for all of its y.
-SUPPORT: dict[str, Any] = {
-    "box": lambda v: np.sum(np.maximum(-0.5 * v, 0.8 * v), axis=-1),
-    "simplex": lambda v: np.max(v, axis=-1),
-}
-OUTSIDE: dict[str, Any] = {
-    "box": lambda p: np.max(np.maximum(-0.5 - p, p - 0.8), axis=-1),
-    "simplex": lambda p: np.maximum(np.abs(np.sum(p, axis=-1) - 1), np.max(-p, axis=-1)),
-}
+# The projection, the largest v.y over y in the set, and the distance of p from the set. A point p is the
+# projection of x iff it lies in the set and (x - p).y <= (x - p).p for all of its y.
 PROJECTIONS: dict[str, Any] = {
-    "box": onto_box(-0.5, 0.8),
-    "simplex": onto_simplex,
+    "box": (
+        onto_box(-0.5, 0.8),
+        lambda v: np.sum(np.maximum(-0.5 * v, 0.8 * v), axis=-1),
+        lambda p: np.max(np.maximum(-0.5 - p, p - 0.8), axis=-1),
+    ),
+    "simplex": (
+        onto_simplex,
+        lambda v: np.max(v, axis=-1),
+        lambda p: np.maximum(np.abs(np.sum(p, axis=-1) - 1), np.max(-p, axis=-1)),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_projection_is_the_nearest_point(name: str, arrays: Arrays) -> None:
+    project, support, outside = PROJECTIONS[name]
     for scale in (0.1, 1.0, 100.0):
         x = scale * np.random.default_rng(0).normal(size=(5, 4, 6))
         given = arrays.asarray(x)
-        found = PROJECTIONS[name](given)
+        found = project(given)
         assert found.dtype == arrays.dtype
         p = arrays.numpy(found).astype(np.float64)
         v = arrays.numpy(given).astype(np.float64) - p
         # p comes from a threshold at the size of x, with a rounding or two per coordinate.
         unit = 2 * arrays.eps * max(1, np.max(np.abs(x)))
-        assert np.all(OUTSIDE[name](p) <= 6 * unit)
-        assert np.all(SUPPORT[name](v) - np.sum(v * p, axis=-1) <= unit * (1 + np.sum(np.abs(v), axis=-1)))
-        np.testing.assert_allclose(arrays.numpy(PROJECTIONS[name](found)), p, atol=6 * unit)
+        assert np.all(outside(p) <= 6 * unit)
+        assert np.all(support(v) - np.sum(v * p, axis=-1) <= unit * (1 + np.sum(np.abs(v), axis=-1)))
+        np.testing.assert_allclose(arrays.numpy(project(found)), p, atol=6 * unit)
         np.testing.assert_array_equal(arrays.numpy(given), arrays.numpy(arrays.asarray(x)))
 
 
