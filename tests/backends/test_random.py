@@ -38,6 +38,7 @@ def everything(source: Rng, like: Array, read: Callable[[Array], Any]) -> list[A
     """One draw of every verb, as lists."""
     draws = [draw(source, (3, 2), like) for draw, _ in FLOATS.values()]
     draws += [source.integers(1000, (5,), like=like), source.permutation(9, like=like)]
+    draws += [source.sobol((2, 2), like=like)]
     return [read(draw).tolist() for draw in draws]
 
 

@@ -112,7 +112,7 @@ class Row:
 COMPILED = ("entropic", "quadratic", "absolute", "hinge")
 TABLE = [
     *(
-        Row(d, smooth=0 < d.curvature1 < inf, usual=True, core=True, compiled=d.family in COMPILED)
+        Row(d, 0 < d.curvature1 < inf, usual=True, core=d.family in COMPILED, compiled=d.family in COMPILED)
         for d in DIVERGENCES.values()
     ),
     Row(indicator(0.25), smooth=False, usual=True, compiled=True),  # the quantile often falls on an atom
