@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import mpmath as mp
 import numpy as np
 
-from phiball.verification.oracles.definitions import DIGITS, conjugate, phi
+from phiball.verification.oracles import definitions
+from phiball.verification.oracles.definitions import DIGITS
 
 
 class Answer(NamedTuple):
@@ -45,23 +46,19 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
     return _by_definition(fs, e, ps, family, parameter)
 
 
-def _by_definition(
-    f: list[Fraction], eta: Fraction, p: list[Fraction], family: str, parameter: float | None
-) -> Answer:
+def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], *named: Any) -> Answer:
     """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
+    phi, conj = (lambda x: definitions.phi(x, *named)), (lambda s: definitions.conjugate(s, *named))
     with mp.workdps(DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
-        slope1 = mp.diff(lambda x: phi(x, family, parameter), 1)
-        charged = [v for v, q in zip(fs, ps, strict=True) if q]
-        low, high = min(charged) - e * slope1, max(charged) - e * slope1
+        charged = [v - e * mp.diff(phi, 1) for v, q in zip(fs, ps, strict=True) if q]
+        low, high = min(charged), max(charged)
         for _ in range(4 * DIGITS):
             mu = (low + high) / 2
-            x = [mp.diff(lambda s: conjugate(s, family, parameter), (v - mu) / e) for v in fs]
+            x = [mp.diff(conj, (v - mu) / e) for v in fs]
             mass = mp.fsum(q * v for q, v in zip(ps, x, strict=True))
             low, high = (mu, high) if mass > 1 else (low, mu)
-        dual = mu + e * mp.fsum(
-            q * conjugate((v - mu) / e, family, parameter) for v, q in zip(fs, ps, strict=True)
-        )
+        dual = mu + e * mp.fsum(q * conj((v - mu) / e) for v, q in zip(fs, ps, strict=True))
         return Answer(dual, [q * v / mass for q, v in zip(ps, x, strict=True)], True)
 
 
