@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_PACKAGE = "phiball"
-_OURS = f"{_PACKAGE}.verification."
+_OURS = "phiball.verification."
 _ENUMERATION = f"{_OURS}instances.enumeration"
 
 
@@ -19,16 +18,16 @@ def place(function: Callable[..., Any]) -> str:
     'verification/oracles/inner.py'
     """
     module, code = function.__module__, getattr(function, "__code__", None)
-    ours = module.startswith(f"{_PACKAGE}.") or ("." not in module and module != "__main__")
+    ours = module.startswith("phiball.") or ("." not in module and module != "__main__")
     if code is None or not ours:
         return ""
-    return f"{module.removeprefix(f'{_PACKAGE}.').replace('.', '/')}.py:{code.co_firstlineno}"
+    return f"{module.removeprefix('phiball.').replace('.', '/')}.py:{code.co_firstlineno}"
 
 
 def oracles_of(statement: Callable[..., Any]) -> tuple[str, ...]:
     """The oracles that a statement calls, by itself or through helpers of the suite, each with its place."""
-    functions = [value for value in _reached(statement) if isinstance(value, FunctionType)]
-    called = [function for function in functions if _is_oracle(function.__module__)]
+    reached = [value for value in _reached(statement) if isinstance(value, FunctionType)]
+    called = [function for function in reached if _is_oracle(function.__module__)]
     return tuple(dict.fromkeys(f"{function.__name__} {place(function)}" for function in called))
 
 
