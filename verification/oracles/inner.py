@@ -13,7 +13,6 @@ import mpmath as mp
 import numpy as np
 
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.definitions import DIGITS
 
 
 class Answer(NamedTuple):
@@ -49,11 +48,11 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
 def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], *named: Any) -> Answer:
     """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
     phi, conj = (lambda x: definitions.phi(x, *named)), (lambda s: definitions.conjugate(s, *named))
-    with mp.workdps(DIGITS):
+    with mp.workdps(definitions.DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
         charged = [v - e * mp.diff(phi, 1) for v, q in zip(fs, ps, strict=True) if q]
         low, high = min(charged), max(charged)
-        for _ in range(4 * DIGITS):
+        for _ in range(4 * definitions.DIGITS):
             mu = (low + high) / 2
             x = [mp.diff(conj, (v - mu) / e) for v in fs]
             mass = mp.fsum(q * v for q, v in zip(ps, x, strict=True))
@@ -115,7 +114,7 @@ def _mpf(v: Fraction) -> Any:
 
 
 def _entropic(f: list[Fraction], eta: Fraction, p: list[Fraction]) -> Answer:
-    with mp.workdps(DIGITS):
+    with mp.workdps(definitions.DIGITS):
         top = max(v for v, q in zip(f, p, strict=True) if q)
         terms = [
             _mpf(q) * mp.exp(_mpf((v - top) / eta)) if q else mp.mpf(0) for v, q in zip(f, p, strict=True)
@@ -131,7 +130,7 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
     # Ratios are y^(1/(k-1)): to hold them beside each other, y takes abs(k - 1) times the digits.
     smallest = float(min(p[i] for i in charged))
     extra = int(abs(float(k) - 1) * (20 + abs(mp.log10(smallest)))) + 20
-    with mp.workdps(DIGITS + extra):
+    with mp.workdps(definitions.DIGITS + extra):
         q = 1 / (_mpf(k) - 1)
         u = {i: _mpf((f[i] - top) / eta) for i in charged}
         law = {i: _mpf(p[i]) for i in charged}

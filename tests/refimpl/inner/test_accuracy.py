@@ -78,7 +78,7 @@ def solved(case: Case, family: str, parameter: float | None) -> Exact:
     weights = np.array([float(w) for w in answer.weights])
     value = answer.value
     if isinstance(value, Fraction):
-        with mp.workdps(oracles.DIGITS):
+        with mp.workdps(50):
             value = mp.mpf(value.numerator) / value.denominator
     return Exact(value, weights, answer.unique)
 
