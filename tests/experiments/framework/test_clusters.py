@@ -108,7 +108,7 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
 ) -> None:
     process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
     _, err = process.communicate(timeout=LIMIT)
-    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "killed").exists(), err
     if "dask" not in where:  # Dask itself gives the task to another worker
         assert process.returncode == 1
         assert f"phiball: {LOST}" in err
