@@ -7,6 +7,7 @@ and mpmath's floats, and every method is the plainest that is right.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 import mpmath as mp
@@ -45,12 +46,13 @@ def solve_exactly(f: Any, eta: float, family: str, parameter: float | None = Non
     return _by_definition(fs, e, ps, family, parameter)
 
 
-def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], *named: Any) -> Answer:
+def _by_definition(f: list[Fraction], eta: Fraction, p: list[Fraction], family: str, k: Any) -> Answer:
     """Bisect for mu with the formulas of `definitions`, for a phi that is smooth around 1."""
-    phi, conj = (lambda x: definitions.phi(x, *named)), (lambda s: definitions.conjugate(s, *named))
+    conj: Any = partial(definitions.conjugate, family=family, parameter=k)
     with mp.workdps(definitions.DIGITS):
         fs, e, ps = [_mpf(v) for v in f], _mpf(eta), [_mpf(v) for v in p]
-        charged = [v - e * mp.diff(phi, 1) for v, q in zip(fs, ps, strict=True) if q]
+        slope1 = mp.diff(lambda x: definitions.phi(x, family, k), 1)
+        charged = [v - e * slope1 for v, q in zip(fs, ps, strict=True) if q]
         low, high = min(charged), max(charged)
         for _ in range(4 * definitions.DIGITS):
             mu = (low + high) / 2
