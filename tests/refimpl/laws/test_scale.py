@@ -199,6 +199,7 @@ def test_balls_compare_print_and_travel() -> None:
     assert repr(ball) == "Ball(norm=2.0, radius=0.5, scale=[1.0, 0.0, 2.0])"
     assert repr(Ball(2, 0.5, (0, 1))) == "Ball(norm=2.0, radius=0.5, clip=(0.0, 1.0))"
     assert "(5, 6), 18 of them 0" in repr(Ball(2, 1.0).masked(MASK))
+    np.testing.assert_array_equal(Ball(2, 1.0).masked(MASK).scale.values, MASK)
     same = Ball(2, 0.5, scale=np.array([1.0, 0.0, 2.0]))
     assert ball == same
     assert hash(ball) == hash(same)
