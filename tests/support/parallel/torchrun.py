@@ -13,6 +13,10 @@ def torchrun(logs: Path) -> list[str]:
     return [*program, "--log-dir", str(logs)]
 
 
+GLOO_AT_EXIT = "terminate called without an active exception"
+"""The message of a crash of torch itself, while gloo is torn down: about one run in ten on busy machines."""
+
+
 def environment(**more: str) -> dict[str, str]:
     """The environment that it runs in."""
     local = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
