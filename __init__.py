@@ -1,7 +1,7 @@
 r"""Adversarially robust learning with phi-divergence regularisation.
 
 An adversary may move every data point $z$ inside a ball, and pays a phi-divergence for leaving the uniform
-law $\nu_z$ on that ball. phiball trains models against this adversary and measures them:
+distribution $\nu_z$ on that ball. phiball trains models against this adversary and measures them:
 
 $$\min_\theta \mathbb{E}_z[R(\theta; z)], \qquad
 R(\theta; z) = \sup_{\gamma \ll \nu_z} \mathbb{E}_\gamma[f_\theta]
@@ -12,7 +12,7 @@ exactly, and the solution carries a certificate:
 
 >>> import numpy as np
 >>> import phiball
->>> phiball.worst_case(np.array([0.0, 1.0]), 0.5, phiball.QUADRATIC)
+>>> phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2")
 WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
 
 | to | use |
@@ -39,36 +39,90 @@ All public names of `phiball.refimpl`, `rng` and `input_gradient` of `phiball.ba
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # what type checkers and editors see
+if TYPE_CHECKING:  # for type checkers and editors
     from phiball import backends as backends
     from phiball import experiments as experiments
     from phiball import refimpl as refimpl
     from phiball import verification as verification
-    from phiball.backends import input_gradient as input_gradient
+    from phiball.backends import backend as backend
     from phiball.backends import rng as rng
+    from phiball.backends import set_backend as set_backend
     from phiball.experiments.robustness import robustness_report as robustness_report
     from phiball.refimpl import *  # noqa: F403
+    from phiball.refimpl import causal as causal
+    from phiball.refimpl import distributions as distributions
+    from phiball.refimpl import inner as inner
+    from phiball.refimpl import linear as linear
+    from phiball.refimpl import optimize as optimize
+    from phiball.refimpl import qlearning as qlearning
+    from phiball.refimpl import risk as risk
+    from phiball.refimpl import sampling as sampling
+    from phiball.refimpl import sklearn as sklearn
+    from phiball.refimpl import theory as theory
+    from phiball.refimpl import training as training
 
     __version__: str
-else:  # what runs: everything is loaded on first use, so that the import is fast
-    _PACKAGES = ("backends", "experiments", "refimpl", "verification")
-    _ELSEWHERE = {
-        "input_gradient": "phiball.backends",
-        "rng": "phiball.backends",
-        "robustness_report": "phiball.experiments.robustness",
-    }
+
+_PACKAGES = ("backends", "experiments", "refimpl", "verification")
+_NAMESPACES = (
+    "causal",
+    "distributions",
+    "inner",
+    "linear",
+    "optimize",
+    "qlearning",
+    "risk",
+    "sampling",
+    "sklearn",
+    "theory",
+    "training",
+)
+_ELSEWHERE = {
+    "backend": "phiball.backends",
+    "rng": "phiball.backends",
+    "robustness_report": "phiball.experiments.robustness",
+    "set_backend": "phiball.backends",
+}
+
+
+class _Namespaces(MetaPathFinder, Loader):
+    """Import phiball.linear and the other namespaces, and their modules, from phiball.refimpl."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        package, _, rest = name.partition(".")
+        if package != "phiball" or rest.partition(".")[0] not in _NAMESPACES:
+            return None
+        module = import_module(f"phiball.refimpl.{rest}")
+        return ModuleSpec(name, self, loader_state=(module, module.__spec__))
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module: ModuleType = spec.loader_state[0]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__ = module.__spec__.loader_state[1]  # the import system has set that of the alias
+
+
+sys.meta_path.insert(0, _Namespaces())
+
+if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the import fast
 
     def __getattr__(name):
         if name == "__version__":
             value = import_module("importlib.metadata").version("phiball")
-        elif name == "__all__":  # of "from phiball import *"
+        elif name == "__all__":  # for "from phiball import *"
             value = [*_ELSEWHERE, *import_module("phiball.refimpl").__all__]
         elif name.startswith("__"):  # inspect, copy and others ask for such names: load nothing for them
             raise AttributeError(f"module 'phiball' has no attribute {name!r}")
-        elif name in _PACKAGES:
+        elif name in _PACKAGES or name in _NAMESPACES:
             value = import_module(f"phiball.{name}")
         elif name in _ELSEWHERE:
             value = getattr(import_module(_ELSEWHERE[name]), name)
@@ -85,4 +139,4 @@ else:  # what runs: everything is loaded on first use, so that the import is fas
 
     def __dir__():
         public = import_module("phiball.refimpl").__all__
-        return sorted({*_PACKAGES, *_ELSEWHERE, *public, "__doc__", "__name__", "__version__"})
+        return sorted({*_PACKAGES, *_NAMESPACES, *_ELSEWHERE, *public, "__doc__", "__name__", "__version__"})

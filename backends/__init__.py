@@ -1,7 +1,7 @@
 """Where arrays live: selecting a backend, random numbers, and fast kernels.
 
 Set the environment variable PHIBALL_BACKEND to numpy, numba (the default), torch or cupy, call `set_backend`,
-or choose one for a block by `with use(name)`.
+or choose one for a block by `with backend(name)`.
 Arrays that are passed in decide the library of the results; the backend says where new arrays are made and
 which compiled kernels run. Everything else here is what the Array API standard leaves open, and is meant for
 those who extend the library.
@@ -31,7 +31,7 @@ from phiball.backends.dispatch import kernel, kernel_memory
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
-from phiball.backends.selection import BACKENDS, Backend, active, set_backend, use
+from phiball.backends.selection import BACKENDS, Backend, active, backend, set_backend
 from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "active",
     "array_namespace",
     "as_rng",
+    "backend",
     "backward",
     "detach",
     "device",
@@ -61,7 +62,6 @@ __all__ = [
     "to_numpy",
     "tracks_derivatives",
     "undisturbed",
-    "use",
     "weighted_sum",
     "without_gradient",
 ]

@@ -19,7 +19,7 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
 from phiball.backends.provenance import check_origin, provenance
-from phiball.backends.selection import active, use
+from phiball.backends.selection import active, backend
 
 T = TypeVar("T")
 ENGINES = ("processes", "dask", "ray")
@@ -80,7 +80,7 @@ def _start_worker(n_threads: int) -> None:
 def _call(
     record: dict[str, Any], remote: bool, function: Callable[..., T], task: tuple[Any, ...], index: int
 ) -> tuple[int, T]:
-    with use(record["backend"]):
+    with backend(record["backend"]):
         if remote:
             check_origin(record, provenance())
         return index, function(*task)

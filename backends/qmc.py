@@ -44,7 +44,7 @@ def scrambled_sobol(shape: tuple[int, ...], generator: Any) -> Any:
 
 
 def gamma_quantile(concentration: float, u: Array) -> Array:
-    """The quantile function of the Gamma(concentration) law of scale one, in double precision.
+    """The quantile function of the Gamma(concentration) distribution of scale one, in double precision.
 
     Arguments:
     - `concentration`: the shape parameter, positive.

@@ -60,7 +60,7 @@ class Rng:
         return stream
 
     def uniform(self, shape: Shape, *, like: Array, low: float = 0.0, high: float = 1.0) -> Array:
-        """Independent draws from the uniform law on [low, high)."""
+        """Independent draws from the uniform distribution on [low, high)."""
         u = self._stream(like).uniform(shape, like)
         if high - low != 1:
             u *= high - low
@@ -76,21 +76,21 @@ class Rng:
         self._stream(out).fill(out)
 
     def normal(self, shape: Shape, *, like: Array) -> Array:
-        """Independent draws from the standard normal law."""
+        """Independent draws from the standard normal distribution."""
         return self._stream(like).normal(shape, like)
 
     def exponential(self, shape: Shape, *, like: Array) -> Array:
-        """Independent draws from the exponential law of mean one."""
+        """Independent draws from the exponential distribution of mean one."""
         return self._stream(like).exponential(shape, like)
 
     def gamma(self, concentration: float, shape: Shape, *, like: Array) -> Array:
-        """Independent draws from the gamma law of the given concentration and scale one."""
+        """Independent draws from the gamma distribution of the given concentration and scale one."""
         if not concentration > 0 or not np.isfinite(concentration):
             raise ValueError(f"concentration is {concentration!r}; expected a positive number")
         return self._stream(like).gamma(float(concentration), shape, like)
 
     def integers(self, high: int, shape: Shape, *, like: Array) -> Array:
-        """Independent draws from the uniform law on 0, ..., high - 1, as int64."""
+        """Independent draws from the uniform distribution on 0, ..., high - 1, as int64."""
         if high < 1:
             raise ValueError(f"high is {high!r}; expected a whole number of at least 1")
         return self._stream(like).integers(int(high), shape, like)
@@ -152,28 +152,28 @@ class Rng:
         return source
 
 
-def rng(seed: int) -> Rng:
+def rng(seed: int | None = None) -> Rng:
     """Make a source of random numbers that serves every library.
 
     Arguments:
-    - `seed`: a whole number, zero or more.
+    - `seed`: a whole number, zero or more; None draws fresh entropy from the operating system.
 
-    Returns an `Rng`, which the functions of `phiball.refimpl` take as `rng=`.
+    Returns an `Rng`, which the functions of `phiball` take as `rng=`.
 
     >>> import numpy as np
     >>> draw = rng(0).uniform((3,), like=np.empty(0, dtype=np.float32))
     >>> draw.dtype, draw.shape
     (dtype('float32'), (3,))
     """
-    return Rng(seed)
+    return Rng(np.random.SeedSequence() if seed is None else seed)
 
 
-def as_rng(seed: Any) -> Rng:
-    """A source of random numbers from what people have: a seed, a generator, or a source, which stays itself.
+def as_rng(rng: Any) -> Rng:
+    """Convert the argument `rng` of a function to an `Rng`.
 
     Arguments:
-    - `seed`: a whole number that is not negative, an `Rng`, or a generator of NumPy or torch, from which a
-      seed is drawn: two calls with one generator give two sources.
+    - `rng`: None for fresh entropy, a whole number (the seed), a generator of NumPy or torch, from which a seed
+      is drawn, or an `Rng`, which is returned as it is.
 
     >>> import numpy as np
     >>> as_rng(3)
@@ -182,18 +182,20 @@ def as_rng(seed: Any) -> Rng:
     >>> repr(as_rng(first)) == repr(as_rng(second)) != repr(as_rng(second))
     True
     """
-    if isinstance(seed, Rng):
-        return seed
-    if isinstance(seed, np.random.Generator):
-        return Rng(int(seed.integers(2**63)))
+    if isinstance(rng, Rng):
+        return rng
+    if rng is None:
+        return Rng(np.random.SeedSequence())
+    if isinstance(rng, np.random.Generator):
+        return Rng(int(rng.integers(2**63)))
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(seed, torch.Generator):
-        return Rng(int(torch.randint(2**63 - 1, (), generator=seed, device=seed.device)))
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+    if torch is not None and isinstance(rng, torch.Generator):
+        return Rng(int(torch.randint(2**63 - 1, (), generator=rng, device=rng.device)))
+    if isinstance(rng, bool) or not isinstance(rng, (int, np.integer)):
         raise TypeError(
-            f"seed is {seed!r}; expected a whole number, a generator of torch or NumPy, or an Rng"
+            f"rng is {rng!r}; expected a whole number, a generator of NumPy or torch, an Rng or None"
         )
-    return Rng(int(seed))
+    return Rng(int(rng))
 
 
 def _make_stream(kind: str, where: str, seed: np.random.SeedSequence) -> Any:
@@ -329,7 +331,7 @@ class _TorchStream:
         return out.reshape(shape)
 
     def _candidates(self, d: float, n: int, like: Array) -> tuple[Array, Array]:
-        """Candidates for n numbers of the Gamma(d + 1/3) law, and which of them are accepted."""
+        """Candidates for n numbers of the Gamma(d + 1/3) distribution, and which of them are accepted."""
         z = self.normal((n,), like)
         v = z.mul((9 * d) ** -0.5).add_(1).pow_(3)  # d v is the candidate
         # log u < z^2/2 + d (1 - v + log v), which is NaN, and so false, for v <= 0

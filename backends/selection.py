@@ -18,7 +18,7 @@ DEFAULT = "numba"
 class Backend:
     """A named place for arrays: an Array API namespace, and the fast kernels that go with it.
 
-    - `name`: as in PHIBALL_BACKEND, `set_backend` and `use`.
+    - `name`: as in PHIBALL_BACKEND, `set_backend` and `backend`.
     - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install that.
     - `kernels`: maps the name of a reference function to "module:function", imported on first use.
 
@@ -116,9 +116,9 @@ def _find(name: str, source: str) -> Backend:
 
 
 def active() -> Backend:
-    """The backend in force: of `use`, else of `set_backend`, else PHIBALL_BACKEND, else numba.
+    """The backend in force: of `backend`, else of `set_backend`, else PHIBALL_BACKEND, else numba.
 
-    >>> with use("numpy"):
+    >>> with backend("numpy"):
     ...     active().name
     'numpy'
     """
@@ -152,7 +152,7 @@ def set_backend(name: str) -> None:
 
 
 @contextmanager
-def use(name: str) -> Iterator[Backend]:
+def backend(name: str) -> Iterator[Backend]:
     """Select a backend in a `with` block, for the thread or asyncio task that runs it and no other.
 
     Arguments:
@@ -160,14 +160,14 @@ def use(name: str) -> Iterator[Backend]:
 
     It overrides `set_backend` and PHIBALL_BACKEND.
 
-    >>> with use("numpy"):
+    >>> with backend("numpy"):
     ...     active().name
     'numpy'
     """
-    backend = _find(name, "the backend")
-    _ = backend.namespace
-    token = _chosen.set(backend)
+    chosen = _find(name, "the backend")
+    _ = chosen.namespace
+    token = _chosen.set(chosen)
     try:
-        yield backend
+        yield chosen
     finally:
         _chosen.reset(token)

@@ -39,7 +39,7 @@ PAGES = (
 ORDER = (
     "inner.worst_case",
     "inner",
-    "laws",
+    "distributions",
     "risk.robust_risk",
     "risk",
     "training.regularized_loss",

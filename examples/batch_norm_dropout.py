@@ -36,7 +36,7 @@ def train(data_count, perturbed_count, seed):
         torch.nn.Linear(128, 10),
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    robust = RobustLoss(0.5, seed=seed)
+    robust = RobustLoss(0.5, rng=seed)
     for _ in range(15):
         for b in torch.randperm(1197).split(64):
             yb = y[b]

@@ -30,7 +30,7 @@ torch.manual_seed(0)  # the same weights on every rank; the wrapper would see to
 layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 model = DistributedDataParallel(layers)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-robust = RobustLoss(0.5, seed=rng(0).spawn(world)[rank])  # each rank draws its own perturbations
+robust = RobustLoss(0.5, rng=rng(0).spawn(world)[rank])  # each rank draws its own perturbations
 
 file, first = Path(sys.argv[1]) if len(sys.argv) > 1 else None, 0
 if file is not None and file.exists():

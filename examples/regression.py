@@ -44,5 +44,5 @@ for name, objective in ("plain", None), ("robust", RobustLoss(0.5)):
         return pgm(lambda z, i: input_gradient(losses, z, i), z, ball, rng=rng(0), loss=losses)
 
     clean = losses(x[300:], torch.arange(142)).mean()
-    risk = adversarial_risk(losses, x[300:], ball, samples=8, rng=rng(0), attack=attack)
+    risk = adversarial_risk(losses, x[300:], ball, n_samples=8, rng=rng(0), attack=attack)
     print(f"{name:6} squared error {clean:.2f}, under attack {risk.value:.2f}")

@@ -48,8 +48,8 @@ def train(robust):
     return model
 
 
-ball = Ball(2, 1.0, scale=sizes)
-for name, objective in ("plain", None), ("robust", RobustLoss(1.0, scale=sizes)):
+ball = Ball(2, 1.0, feature_scale=sizes)
+for name, objective in ("plain", None), ("robust", RobustLoss(1.0, feature_scale=sizes)):
     model = train(objective)
 
     def losses(z, i):

@@ -8,8 +8,8 @@ Losses are functions loss(x, i) of points x (k,) + event, where i (k,) is the in
 each comes from; gradients are functions gradient(x, i). Random numbers come from `phiball.backends.rng`. A
 bad argument raises ValueError or TypeError with a message that names it and shows its value.
 
-Results are frozen dataclasses, which print in one line. Their types are imported from the modules that define
-them, for example `phiball.refimpl.inner.worst_case.WorstCase`. "Claim D12" in a docstring is a claim of
+Results are frozen dataclasses, which print in one line. Each type is imported from where its function is, for
+example `phiball.WorstCase` or `phiball.linear.LinearModel`. "Claim D12" in a docstring is a claim of
 `phiball.verification`; equations have the names that they have in the source of the paper.
 """
 
@@ -29,10 +29,10 @@ __all__ = next(ast.literal_eval(node.value) for node in _STUB.body if isinstance
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+    if name in _MODULES:
+        value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from phiball.backends import Array, Rng, array_namespace, detach, without_gradient
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.distributions.norms import check_overflow
 from phiball.refimpl.inner.half import single
-from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.laws.norms import check_overflow
 from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
@@ -38,13 +38,13 @@ Gradient = Callable[[Array, Array], Array]
 
 
 def fgm(
-    gradient: Gradient, z: Array, ball: Ball, *, step: float | None = None, rng: Rng | None = None
+    gradient: Gradient, x: Array, ball: Ball, *, step: float | None = None, rng: Rng | None = None
 ) -> Array:
     """Attack with one gradient step, which maximises the linearised loss: the fast gradient method.
 
     Arguments:
     - `gradient`: a function gradient(x, i) of the gradient of each loss in its x.
-    - `z` (N,) + event: the data points.
+    - `x` (N,) + event: the data points.
     - `ball`: a `Ball`, the norm and the radius of the attack.
     - `step`: the length of the step. The default is the radius, so that the result is the exact maximiser of
       the loss linearised at z. From a random start the default is 1.25 times the radius.
@@ -62,15 +62,15 @@ def fgm(
     >>> print(np.round(fgm(lambda x, i: g, np.zeros((1, 2)), Ball(2, 0.5)), 6))
     [[ 0.3 -0.4]]
     """
-    data = z
-    z, gradient = in_single(z, gradient)
-    z, i = _problem(gradient, z, ball)
-    step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius, z, ball)
-    x = z if rng is None else white_noise(z, ball, rng)
-    return rounded(_ascend(gradient, x, i, z, ball, step), data)
+    data = x
+    x, gradient = in_single(x, gradient)
+    x, i = _problem(gradient, x, ball)
+    step = _valid_step(step, ball.radius if rng is None else 1.25 * ball.radius, x, ball)
+    start = x if rng is None else white_noise(x, ball, rng)
+    return rounded(_ascend(gradient, start, i, x, ball, step), data)
 
 
-def ifgm(gradient: Gradient, z: Array, ball: Ball, *, steps: int = 15, step: float | None = None) -> Array:
+def ifgm(gradient: Gradient, x: Array, ball: Ball, *, steps: int = 15, step: float | None = None) -> Array:
     """Attack with projected gradient steps from z: the iterated fast gradient method.
 
     Arguments:
@@ -88,12 +88,12 @@ def ifgm(gradient: Gradient, z: Array, ball: Ball, *, steps: int = 15, step: flo
     >>> print(np.round(ifgm(lambda x, i: x, z, Ball(float("inf"), 0.5)), 6))
     [[1.5 2.5]]
     """
-    return pgm(gradient, z, ball, steps=steps, step=step)
+    return pgm(gradient, x, ball, steps=steps, step=step)
 
 
 def pgm(
     gradient: Gradient,
-    z: Array,
+    x: Array,
     ball: Ball,
     *,
     steps: int = 15,
@@ -127,34 +127,34 @@ def pgm(
     >>> bool(np.all(np.abs(x - target) < 0.03))
     True
     """
-    data = z
-    z, gradient, loss = in_single(z, gradient, loss)
-    z, i = _problem(gradient, z, ball)
+    data = x
+    x, gradient, loss = in_single(x, gradient, loss)
+    x, i = _problem(gradient, x, ball)
     valid_count("steps", steps)
     valid_count("restarts", restarts)
-    step = _valid_step(step, 2.5 * ball.radius / steps, z, ball)
+    step = _valid_step(step, 2.5 * ball.radius / steps, x, ball)
     if restarts > 1 and (rng is None or loss is None):
         raise ValueError(
             f"restarts is {restarts}, and {'rng' if rng is None else 'loss'} is None; expected an rng to "
             "start from different points, and a loss to choose between the runs"
         )
-    x = best = z
-    value = None if loss is None else _values(loss, z, i)
+    points = best = x
+    value = None if loss is None else _values(loss, x, i)
     for _ in range(restarts):
-        x = z if rng is None else _start(z, ball, rng)
+        points = x if rng is None else _start(x, ball, rng)
         for taken in range(steps + 1):
-            x = x if taken == 0 else _ascend(gradient, x, i, z, ball, step)
-            if loss is not None and x is not z:
-                best, value = _larger(best, value, x, _values(loss, x, i))
-    return rounded(x if loss is None else best, data)
+            points = points if taken == 0 else _ascend(gradient, points, i, x, ball, step)
+            if loss is not None and points is not x:
+                best, value = _larger(best, value, points, _values(loss, points, i))
+    return rounded(points if loss is None else best, data)
 
 
-def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
+def white_noise(x: Array, ball: Ball, rng: Rng) -> Array:
     """Perturb each point without regard to the loss: draw one uniform point of the ball around each z.
 
     Arguments:
-    - `z` (N,) + event: the data points.
-    - `ball`: a `Ball` of any norm, or another law with its `sample`.
+    - `x` (N,) + event: the data points.
+    - `ball`: a `Ball` of any norm, or another distribution with its `sample`.
     - `rng`: from `phiball.backends.rng`.
 
     Returns points of the shape of z.
@@ -169,11 +169,11 @@ def white_noise(z: Array, ball: Ball, rng: Rng) -> Array:
     >>> bool(np.all(ball.contains(white_noise(z, ball, rng(0)), z)))
     True
     """
-    data, z = z, valid_data(single(z))
+    data, x = x, valid_data(single(x))
     if not callable(getattr(ball, "sample", None)):
-        raise TypeError(f"ball is {ball!r}; expected a Ball, or a law with its sample(z, n, rng)")
+        raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with its sample(z, n, rng)")
     valid_rng(rng)
-    return rounded(ball.sample(z, 1, rng, event_ndim=z.ndim - 1)[:, 0, ...], data)
+    return rounded(ball.sample(x, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...], data)
 
 
 def _start(z: Array, ball: Ball, rng: Rng) -> Array:

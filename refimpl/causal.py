@@ -18,12 +18,12 @@ from phiball.refimpl.inner.worst_case import WorstCase, worst_case
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
-from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import (
     check_same_array_type,
     valid_array,
     valid_count,
-    valid_law,
+    valid_distribution,
     valid_number,
     valid_p,
 )
@@ -31,7 +31,7 @@ from phiball.refimpl.validation import (
 
 @dataclass(frozen=True)
 class Conditional:
-    """Data (x, z) as K covariates x, with the law of z given each of them.
+    """Data (x, z) as K covariates x, with the distribution of z given each of them.
 
     - `x` (K,) + event: the covariates.
     - `z` (K, m) + event: the values observed with each.
@@ -68,7 +68,7 @@ class Conditional:
                 raise ValueError(
                     f"{name} has shape {tuple(getattr(self, name).shape)}; expected {tuple(shape)}"
                 )
-            object.__setattr__(self, name, valid_law(name, getattr(self, name)))
+            object.__setattr__(self, name, valid_distribution(name, getattr(self, name)))
         if not array_namespace(self.weight).all(self.weight > 0):
             raise ValueError("weight contains 0; expected a positive weight for each covariate")
 
@@ -134,7 +134,7 @@ class Conditional:
         real = slot < counts[:, None]
         # Empty places hold a copy of the first z, so that the cost is finite there.
         place = xp.take(order, xp.reshape(first[:, None] + xp.where(real, slot, xp.zeros_like(slot)), (-1,)))
-        mass = xp.reshape(xp.take(valid_law("weight", weight), place), real.shape)
+        mass = xp.reshape(xp.take(valid_distribution("weight", weight), place), real.shape)
         mass = xp.where(real, mass, xp.zeros_like(mass))
         total = xp.sum(mass, axis=1)
         if not xp.all(total > 0):
@@ -230,11 +230,11 @@ def conditional_loss(
 def causal_risk(
     loss: Loss,
     data: Conditional,
-    ball: Law,
+    reference: Distribution,
     eta: float,
     divergence: Divergence,
     *,
-    samples: int,
+    n_samples: int,
     rng: Rng,
     chunk: int = CHUNK,
 ) -> Estimate:
@@ -255,7 +255,7 @@ def causal_risk(
     >>> from phiball.refimpl import ENTROPIC, Ball
     >>> data = Conditional.stacked(np.zeros((2, 1)), np.array([[[1.0], [3.0]], [[0.0], [2.0]]]))
     >>> loss = conditional_loss(lambda x: x, lambda w, z: w[:, 0] * z[:, 0], data, linear=True)
-    >>> risk = causal_risk(loss, data, Ball(2, 1.0), 1.0, ENTROPIC, samples=4000, rng=rng(0))
+    >>> risk = causal_risk(loss, data, Ball(2, 1.0), 1.0, ENTROPIC, n_samples=4000, rng=rng(0))
     >>> exact = (np.log(np.sinh(2) / 2) + np.log(np.sinh(1))) / 2
     >>> bool(abs(risk.value + risk.bias - exact) < 4 * risk.stderr)
     True
@@ -270,7 +270,7 @@ def causal_risk(
         return xp.take(scale, i) * evaluate(loss, x, i)
 
     estimate = robust_risk(
-        scaled, data.x, ball, eta * scale, divergence, samples=samples, rng=rng, chunk=chunk
+        scaled, data.x, reference, eta * scale, divergence, n_samples=n_samples, rng=rng, chunk=chunk
     )
     return replace(estimate, values=estimate.values / scale)
 
@@ -282,7 +282,7 @@ class CausalValue:
     - `value` (): the regularised value, Eq. (reg:casual:dual).
     - `supremum` (): the unregularised value, Eq. (casual:dual).
     - `losses` (K, n): the conditional average of the cost at each place.
-    - `inner`: the solution at each covariate; inner.weights (K, n) is the law of x' given x of a worst causal
+    - `inner`: the solution at each covariate; inner.weights (K, n) is the distribution of x' given x of a worst causal
       plan.
     """
 
@@ -310,7 +310,7 @@ def causal_value(
     - `places` (K, n) + event: where each covariate may go.
     - `eta`: a positive number, or an array (K,).
     - `divergence`: phi, for example `ENTROPIC`.
-    - `p` (K, n): the reference law nu_x, uniform by default. A place with p = 0 is out of reach.
+    - `p` (K, n): the reference distribution nu_x, uniform by default. A place with p = 0 is out of reach.
 
     Returns `value`, the unregularised `supremum`, the `losses` (K, n) and the `inner` solutions. With torch
     losses that require a gradient, `value` and `supremum` carry it.
@@ -341,8 +341,10 @@ def causal_value(
     losses = evaluate(loss, xp.reshape(places, (K * n, *event)), xp.reshape(i, (-1,)))
     losses = xp.reshape(losses, (K, n))
     inner = worst_case(losses, eta, divergence, p=p)
-    law = valid_p(p, detach(losses))
-    reach = losses if law is None else xp.where(law > 0, losses, xp.full_like(losses, -xp.inf))
+    distribution = valid_p(p, detach(losses))
+    reach = (
+        losses if distribution is None else xp.where(distribution > 0, losses, xp.full_like(losses, -xp.inf))
+    )
     supremum = xp.sum(data.weight * xp.max(reach, axis=-1))
     return CausalValue(xp.sum(data.weight * inner.value), supremum, losses, inner)
 

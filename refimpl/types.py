@@ -1,4 +1,4 @@
-"""The contracts that users implement: losses, gradients, reference laws, estimators and proposals.
+"""The contracts that users implement: losses, gradients, reference distributions, estimators and proposals.
 
 N data points have shape (N,) + event, where event is the shape of one point: (d,) for a vector, (channels,
 height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the data point
@@ -15,7 +15,7 @@ from phiball.backends import Array, Rng
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
 
-__all__ = ["Estimator", "Gradient", "Law", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
+__all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
 """A function loss(x, i): the losses (k,) of points x (k,) + event, each of its own point alone.
@@ -39,8 +39,8 @@ With torch losses it is `functools.partial(phiball.backends.input_gradient, loss
 """
 
 
-class Law(Protocol):
-    """A reference law nu_z: a Ball, a Gaussian, or anything else with their `sample`.
+class Distribution(Protocol):
+    """A reference distribution nu_z: a Ball, a Gaussian, or anything else with their `sample`.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, rng, robust_risk
@@ -51,7 +51,7 @@ class Law(Protocol):
     ...         b = rng.exponential(shape, like=z) - rng.exponential(shape, like=z)
     ...         return np.expand_dims(z, axis=len(batch)) + b
     >>> risk = robust_risk(
-    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, samples=100, rng=rng(0)
+    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=rng(0)
     ... )
     >>> bool(risk.value < 1)
     True
@@ -70,18 +70,18 @@ class LevelGroup:
 
     - `level`: l, for 2^l perturbed points per data point.
     - `members`: the places of the data points in the batch, as a tuple, a range or an array on the host.
-    - `scale`: the factor of their values and weights, 1/P(l) for RT-MLMC.
-    - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.refimpl.signed_weights`.
+    - `weight`: the factor of their values and weights, 1/P(l) for RT-MLMC.
+    - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.sampling.signed_weights`.
 
     >>> import numpy as np
     >>> from phiball import SG, rng
     >>> SG(3).assign_levels(2, rng(0), like=np.empty(0))
-    [LevelGroup(level=3, members=range(0, 2), scale=1.0, telescoping=False)]
+    [LevelGroup(level=3, members=range(0, 2), weight=1.0, telescoping=False)]
     """
 
     level: int
     members: Sequence[int] | Array
-    scale: float
+    weight: float
     telescoping: bool
 
 
@@ -149,10 +149,16 @@ class Proposal(Protocol):
     def self_normalised(self) -> bool:
         """Whether the weights of the points of each data point are normalised to sum to one."""
 
-    def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise unless points can be drawn for that law and weighted for that divergence."""
+    def valid_for(self, distribution: Distribution, divergence: Divergence) -> None:
+        """Raise unless points can be drawn for that distribution and weighted for that divergence."""
 
     def prepare(
-        self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
+        self,
+        distribution: Distribution,
+        x: Array,
+        eta: float | Array,
+        gradient: Gradient,
+        rng: Rng,
+        chunk: int,
     ) -> PreparedProposal:
         """Get ready for the data points x (N,) + event, at most `chunk` points per call of `gradient`."""

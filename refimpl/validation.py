@@ -211,7 +211,7 @@ def valid_p(p: Array | None, losses: Array) -> Array | None:
     if p is None:
         return None
     check_p(p, losses)
-    return array_namespace(losses).broadcast_to(double_law("p", p), losses.shape)
+    return array_namespace(losses).broadcast_to(double_distribution("p", p), losses.shape)
 
 
 def check_p(p: Array, losses: Array) -> None:
@@ -225,17 +225,17 @@ def check_p(p: Array, losses: Array) -> None:
         )
 
 
-def valid_law(name: str, p: Array) -> Array:
+def valid_distribution(name: str, p: Array) -> Array:
     """`p` rescaled to rows that sum to one, or an error unless they are probabilities."""
-    return array_namespace(p).astype(double_law(name, p), p.dtype, copy=False)
+    return array_namespace(p).astype(double_distribution(name, p), p.dtype, copy=False)
 
 
-def double_law(name: str, p: Array) -> Array:
+def double_distribution(name: str, p: Array) -> Array:
     """The same in double precision."""
     xp = array_namespace(p)
     if not xp.all(p >= 0):
         raise ValueError(f"{name} contains {_first(p, ~(p >= 0))}; expected probabilities, none negative")
-    # A law that was computed in single precision is taken, and rescaled; anything else is not.
+    # A distribution that was computed in single precision is taken, and rescaled; anything else is not.
     loose = 1e-6 if p.dtype == xp.float64 else 1e-4
     p = to_double(p)
     with ignore_float_warnings():

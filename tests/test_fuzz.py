@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import phiball
 from phiball import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, cressie_read, indicator
-from phiball.backends import array_namespace, to_numpy, use
+from phiball.backends import array_namespace, backend, to_numpy
 from tests.support.extended_precision import (
     AVAILABLE,
     LAYOUTS,
@@ -82,8 +82,10 @@ def check_batch(f: Any, eta: Any, p: Any, divergence: Any, solve: Any) -> list[s
     st.sampled_from([np.float64, np.float32]),
     BACKENDS,
 )
-def test_random_batches_are_solved_to_rounding(seed: int, divergence: Any, dtype: Any, backend: str) -> None:
-    with use(backend):
+def test_random_batches_are_solved_to_rounding(
+    seed: int, divergence: Any, dtype: Any, backend_name: str
+) -> None:
+    with backend(backend_name):
         assert check_batch(*batch(seed, dtype), divergence, phiball.worst_case) == []
 
 
@@ -207,10 +209,10 @@ def snapshot(x: Any) -> Any:
     return np.asarray(x).tobytes() if hasattr(x, "shape") and np.asarray(x).dtype != object else repr(x)
 
 
-def result_or_refusal(work: Any, backend: str, *given: Any) -> Any:
+def result_or_refusal(work: Any, backend_name: str, *given: Any) -> Any:
     """What `work` returns, or None if it raises a ValueError or TypeError of one line."""
     before, message = [snapshot(x) for x in given], "none"
-    with use(backend), warnings.catch_warnings():
+    with backend(backend_name), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         try:
             out = work()
@@ -226,19 +228,19 @@ def result_or_refusal(work: Any, backend: str, *given: Any) -> Any:
     st.sampled_from(DIVERGENCES), arguments_with_p(), ETAS, BACKENDS,
 )  # fmt: skip
 def test_any_argument_of_the_inner_problem_is_solved_or_refused(
-    name: str, divergence: Any, arrays: tuple[Argument, Argument | None], eta: Any, backend: str
+    name: str, divergence: Any, arrays: tuple[Argument, Argument | None], eta: Any, backend_name: str
 ) -> None:
     f, p = arrays
     x, reference = f.make(), None if p is None else p.make()
     if name == "dual_value":
         out = result_or_refusal(
-            lambda: phiball.dual_value(x, 0.5, eta, divergence, reference), backend, x, reference
+            lambda: phiball.inner.dual_value(x, 0.5, eta, divergence, reference), backend_name, x, reference
         )
     else:
         options = {"tol": 1e-2} if name == "bisection" else {}
         solve = getattr(phiball, name)
         out = result_or_refusal(
-            lambda: solve(x, eta, divergence, p=reference, **options), backend, x, reference
+            lambda: solve(x, eta, divergence, p=reference, **options), backend_name, x, reference
         )
     if out is None or f.dtype not in ("float32", "float64"):
         return
@@ -316,24 +318,24 @@ def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence:
     if name == "white_noise":
         return phiball.white_noise(x, ball, phiball.rng(1))
     if name == "onto_simplex":
-        return phiball.onto_simplex(v)
+        return phiball.optimize.onto_simplex(v)
     if name == "fgm":
         return phiball.fgm(lambda z, i: v, x, ball)
     if name == "pgm":
         return phiball.pgm(lambda z, i: v, x, ball, steps=3, rng=phiball.rng(1))
     if name == "adversarial_risk":
-        return phiball.adversarial_risk(loss, x, ball, samples=3, rng=phiball.rng(1)).values
+        return phiball.adversarial_risk(loss, x, ball, n_samples=3, rng=phiball.rng(1)).values
     if name == "RegularizedLoss":
         return phiball.RegularizedLoss(ball, eta, divergence, phiball.SG(2))(loss, x, rng=phiball.rng(1))
-    return phiball.robust_risk(loss, x, ball, eta, divergence, samples=4, rng=phiball.rng(1)).values
+    return phiball.robust_risk(loss, x, ball, eta, divergence, n_samples=4, rng=phiball.rng(1)).values
 
 
 @given(st.sampled_from(METHODS), BALLS, point_arguments(), ETAS, st.sampled_from(DIVERGENCES), BACKENDS)
 def test_any_points_are_handled_or_refused(
-    name: str, ball: Any, points: tuple[Argument, Argument], eta: Any, divergence: Any, backend: str
+    name: str, ball: Any, points: tuple[Argument, Argument], eta: Any, divergence: Any, backend_name: str
 ) -> None:
     x, v = (argument.make() for argument in points)
-    out = result_or_refusal(lambda: call_with_points(name, ball, x, v, eta, divergence), backend, x, v)
+    out = result_or_refusal(lambda: call_with_points(name, ball, x, v, eta, divergence), backend_name, x, v)
     if out is None or not {a.dtype for a in points} <= {"float32", "float64"}:
         return
     numbers = [argument.numbers() for argument in points]

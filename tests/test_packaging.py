@@ -113,7 +113,7 @@ def test_solving_loads_no_optional_library(tmp_path: Path) -> None:
         (tmp_path / folder / "__init__.py").write_text("raise RuntimeError('the wrong folder')")
     code = f"""
 import sys, json, numpy, phiball
-with phiball.backends.use("numpy"):
+with phiball.backends.backend("numpy"):
     value = float(phiball.worst_case(numpy.array([0.0, 1.0]), 0.5, phiball.QUADRATIC).value)
 print(json.dumps([value, [name for name in {HEAVY} if name in sys.modules]]))
 """

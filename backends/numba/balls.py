@@ -16,7 +16,7 @@ from phiball.backends.numba.elementary import exponential_less, log1p_above, log
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
 
-_TINY, _HUGE = 1e-30, 1e75  # as in refimpl/laws/tilting.py
+_TINY, _HUGE = 1e-30, 1e75  # as in refimpl/distributions/tilting.py
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 

@@ -47,15 +47,15 @@ def entropic(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        law = row_of(p, own * first, m)
+        distribution = row_of(p, own * first, m)
         e, inverse = float64(eta[row]), 1.0 / float64(eta[row])
-        top, low, whole = extent(losses, law)
+        top, low, whole = extent(losses, distribution)
         less = 1.0 if minus(top, low) * inverse < 1.0 else 0.0  # a large eta: keep the digits of exp(u) - 1
         total = 0.0
         for block in range(0, m, BLOCK):
             partial = 0.0
             for i in range(block, block + BLOCK if block + BLOCK < m else m):
-                u, w = minus(read(losses, i), top) * inverse, read(law, i)
+                u, w = minus(read(losses, i), top) * inverse, read(distribution, i)
                 power = exponential_less(
                     u if u < 0.0 else 0.0, less
                 )  # a loss without mass may exceed the top
@@ -93,10 +93,10 @@ def kinked(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        law = row_of(p, own * first, m)
+        distribution = row_of(p, own * first, m)
         e = float64(eta[row])
         width = e * (1.0 - parameter)  # the cost of moving a unit of mass
-        top, low, whole = extent(losses, law)
+        top, low, whole = extent(losses, distribution)
         # As in the reference: off the end of the domain of phi* where it can be, and never beyond it.
         drop = minus(top, low) / (1.0 - parameter)
         drop = drop if drop < e else e
@@ -106,7 +106,7 @@ def kinked(
         for block in range(0, m, BLOCK):
             part_left, part_top, part_primal, part_dual = 0.0, 0.0, 0.0, 0.0
             for i in range(block, block + BLOCK if block + BLOCK < m else m):
-                g, w = minus(read(losses, i), top), read(law, i)
+                g, w = minus(read(losses, i), top), read(distribution, i)
                 part_left += w * (0.0 if g > -width else 1.0)
                 part_top += w * (1.0 if g == 0.0 else 0.0)
                 part_primal += w * (g if g > -width else -width)
@@ -118,7 +118,11 @@ def kinked(
         scale, atom = 1.0 / whole, (left / at_top) / whole
         for i in range(m):
             g = minus(read(losses, i), top)
-            write(density, i, read(law, i) * ((scale if g > -width else 0.0) + (atom if g == 0.0 else 0.0)))
+            write(
+                density,
+                i,
+                read(distribution, i) * ((scale if g > -width else 0.0) + (atom if g == 0.0 else 0.0)),
+            )
         value[row] = top + primal / whole
         gap[row] = (dual - primal) / whole
 
@@ -134,13 +138,15 @@ def middle(a: float, b: float) -> Any:
 
 
 @part(SUMS)
-def _masses_above(a: Any, law: Any, low: float, mid: float, high: float) -> tuple[float, float, float]:
+def _masses_above(
+    a: Any, distribution: Any, low: float, mid: float, high: float
+) -> tuple[float, float, float]:
     """The masses above three values."""
     first, second, third = 0.0, 0.0, 0.0
     for block in range(0, a.size, BLOCK):
         part_first, part_second, part_third = 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < a.size else a.size):
-            x, w = read(a, i), read(law, i)
+            x, w = read(a, i), read(distribution, i)
             part_first += w * (1.0 if x > low else 0.0)  # a product is faster than a choice
             part_second += w * (1.0 if x > mid else 0.0)
             part_third += w * (1.0 if x > high else 0.0)
@@ -151,13 +157,13 @@ def _masses_above(a: Any, law: Any, low: float, mid: float, high: float) -> tupl
 
 
 @part(SUMS)
-def _at_and_above(a: Any, law: Any, q: float) -> tuple[float, float]:
+def _at_and_above(a: Any, distribution: Any, q: float) -> tuple[float, float]:
     """(the mass of the entries that equal q, sum p (a - q)_+)."""
     tied, excess = 0.0, 0.0
     for block in range(0, a.size, BLOCK):
         part_tied, part_excess = 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < a.size else a.size):
-            g, w = minus(read(a, i), q), read(law, i)
+            g, w = minus(read(a, i), q), read(distribution, i)
             part_tied += w * (1.0 if g == 0.0 else 0.0)
             part_excess += w * (g if g > 0.0 else 0.0)
         tied += part_tied
@@ -167,7 +173,7 @@ def _at_and_above(a: Any, law: Any, q: float) -> tuple[float, float]:
 
 @part()
 def select(
-    a: Any, law: Any, goal: float, whole: float, low: float, high: float
+    a: Any, distribution: Any, goal: float, whole: float, low: float, high: float
 ) -> tuple[float, float, float, float]:
     """(q, above, tied, excess): the largest entry with mass such that the mass from there on reaches `goal`.
 
@@ -186,8 +192,8 @@ def select(
         t = high - (high - low) * (short / (short + over)) if step < 20 else middle(low, high)
         close = goal - above <= 4.0 * mean or stalled
         if (close and steps_down < 8) or not low < t < high:
-            q = next_loss(a, law, high, 1.0, inclusive)
-            tied, excess = _at_and_above(a, law, q)
+            q = next_loss(a, distribution, high, 1.0, inclusive)
+            tied, excess = _at_and_above(a, distribution, q)
             if not (above + tied < goal and q > low):  # the latter if all masses fall short by rounding
                 return q, above, tied, excess
             high, above, inclusive = q, above + tied, False
@@ -195,7 +201,7 @@ def select(
             continue
         width = 0.7 * 0.4**step + 0.1
         left, right = t - width * (t - low), t + width * (high - t)
-        first, second, third = _masses_above(a, law, left, t, right)
+        first, second, third = _masses_above(a, distribution, left, t, right)
         before_step = beyond - above
         if first < goal:
             high, above, inclusive = left, first, True
@@ -225,13 +231,13 @@ def indicator(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        law = row_of(p, own * first, m)
-        top, low, whole = extent(losses, law)
+        distribution = row_of(p, own * first, m)
+        top, low, whole = extent(losses, distribution)
         value[row] = np.nan
         if not whole > 0.0:
             continue
         full = parameter * whole
-        if law is None:
+        if distribution is None:
             # Masses are counts: alpha m in two parts, of which it may be an integer up to rounding.
             head = (
                 parameter * 134217729.0
@@ -241,18 +247,18 @@ def indicator(
             goal = np.ceil(full * (1.0 - 1e-14))
         else:
             rest, goal = 0.0, full * (1.0 - _SLACK)
-        q, above, tied, excess = select(losses, law, goal if goal > 0.0 else 1.0, whole, low, top)
+        q, above, tied, excess = select(losses, distribution, goal if goal > 0.0 else 1.0, whole, low, top)
         share = (minus(full, above) + rest) / tied
         share = (share if share < 1.0 else 1.0) if share > 0.0 else 0.0
         share, gain = share / full, excess / full
         heavy = 1.0 / full
-        if law is None and above > 0.0:
+        if distribution is None and above > 0.0:
             heavy = (1.0 - share * tied) / above  # so that the weights sum to one
             gain = heavy * excess
         for i in range(m):
             g = minus(read(losses, i), q)
             w = (heavy if g > 0.0 else 0.0) + (share if g == 0.0 else 0.0)
-            write(density, i, read(law, i) * w)
+            write(density, i, read(distribution, i) * w)
         mu[row] = q
         value[row] = q + gain
         gap[row] = excess / full - gain

@@ -28,20 +28,26 @@ _STEPS, _LONGEST, _SMALL, _TERMS = 200, 30.0, 0.25, 12  # as in refimpl/inner/mu
 def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     """(eta, cost) as the reference gives them, or NotImplemented but for losses in double precision."""
     losses, radii = as_numpy_view(f), as_numpy_view(radius)
-    law = np.full((1, f.shape[-1]), 1 / f.shape[-1]) if p is None else as_numpy_view(p)
-    if losses is None or radii is None or law is None or losses.dtype != np.float64 or not losses.size:
+    distribution = np.full((1, f.shape[-1]), 1 / f.shape[-1]) if p is None else as_numpy_view(p)
+    if (
+        losses is None
+        or radii is None
+        or distribution is None
+        or losses.dtype != np.float64
+        or not losses.size
+    ):
         return NotImplemented
     m = losses.shape[-1]
     k = 1.0 if d.family == "entropic" else 2.0 if d.family == "quadratic" else float(d.parameter or 0.0)
     rows = contiguous(losses).reshape(-1, m)
     if p is not None:
-        law = np.broadcast_to(law, losses.shape)
-    laws = contiguous(law.astype(np.float64, copy=False)).reshape(-1, m)
+        distribution = np.broadcast_to(distribution, losses.shape)
+    distributions = contiguous(distribution.astype(np.float64, copy=False)).reshape(-1, m)
     budgets = contiguous(np.broadcast_to(radii.astype(np.float64, copy=False), losses.shape[:-1]))
     series = np.array([sum(k**j for j in range(n - 1)) / factorial(n) for n in range(2, _TERMS + 1)])
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
-    work = partial(_multipliers, rows, laws, budgets.reshape(-1), k, series, longest, out)
+    work = partial(_multipliers, rows, distributions, budgets.reshape(-1), k, series, longest, out)
     prepare(_multipliers, partial(work, 0, 0))
     over_rows(work, len(rows), 16 * rows.size)  # each entry is met in some ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
@@ -55,11 +61,11 @@ def _multipliers(
     m = f.shape[1]
     memory = np.empty((5, m))
     for i in range(start, stop):
-        law = p[i if len(p) > 1 else 0]
+        distribution = p[i if len(p) > 1 else 0]
         n, top = 0, -inf
         for j in range(m):
-            if law[j] > 0.0:
-                memory[0, n], memory[1, n] = f[i, j], law[j]
+            if distribution[j] > 0.0:
+                memory[0, n], memory[1, n] = f[i, j], distribution[j]
                 top = max(top, f[i, j])
                 n += 1
         g, q = memory[0, :n], memory[1, :n]

@@ -47,11 +47,11 @@ def small_powers(
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        law = row_of(p, own * first, m)
+        distribution = row_of(p, own * first, m)
         e = float64(eta[row])
         scale = (1.0 if squared is None else 0.5) / e
-        top, low, whole = extent(losses, law)
-        moment, at_top = moments(losses, law, top)
+        top, low, whole = extent(losses, distribution)
+        moment, at_top = moments(losses, distribution, top)
         value[row] = np.nan
         if not whole > 0.0:
             continue
@@ -64,17 +64,17 @@ def small_powers(
             if squared is None and attempt == 0 and b + minus(low, top) * scale > -1.0:
                 pass  # all points are active: b is the root
             elif squared is None:
-                b = _linear_root(losses, law, whole, ref, b, scale, m / whole)
+                b = _linear_root(losses, distribution, whole, ref, b, scale, m / whole)
             else:
-                b = _square_root(losses, law, whole, ref, b, scale)
+                b = _square_root(losses, distribution, whole, ref, b, scale)
             shift = store_mu(mu, row, ref, -b / scale, e, slope1)
             mass, gain, cost, conj = _polynomial_sums(
-                (losses, law, density), ref, b, -shift * scale, scale, 1.0 / whole, squared
+                (losses, distribution, density), ref, b, -shift * scale, scale, 1.0 / whole, squared
             )
             if not abs(mass) > ROUNDING * whole or attempt == 2:
                 break
             # The largest loss has so little mass that b lacks digits: measure from the smallest active loss.
-            near = next_loss(losses, law, ref - (1.0 + b) / scale, -1.0)
+            near = next_loss(losses, distribution, ref - (1.0 + b) / scale, -1.0)
             near = near if near < top else top
             b, ref = b + minus(near, ref) * scale, near
         primal = (gain - e * cost + b / scale * mass) / whole
@@ -84,7 +84,7 @@ def small_powers(
 
 @part(SUMS)
 def _linear_root(
-    losses: Any, law: Any, whole: float, ref: float, b: float, scale: float, density: float
+    losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float, density: float
 ) -> float:
     """The root b of E y = 1, from its right; y is in units of the losses in the loop."""
     last_b, last_active = np.inf, 0.0
@@ -95,7 +95,7 @@ def _linear_root(
             part_active, part_total = 0.0, 0.0
             for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
                 g = minus(minus(read(losses, i), ref), edge)
-                w = read(law, i) * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
+                w = read(distribution, i) * (1.0 if g > 0.0 else 0.0)  # a product is faster than a choice
                 part_active += w
                 part_total += w * g
             active += part_active
@@ -121,7 +121,7 @@ def _linear_root(
 
 
 @part(SUMS)
-def _square_root(losses: Any, law: Any, whole: float, ref: float, b: float, scale: float) -> float:
+def _square_root(losses: Any, distribution: Any, whole: float, ref: float, b: float, scale: float) -> float:
     """The root b of E y^2 = 1, from its right."""
     for _ in range(100):
         first, excess = 0.0, 0.0
@@ -130,7 +130,7 @@ def _square_root(losses: Any, law: Any, whole: float, ref: float, b: float, scal
             for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
                 d = b + minus(read(losses, i), ref) * scale
                 d = d if d > -1.0 else -1.0
-                w = read(law, i)
+                w = read(distribution, i)
                 part_first += w * (1.0 + d)
                 part_excess += (w * d) * (2.0 + d)
             first += part_first
@@ -152,12 +152,12 @@ def _polynomial_sums(
 
     `share` times the densities is stored.
     """
-    losses, law, density = row
+    losses, distribution, density = row
     mass, gain, cost, conj = 0.0, 0.0, 0.0, 0.0
     for block in range(0, losses.size, BLOCK):
         part_mass, part_gain, part_cost, part_conj = 0.0, 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
-            g, w = minus(read(losses, i), ref), read(law, i)
+            g, w = minus(read(losses, i), ref), read(distribution, i)
             c = g * scale
             d, s = plus(b, c), plus(at_mu, c)
             d, s = d if d > -1.0 else -1.0, s if s > -1.0 else -1.0
@@ -192,11 +192,11 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
         first = offsets[row]
         m = offsets[row + 1] - first
         losses, density = row_of(f, first, m), row_of(weights, first, m)
-        law = row_of(p, own * first, m)
+        distribution = row_of(p, own * first, m)
         e = float64(eta[row])
         scale = a / e
-        top, low, whole = extent(losses, law)
-        moment, at_top = moments(losses, law, top)
+        top, low, whole = extent(losses, distribution)
+        moment, at_top = moments(losses, distribution, top)
         spread = abs(scale) * minus(top, low)
         logs = a * np.log(whole / at_top)
         value[row] = np.nan
@@ -209,8 +209,10 @@ def power(rows: Any, p: Any, own: int, k: float, slope1: float, out: Any, start:
         T, ref, mass, slope, conj = Y - 1.0, top, 0.0, 0.0, 0.0
         for attempt in range(3):
             if spread > 0.0:
-                ref, Y, T = _root((losses, law, density), whole, ref, scale, k, Y, T, high, attempt > 0)
-            mass, slope, conj = _sums(losses, law, density, ref, scale, Y, T, k, 1.0 / whole)
+                ref, Y, T = _root(
+                    (losses, distribution, density), whole, ref, scale, k, Y, T, high, attempt > 0
+                )
+            mass, slope, conj = _sums(losses, distribution, density, ref, scale, Y, T, k, 1.0 / whole)
             mass = mass / whole
             if not abs(mass) > ROUNDING:
                 break
@@ -236,28 +238,28 @@ def _root(
     For k > 2 first with `ref` the largest loss, in a bracket from 1 to `high`. `again`: from a root that
     lacks digits, as the largest loss has little mass; `ref` is then the smallest active loss for k < 2 too.
     """
-    losses, law, density = row
+    losses, distribution, density = row
     a, low, distance, anchored = k - 1.0, 1.0, np.inf, again and k > 2.0
     if again and 1.0 < k < 2.0:
-        near = next_loss(losses, law, ref - Y / scale, -1.0)
+        near = next_loss(losses, distribution, ref - Y / scale, -1.0)
         near = near if near < np.inf else ref
         Y, ref = Y + minus(near, ref) * scale, near
         T = Y - 1.0
     for _ in range(120):
-        mass, slope, _ = _sums(losses, law, density, ref, scale, Y, T, k, 1.0)
+        mass, slope, _ = _sums(losses, distribution, density, ref, scale, Y, T, k, 1.0)
         mass, slope = mass / whole, slope / whole
         close, rho = abs(mass) < 1e-8, -mass / (slope * Y)
         if anchored:
             if rho <= -1.0:  # E x is convex in Y^q: where its tangent has no root, ref has no weight
-                above = next_loss(losses, law, ref, -1.0)
+                above = next_loss(losses, distribution, ref, -1.0)
                 distance = minus(above, ref) * scale
                 ref, Y = above, Y + distance
                 T = Y - 1.0
                 continue
             if rho > 0.0 and not distance > Y:  # the next loss has weight too
-                ref = next_loss(losses, law, ref, 1.0)
+                ref = next_loss(losses, distribution, ref, 1.0)
                 Y, T = 1e-290, -1.0
-                distance = minus(ref, next_loss(losses, law, ref, 1.0)) * scale
+                distance = minus(ref, next_loss(losses, distribution, ref, 1.0)) * scale
                 continue
         # A step in Y^q where anchored, else on the power mean.
         step, order, factor = (rho, a, Y) if anchored else (mass, -a, (1.0 + mass) / slope)
@@ -270,11 +272,11 @@ def _root(
             change = (new if close or low < new < high else low + 0.5 * (high - low)) - Y
             Y = Y + change
             if close or not abs(change) > 1e-9 * Y:
-                anchored, near = True, next_loss(losses, law, ref - Y / scale, -1.0)
+                anchored, near = True, next_loss(losses, distribution, ref - Y / scale, -1.0)
                 near = near if near < np.inf else ref
                 Y, ref = Y + minus(near, ref) * scale, near
                 Y = Y if Y > 1e-290 else 1e-290
-                distance = minus(ref, next_loss(losses, law, ref, 1.0)) * scale
+                distance = minus(ref, next_loss(losses, distribution, ref, 1.0)) * scale
             T = Y - 1.0
             continue
         if 0.5 < Y + change < 2.0:  # next to 1, T has digits of Y beyond its rounding
@@ -290,7 +292,15 @@ def _root(
 
 @part(SUMS)
 def _sums(
-    losses: Any, law: Any, density: Any, ref: float, scale: float, Y: float, T: float, k: float, share: float
+    losses: Any,
+    distribution: Any,
+    density: Any,
+    ref: float,
+    scale: float,
+    Y: float,
+    T: float,
+    k: float,
+    share: float,
 ) -> tuple[float, float, float]:
     """(sum p (x - 1), sum p x/y, sum p phi*); `share` times the densities x is stored.
 
@@ -303,7 +313,7 @@ def _sums(
     for block in range(0, losses.size, BLOCK):
         part_mass, part_slope, part_conj = 0.0, 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < losses.size else losses.size):
-            w = read(law, i)
+            w = read(distribution, i)
             c = minus(read(losses, i), ref) * scale
             c = c if w > 0.0 else 0.0
             y = plus(Y, c)

@@ -157,31 +157,33 @@ def row_of(context: Any, a: Any, first: Any, m: Any) -> Any:
 
 
 @part(SUMS)
-def extent(f: Any, law: Any) -> tuple[float, float, float]:
+def extent(f: Any, distribution: Any) -> tuple[float, float, float]:
     """(max f, min f, sum p) over the points with mass; the sum is NaN if p or a loss is invalid."""
     top, low, negative, whole = -np.inf, -np.inf, -np.inf, 0.0
     for block in range(0, f.size, BLOCK):
         partial = 0.0
         for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
-            x, w = read(f, i), read(law, i)
+            x, w = read(f, i), read(distribution, i)
             charged = 0.0 if w > 0.0 else -np.inf
             top = larger(top, charged + x)
             low = larger(low, charged - x)
             negative = larger(negative, -w)
             partial += w + 0.0 * x
         whole += partial
-    loose = np.inf if law is None else (1e-6 if law.itemsize == 8 else 1e-4)  # as in the reference
+    loose = (
+        np.inf if distribution is None else (1e-6 if distribution.itemsize == 8 else 1e-4)
+    )  # as in the reference
     return top, -low, whole if negative <= 0.0 and abs(whole - 1.0) <= loose else np.nan
 
 
 @part(SUMS)
-def moments(f: Any, law: Any, top: float) -> tuple[float, float]:
+def moments(f: Any, distribution: Any, top: float) -> tuple[float, float]:
     """(sum p (f - max f), the mass of the largest loss)."""
     moment, at_top = 0.0, 0.0
     for block in range(0, f.size, BLOCK):
         partial, tied = 0.0, 0.0
         for i in range(block, block + BLOCK if block + BLOCK < f.size else f.size):
-            g, w = minus(read(f, i), top), read(law, i)
+            g, w = minus(read(f, i), top), read(distribution, i)
             partial += w * g
             tied += w * (1.0 if g == 0.0 else 0.0)  # a product is faster than a choice
         moment += partial
@@ -190,11 +192,11 @@ def moments(f: Any, law: Any, top: float) -> tuple[float, float]:
 
 
 @part(SUMS)
-def next_loss(f: Any, law: Any, level: float, sign: float, inclusive: bool = False) -> float:
+def next_loss(f: Any, distribution: Any, level: float, sign: float, inclusive: bool = False) -> float:
     """The nearest loss with mass below `level` (sign 1) or above it (sign -1); infinite if there is none."""
     best, level = -np.inf, sign * level
     tie = level if inclusive else np.nan
     for i in range(f.size):
         x = sign * read(f, i)
-        best = larger(best, (0.0 if (x < level or x == tie) and read(law, i) > 0.0 else -np.inf) + x)
+        best = larger(best, (0.0 if (x < level or x == tie) and read(distribution, i) > 0.0 else -np.inf) + x)
     return sign * best

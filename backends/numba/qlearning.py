@@ -59,7 +59,7 @@ def landing_value(Q: Any, index: Any, weight: Any, eta: float, inside: bool) -> 
 
 @compiled()
 def perturbed(x: Any, low: Any, width: Any, bins: Any, radius: Any, index: Any, weight: Any) -> int:
-    """Fill index and weight with the law of `Grid.perturbed` at one state x (d,); returns its length.
+    """Fill index and weight with the distribution of `Grid.perturbed` at one state x (d,); returns its length.
 
     index and weight must hold the product over dimensions of min(bins, ceil(2 radius/width) + 1) entries.
     """
@@ -91,7 +91,7 @@ def _inverse(cumulative: Any, u: float) -> int:
 @compiled()
 def q_loop(
     tables: Any,
-    laws: Any,
+    distributions: Any,
     uniforms: Any,
     schedules: Any,
     neighbourhood: Any,
@@ -102,7 +102,7 @@ def q_loop(
 ) -> None:
     """The loop of `q_run`, in place of Q, visits, rewards and ended in `out`."""
     reward, terminal = tables
-    cumulative, first = laws
+    cumulative, first = distributions
     alphas, epsilons = schedules
     index, weight = neighbourhood
     Q, visits, rewards, ended = out
@@ -133,7 +133,7 @@ def q_loop(
 def q_run(
     Q: Array,
     mdp: Any,
-    laws: tuple[Array, Array],
+    distributions: tuple[Array, Array],
     uniforms: Array,
     schedules: tuple[Array, Array],
     neighbourhood: Any,
@@ -150,7 +150,7 @@ def q_run(
     """
     if divergence.family != "entropic" or type(neighbours).__name__ != "ExactNeighbours":
         return NotImplemented
-    floats = Q, *laws, uniforms, *schedules, neighbourhood.weight, mdp.reward
+    floats = Q, *distributions, uniforms, *schedules, neighbourhood.weight, mdp.reward
     views = [as_numpy_view(x) for x in (*floats, neighbourhood.index, mdp.terminal)]
     if any(x is None for x in views) or any(x.dtype != np.float64 for x in views[: len(floats)]):
         return NotImplemented
@@ -159,7 +159,7 @@ def q_run(
     )
     steps = draws.shape[0]
     out = table.copy(), np.zeros(table.shape, np.int64), np.empty(steps), np.empty(steps, np.bool_)
-    tables, laws = (reward, terminal), (cumulative, first)
+    tables, distributions = (reward, terminal), (cumulative, first)
     rest = (alphas, epsilons), (index, weight), mdp.discount, eta, maximum.value == "inside", out
-    q_loop(tables, laws, draws, *rest)
+    q_loop(tables, distributions, draws, *rest)
     return tuple(to_library(x, Q) for x in out)

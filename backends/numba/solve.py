@@ -19,7 +19,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     """(value, mu, weights, gap) as the reference gives them, or NotImplemented for other problems.
 
     Takes NumPy arrays and torch tensors in main memory, and the divergences that a kernel exists for; torch
-    tensors share their memory and are not copied. Where something is amiss, as with a p that is no law, it
+    tensors share their memory and are not copied. Where something is amiss, as with a p that is no distribution, it
     returns NotImplemented too: the reference knows what to say.
     """
     m = f.shape[-1]
@@ -27,18 +27,18 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     losses, etas = as_numpy_view(f), as_numpy_view(eta)
     if kernel is None or losses is None or etas is None or not losses.size:
         return NotImplemented
-    law, own = None, False
+    distribution, own = None, False
     if p is not None:
-        law = as_numpy_view(p)
-        if law is None or law.itemsize < losses.itemsize:
+        distribution = as_numpy_view(p)
+        if distribution is None or distribution.itemsize < losses.itemsize:
             return NotImplemented
-        own = law.size != m
-        if own and law.shape != losses.shape:
-            law = np.broadcast_to(law, losses.shape)
-        law = contiguous(law).reshape(-1)
+        own = distribution.size != m
+        if own and distribution.shape != losses.shape:
+            distribution = np.broadcast_to(distribution, losses.shape)
+        distribution = contiguous(distribution).reshape(-1)
     rows, etas = contiguous(losses).reshape(-1), contiguous(etas).reshape(-1)
     offsets = np.arange(0, rows.size + 1, m)
-    out = _run(kernel, rows, offsets, etas, law, own, d)
+    out = _run(kernel, rows, offsets, etas, distribution, own, d)
     if out is NotImplemented:
         return NotImplemented
     value, mu, weights, gap = out
@@ -51,14 +51,14 @@ def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any) 
     """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], as of p."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
-    law = None if p is None else as_numpy_view(p)
+    distribution = None if p is None else as_numpy_view(p)
     if kernel is None or losses is None or ends is None or etas is None:
         return NotImplemented
-    if p is not None and (law is None or law.itemsize < losses.itemsize):
+    if p is not None and (distribution is None or distribution.itemsize < losses.itemsize):
         return NotImplemented
     ends = contiguous(ends.astype(np.int64, copy=False))
-    law = None if law is None else contiguous(law)
-    out = _run(kernel, contiguous(losses), ends, contiguous(etas), law, True, d)
+    distribution = None if distribution is None else contiguous(distribution)
+    out = _run(kernel, contiguous(losses), ends, contiguous(etas), distribution, True, d)
     return out if out is NotImplemented else tuple(to_library(x, f) for x in out)
 
 

@@ -14,7 +14,7 @@ from math import inf
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from phiball.backends import Array, rng, use
+from phiball.backends import Array, backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
 from phiball.experiments.datasets.images import load
@@ -124,7 +124,7 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
     """Count the errors that the attacks find; nothing is timed, so `clock` is not used."""
     require("torch", user="bench attacks", extra="bench")
     seeds, radii = (2, 2) if quick else (6, 4)
-    with use("torch"):
+    with backend("torch"):
         rows = error_rows(seeds, radii=radii, update=update)
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images are in their balls and in the box [0, 1]"

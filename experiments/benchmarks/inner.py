@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     ROUNDS,
@@ -56,7 +56,7 @@ def measure(
     """Time all solvers on all shapes; `busy`: threads only; `against`: kernels of two clones only."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
-    with use("numba"):
+    with backend("numba"):
         if busy:
             return busy_report(quick=quick, update=update)
         shapes = BAR_SHAPES if quick else SHAPES

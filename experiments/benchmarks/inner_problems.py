@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.experiments.benchmarks.harness import Contestant, optional_module
 from phiball.refimpl import (
     ABSOLUTE,
@@ -165,5 +165,5 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
 
 
 def _array_code(f: Any) -> Any:
-    with use("numpy"):
+    with backend("numpy"):
         return worst_case(f, ETA, QUADRATIC).weights

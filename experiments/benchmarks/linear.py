@@ -34,18 +34,8 @@ from phiball.experiments.benchmarks.harness import (
     optional_module,
 )
 from phiball.experiments.benchmarks.linear_evidence import evidence_report
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    LinearProblem,
-    Reweighting,
-    cressie_read,
-    fit_linear_model,
-    indicator,
-    linear_model_risk,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, cressie_read, indicator
+from phiball.refimpl.linear import LinearProblem, Reweighting, fit_linear_model, linear_model_risk
 
 RADIUS, ETA, KL = 0.5, 0.1, 0.1  # KL: the divergence over examples that dro's model allows
 GRADIENT_TOL = 1e-5  # of a fit, where it is certified to end
@@ -68,7 +58,7 @@ def ball_problem(divergence: Divergence, n: int) -> LinearProblem:
 
 def our_problems(n: int) -> dict[str, LinearProblem]:
     """Return the problems that our models solve."""
-    reweighting = Reweighting(ENTROPIC, radius=KL)
+    reweighting = Reweighting(ENTROPIC, budget=KL)
     return {
         ENTROPIC_BALL: ball_problem(ENTROPIC, n),
         "ours, quadratic": ball_problem(QUADRATIC, n),

@@ -51,7 +51,7 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
     found: dict[str, list[float]] = {"noise": [], "worst": []}
     for size in sizes:
         predicted = np.stack([model.predict(X + size * u) for u in directions])
-        score = robust_scorer(Ball(2, size), samples=1)(model, X, y)
+        score = robust_scorer(Ball(2, size), n_samples=1)(model, X, y)
         if is_classifier(model):
             found["noise"].append(100 * float(np.mean(predicted != y)))
             found["worst"].append(100 * (1 - score))
@@ -63,14 +63,14 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
 
 def candidates(name: str, folds: int) -> dict[str, Any]:
     """Return the models to compare, those with settings as searches."""
-    scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), samples=1)
+    scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), n_samples=1)
     plain: Any
     grid: dict[str, Any]
     if name == "diabetes":
         robust, ridge, plain = RobustLinearRegression(eta=ETA, alpha=1e-2), Ridge(), Ridge(1e-6)
         grid = {"alpha": [0.1, 1.0, 10.0, 100.0, 1000.0]}
     else:
-        robust = RobustLogisticRegression(eta=ETA, C=100.0, points=POINTS, tol=1e-4)
+        robust = RobustLogisticRegression(eta=ETA, C=100.0, n_points=POINTS, tol=1e-4)
         ridge, plain = LogisticRegression(max_iter=2000), LogisticRegression(C=1e4, max_iter=2000)
         grid = {"C": [0.0001, 0.001, 0.01, 0.1, 1.0, 10.0]}
     return {

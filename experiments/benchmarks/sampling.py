@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import rng, use
+from phiball.backends import backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     Clock,
@@ -178,7 +178,7 @@ def noise_rows(
 
 def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
     """Return the tables of cost and of noise."""
-    with use("numpy"):
+    with backend("numpy"):
         noise = noise_rows(
             quick=quick,
             dimensions=NOISE_DIMENSIONS[:2] if quick else NOISE_DIMENSIONS,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import linregress
 
-from phiball.backends import rng, use
+from phiball.backends import backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     MEMORY,
@@ -37,12 +37,11 @@ from phiball.refimpl import (
     SG,
     Ball,
     Divergence,
-    LinearProblem,
     RegularizedLoss,
     cressie_read,
-    fit_linear_model,
     worst_case,
 )
+from phiball.refimpl.linear import LinearProblem, fit_linear_model
 
 UNIT = 1 << 16  # numbers
 BATCH, COPIES, FEATURES = 64, 16, 50
@@ -120,7 +119,7 @@ def paths() -> list[GrowthPath]:
 
 
 def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the exponent of a power law by least squares of logarithms, and its standard error, if known."""
+    """Return the exponent of a power distribution by least squares of logarithms, and its standard error, if known."""
     fit = linregress(np.log(sizes), np.log(values))
     return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
@@ -128,7 +127,7 @@ def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, 
 def path_memory(name: str, size: int) -> float:
     """Return the peak memory of one call, in MB; to be called in a new process."""
     path = next(p for p in paths() if (p.name, p.quantity) == (name, "memory"))
-    with use("numba"):
+    with backend("numba"):
         path.make(path.sizes[0] // 4)()  # loads what the first call loads
         return max(SMALLEST, peak_memory(path.make(size)))
 
@@ -148,7 +147,7 @@ def measure(
                 values.append(in_new_process(path_memory, path.name, size))
                 continue
             seconds, rounds = (0.02, 2) if quick else (0.1, 3)
-            with use("numba"):
+            with backend("numba"):
                 players, unit = [Contestant(path.name, path.make(size))], np.ones(UNIT).max
                 times = compare(unit, players, seconds=seconds, rounds=rounds, clock=clock)
             values.append(times[path.name].ratio)

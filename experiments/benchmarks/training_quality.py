@@ -13,7 +13,7 @@ from math import inf, sqrt
 
 import numpy as np
 
-from phiball.backends import Array, Rng, rng, use
+from phiball.backends import Array, Rng, backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import Row, Table
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
@@ -136,7 +136,7 @@ def quality_tables(
     """
     problem, rows = linear_problem(), list[Row]()
     cases = [(name, level) for name in ESTIMATORS for level in levels]
-    with use("numpy"):
+    with backend("numpy"):
         for number, (name, level) in enumerate(cases):
             update(number / len(cases), f"{name}, level {level}")
             count = int(work / (BATCH * ESTIMATORS[name](level).evaluations))

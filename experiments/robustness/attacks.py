@@ -13,7 +13,8 @@ import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.experiments.robustness.models import CLASSIFIER, Model, to_numpy
-from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, surrogate, white_noise
+from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl.theory import surrogate
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
 # By gradient, and without: noise is one point, sampling the worst of several.
@@ -294,7 +295,7 @@ def _predictions(
             ball,
             eta,
             ENTROPIC,
-            samples=settings.samples,
+            n_samples=settings.samples,
             rng=source,
             proposal=proposal,
             input_gradient=problem.gradient,

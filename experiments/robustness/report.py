@@ -125,7 +125,9 @@ def robustness_report(
         attacks=_valid_words("attacks", attacks, ATTACKS),
         etas=tuple(valid_number("etas", eta, above=0.0) for eta in etas),
         clip=Ball(2, 1.0, clip).clip,
-        scale=None if scale is None else np.asarray(Ball(2, 1.0, scale=scale).scale.values).tolist(),
+        scale=None
+        if scale is None
+        else np.asarray(Ball(2, 1.0, feature_scale=scale).feature_scale.values).tolist(),
         draws=valid_count("draws", draws),
         samples=valid_count("samples", samples, 2),
         steps=valid_count("steps", steps),

@@ -23,7 +23,7 @@ COMPARISONS = {
             ("3. quadratic: largest density", "grows less quickly", "8.30-fold; entropic 7.99-fold"),
             ("4. absolute value and hinge", "equal weights", "the printed density has mass 0.09, not 1"),
         ),
-        "The printed law of the weights (reading literal); 10^4 points of the interval, as in the paper.",
+        "The printed distribution of the weights (reading literal); 10^4 points of the interval, as in the paper.",
         "phiball run worst-case --scale paper",
         "The weights, alpha and eta are not given, and the shapes of the printed matrices do not fit. The "
         "network was chosen because its maximum lies near 5; alpha and eta are ours.",

@@ -19,7 +19,7 @@ class Budgeted(NamedTuple):
     """The optimum of each problem under a budget for the mean divergence of its rows.
 
     - `eta` (problems,): the multiplier; `upper` and `lower` bound the mean expected loss.
-    - `weights` (problems, rows, m): a law within the budget, whose expected loss is `lower`.
+    - `weights` (problems, rows, m): a distribution within the budget, whose expected loss is `lower`.
     - `idle` (problems,): whether the budget does not bind.
     """
 
@@ -49,20 +49,20 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
     linear. Newton's method in log eta, that crossing, and halving between the two give the next price.
     """
     xp = array_namespace(f)
-    law = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    top = xp.max(xp.where(law > 0, f, xp.full_like(f, -inf)), axis=(1, 2))
-    bottom = xp.min(xp.where(law > 0, f, xp.full_like(f, inf)), axis=(1, 2))
+    distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    top = xp.max(xp.where(distribution > 0, f, xp.full_like(f, -inf)), axis=(1, 2))
+    bottom = xp.min(xp.where(distribution > 0, f, xp.full_like(f, inf)), axis=(1, 2))
     eps = float(xp.finfo(f.dtype).eps)
     with ignore_float_warnings():
         spread = xp.where(top > bottom, top - bottom, xp.ones_like(top))
         target = tolerance(f) * (spread + xp.where(top > -bottom, xp.abs(top), xp.abs(bottom)))
-        far = _at(f, spread * (eps / (1 + radius)), p, law, c)
-        near = _at(f, spread / eps, p, law, c)
+        far = _at(f, spread * (eps / (1 + radius)), p, distribution, c)
+        near = _at(f, spread / eps, p, distribution, c)
         idle = far.cost <= radius
         eta, upper = _smaller(far.eta, far.gain + far.eta * (radius - far.cost), near, radius)
-        # A budget too small for both: only the reference law is sure to meet it.
-        zero, mean = xp.zeros_like(eta), xp.mean(xp.sum(law * f, axis=-1), axis=-1)
-        reference = _Side(near.eta, mean, zero, zero, law)
+        # A budget too small for both: only the reference distribution is sure to meet it.
+        zero, mean = xp.zeros_like(eta), xp.mean(xp.sum(distribution * f, axis=-1), axis=-1)
+        reference = _Side(near.eta, mean, zero, zero, distribution)
         short = near.cost > radius
         far, near = _choose(short, near, far), _choose(short, reference, near)
         rest = _POLISH
@@ -81,7 +81,7 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
             newton = best.eta * xp.exp(xp.log(radius / best.cost) * best.cost / best.slope)
             new = _inside(newton, far, near, _inside(crossing, far, near, halfway))
             new = halfway if step % 3 == 2 and rest == _POLISH else new
-            tried = _at(f, xp.where(ended, eta, new), p, law, c)
+            tried = _at(f, xp.where(ended, eta, new), p, distribution, c)
             eta, upper = _smaller(eta, upper, tried, radius)
             far = _choose(~ended & (tried.cost > radius), tried, far)
             near = _choose(~ended & (tried.cost <= radius), tried, near)
@@ -98,15 +98,17 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
     return Budgeted(eta, upper, lower, weights, idle)
 
 
-def _at(f: Array, eta: Array, p: Array | None, law: Array, c: Divergence) -> _Side:
+def _at(f: Array, eta: Array, p: Array | None, distribution: Array, c: Divergence) -> _Side:
     xp = array_namespace(f)
     rows = xp.broadcast_to(eta[:, None], f.shape[:-1])
     _, mu, weights, _ = solve(f, rows, p, c)
-    charged, zero = law > 0, xp.zeros_like(f)
-    ratio = xp.where(charged, weights / xp.where(charged, law, xp.ones_like(law)), xp.ones_like(f))
-    cost = xp.sum(xp.where(charged, law * _phi(ratio, c), zero), axis=-1)
+    charged, zero = distribution > 0, xp.zeros_like(f)
+    ratio = xp.where(
+        charged, weights / xp.where(charged, distribution, xp.ones_like(distribution)), xp.ones_like(f)
+    )
+    cost = xp.sum(xp.where(charged, distribution * _phi(ratio, c), zero), axis=-1)
     s = (f - mu[..., None]) / rows[..., None]
-    bend = xp.where(charged & (weights > 0), law * c.d2conj(s), zero)
+    bend = xp.where(charged & (weights > 0), distribution * c.d2conj(s), zero)
     total = xp.sum(bend, axis=-1, keepdims=True)
     centre = xp.sum(bend * s, axis=-1, keepdims=True) / xp.where(total > 0, total, xp.ones_like(total))
     slope = -xp.sum(xp.where(bend > 0, bend * (s - centre) ** 2, zero), axis=-1)

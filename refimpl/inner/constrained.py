@@ -65,7 +65,7 @@ class ConstrainedWorstCase:
 
 
 def constrained_worst_case(
-    losses: Array, radius: float | Array, divergence: Divergence, *, p: Array | None = None
+    losses: Array, budget: float | Array, divergence: Divergence, *, p: Array | None = None
 ) -> ConstrainedWorstCase:
     r"""Find the worst distribution within a divergence budget of the reference, and its expected loss.
 
@@ -74,7 +74,7 @@ def constrained_worst_case(
 
     Arguments:
     - `losses`, `divergence`, `p`: as in `worst_case`.
-    - `radius`: r, a number that is not negative, or an array that broadcasts to losses.shape[:-1].
+    - `budget`: r, a number that is not negative, or an array that broadcasts to losses.shape[:-1].
 
     Returns `value` (...), `eta` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap certifies the
     solution: the weights have an expected loss of value minus gap, and no weights within the budget have more
@@ -82,7 +82,8 @@ def constrained_worst_case(
     `worst_case`. refimpl/INNER.md covers budgets of zero, budgets that do not bind, and rounding.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC, constrained_worst_case
+    >>> from phiball.refimpl import QUADRATIC
+    >>> from phiball.inner import constrained_worst_case
     >>> solution = constrained_worst_case(np.array([0.0, 1.0, 2.0]), 0.1, QUADRATIC)
     >>> print(f"{solution.value:.4f}", np.round(solution.weights, 4))  # mean + sqrt(2 r Var f)
     1.3651 [0.1508 0.3333 0.5159]
@@ -90,11 +91,11 @@ def constrained_worst_case(
     True
     """
     if is_half(losses):
-        solution = constrained_worst_case(single(losses), single(radius), divergence, p=single(p))
+        solution = constrained_worst_case(single(losses), single(budget), divergence, p=single(p))
         return halved(solution, losses.dtype)
-    if tracks_derivatives(losses, radius, p):
-        return ConstrainedWorstCase(*differentiable_solve(_Rule, (divergence,), losses, radius, p))
-    return ConstrainedWorstCase(*_solve(losses, radius, divergence, p))
+    if tracks_derivatives(losses, budget, p):
+        return ConstrainedWorstCase(*differentiable_solve(_Rule, (divergence,), losses, budget, p))
+    return ConstrainedWorstCase(*_solve(losses, budget, divergence, p))
 
 
 def _solve(losses: Array, radius: float | Array, divergence: Divergence, p: Array | None) -> Solution:
@@ -153,24 +154,24 @@ class _Rule:
         return SolvedConstrained(self.divergence, *inputs, *outputs).vjp(value, eta, mu, weights, wanted)
 
 
-def solve_constrained(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solution:
+def solve_constrained(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
     """The fields of `ConstrainedWorstCase`, for valid input: radius (...), and p (..., m) or None."""
     xp, dtype = array_namespace(f), f.dtype
-    f, radius, p = to_double(f), to_double(radius), None if p is None else to_double(p)
+    f, budget, p = to_double(f), to_double(budget), None if p is None else to_double(p)
     top = largest(f)
     # Something on the way would leave the range of the numbers.
     unit = 2.0**100 if top > 1e280 else 2.0**-600 if 0 < top < 1e-200 else 1.0
     f = f / unit
     with ignore_float_warnings():
         if d.family in FAMILIES:
-            value, eta, mu, weights, gap = _on_the_curve(f, radius, p, d)
+            value, eta, mu, weights, gap = _on_the_curve(f, budget, p, d)
         elif d.family == "indicator":
-            value, mu, weights, gap = solve(f, xp.ones_like(radius), p, d)
-            eta = xp.zeros_like(radius)
+            value, mu, weights, gap = solve(f, xp.ones_like(budget), p, d)
+            eta = xp.zeros_like(budget)
         elif d.family in ("absolute", "hinge"):
-            value, eta, mu, weights, gap = _transport(f, radius, p, d)
+            value, eta, mu, weights, gap = _transport(f, budget, p, d)
         else:
-            value, eta, mu, weights, gap = _by_search(f, radius, p, d)
+            value, eta, mu, weights, gap = _by_search(f, budget, p, d)
         value, eta, mu, gap = (
             (unit * v for v in (value, eta, mu, gap)) if unit != 1 else (value, eta, mu, gap)
         )
@@ -193,50 +194,50 @@ def _on_the_curve(f: Array, radius: Array, p: Array | None, d: Divergence) -> So
     if xp.all(inner & (2 * cost > radius) & (cost <= radius * _MET)):
         mu = mu - eta * d.slope1 if d.slope1 else mu
         return value + eta * radius, eta, mu, weights, gap + spent
-    law = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    top, g = shifted(f, law)
+    distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    top, g = shifted(f, distribution)
     zero = xp.zeros_like(top)
     # Where the dtype has no weights that are small enough, the largest loss is a better bound.
     gain = total(weights * g)
     bound = xp.minimum(gain + gap + spent, zero)
-    # Weights that cost too much are mixed with the reference law: within the budget, as phi is convex.
+    # Weights that cost too much are mixed with the reference distribution: within the budget, as phi is convex.
     share = xp.where(inner & (cost > radius * _MET), radius / cost, xp.ones_like(cost))[..., None]
-    weights = xp.where(share < 1, law + share * (weights - law), weights)
+    weights = xp.where(share < 1, distribution + share * (weights - distribution), weights)
     gain = total(weights * g)
-    # Without a budget the reference law is left, and with one that does not bind that on the largest losses.
-    at_top = xp.where(g == 0, law, xp.zeros_like(law))
+    # Without a budget the reference distribution is left, and with one that does not bind that on the largest losses.
+    at_top = xp.where(g == 0, distribution, xp.zeros_like(distribution))
     at_top = at_top / total(at_top, keepdims=True)
-    mean, idle = total(law * g), eta == 0
+    mean, idle = total(distribution * g), eta == 0
     bound = xp.where(inner, bound, xp.where(idle, zero, mean))
     gap = xp.where(inner, bound - gain, zero)
     mu = xp.where(inner, mu, top + xp.where(idle, zero, mean))
     mu = mu - eta * d.slope1 if d.slope1 else mu
-    weights = xp.where(inner[..., None], weights, xp.where(idle[..., None], at_top, law))
+    weights = xp.where(inner[..., None], weights, xp.where(idle[..., None], at_top, distribution))
     return top + bound, eta, mu, weights, gap
 
 
 def _transport(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solution:
     """The absolute value and the hinge: mass moves from the smallest losses to the largest."""
     xp = array_namespace(f)
-    law = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
-    top, g = shifted(f, law)
+    distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    top, g = shifted(f, distribution)
     unit = 1 / (1 - d.slope0)  # the mass that a unit of divergence moves
     moved = unit * radius
-    level = lowest_kept(g, law, moved)[..., None]
+    level = lowest_kept(g, distribution, moved)[..., None]
     zero = xp.zeros_like(g)
-    below = total(xp.where(g < level, law, zero), keepdims=True)
-    tied = total(xp.where(g == level, law, zero), keepdims=True)
-    at_top = xp.where(g == 0, law, zero)
+    below = total(xp.where(g < level, distribution, zero), keepdims=True)
+    tied = total(xp.where(g == level, distribution, zero), keepdims=True)
+    at_top = xp.where(g == 0, distribution, zero)
     mass_at_top = total(at_top, keepdims=True)
     taken = xp.clip((moved[..., None] - below) / tied, 0.0, 1.0)
-    lost = xp.where(g < level, law, xp.where((g == level) & (g < 0), law * taken, zero))
+    lost = xp.where(g < level, distribution, xp.where((g == level) & (g < 0), distribution * taken, zero))
     gained = total(lost, keepdims=True)
-    weights = (law - lost) + at_top * (gained / mass_at_top)
+    weights = (distribution - lost) + at_top * (gained / mass_at_top)
     eta = unit * xp.abs(level[..., 0])
     idle = eta == 0
     # As in `solve`: with mu rounded down, the largest loss would lie beyond the domain of phi*.
     mu = add_up(top, -eta * (1 - tolerance(f)))
-    bound = dual_shifted(f, top, mu, xp.where(idle, xp.ones_like(eta), eta), law, d) + eta * radius
+    bound = dual_shifted(f, top, mu, xp.where(idle, xp.ones_like(eta), eta), distribution, d) + eta * radius
     bound = xp.where(idle, zero[..., 0], bound)
     return top + bound, eta, mu, weights, bound - total(weights * g)
 
@@ -257,8 +258,8 @@ def _by_search(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
     m = f.shape[-1]
     uniform = xp.full_like(f, 1 / m)
     top, g = shifted(f, uniform if p is None else p)
-    law = None if p is None else xp.reshape(p, (-1, 1, m))
-    found = spend(xp.reshape(g, (-1, 1, m)), xp.reshape(radius, (-1,)), law, centred(d))
+    distribution = None if p is None else xp.reshape(p, (-1, 1, m))
+    found = spend(xp.reshape(g, (-1, 1, m)), xp.reshape(radius, (-1,)), distribution, centred(d))
     eta, upper, lower, idle = (
         xp.reshape(x, radius.shape) for x in (found.eta, found.upper, found.lower, found.idle)
     )
@@ -266,7 +267,7 @@ def _by_search(f: Array, radius: Array, p: Array | None, d: Divergence) -> Solut
     upper = xp.minimum(upper, xp.zeros_like(upper))
     value, gap = top + upper, gap + (upper - lower)
     weights = xp.reshape(found.weights, f.shape)
-    if 0 < d.curvature1 < inf:  # then no other law costs nothing, and no price reaches it
+    if 0 < d.curvature1 < inf:  # then no other distribution costs nothing, and no price reaches it
         none = radius == 0
         mean = top + total((uniform if p is None else p) * g)
         value, gap = xp.where(none, mean, value), xp.where(none, xp.zeros_like(gap), gap)

@@ -13,7 +13,7 @@ Nothing here is iterated, and every product costs O(m) per row. The formulas use
 inputs and of the solution alone, without a branch on the data, so that a library can differentiate them once
 more.
 
-Where phi* is kinked, r is zero and a is the law that p leaves on the losses which take up the mass: those at
+Where phi* is kinked, r is zero and a is the distribution that p leaves on the losses which take up the mass: those at
 the quantile for the indicator, the largest for the absolute value and the hinge.
 """
 
@@ -34,7 +34,7 @@ Triple = tuple[Array | None, Array | None, Array | None]
 class Solved:
     """An inner problem and its solution.
 
-    f, p and gamma have shape (..., m), eta and mu (...); p is None for the uniform law.
+    f, p and gamma have shape (..., m), eta and mu (...); p is None for the uniform distribution.
     """
 
     divergence: Divergence
@@ -97,7 +97,7 @@ class Solved:
 
 
 class Point:
-    """What the value needs: the law q, and phi and phi* at the solution, both of the centred divergence."""
+    """What the value needs: the distribution q, and phi and phi* at the solution, both of the centred divergence."""
 
     def __init__(self, solved: Solved) -> None:
         f, p = solved.f, solved.p
@@ -127,7 +127,7 @@ class Point:
         return self.c.conj(self.argument())
 
     def along(self, dp: Array, *factors: Array) -> list[Array]:
-        """Each factor times the direction dq that dp gives the law q."""
+        """Each factor times the direction dq that dp gives the distribution q."""
         xp = array_namespace(dp)
         dq = (dp - self.q * xp.sum(dp, axis=-1, keepdims=True)) / self.total
         # A direction that leaves p_i = 0 where it is does not meet an infinite derivative there.
@@ -150,7 +150,7 @@ class Local(Point):
     - `moves`: the derivative of mu in f, which is a unless mu is not unique.
     - `mu_in_eta`, and `softness`: the derivative of mu in eta, and eta/(sum r).
     - `levels`: None, or (t, l, mask): where the mask holds, phi is straight at the losses of two levels,
-      which can exchange mass at a fixed price; t and l are the law q on the upper and the lower of them.
+      which can exchange mass at a fixed price; t and l are the distribution q on the upper and the lower of them.
     """
 
     levels: tuple[Array, Array, Array] | None = None
@@ -235,14 +235,14 @@ class Local(Point):
         self.softness = solved.eta * xp.where(free, 1 / safe, xp.zeros_like(total))[..., 0]
 
     def _share(self, mask: Array) -> Array:
-        """The law q on the losses of a mask, zero where it is empty."""
+        """The distribution q on the losses of a mask, zero where it is empty."""
         xp = array_namespace(self.q)
         part = xp.where(mask, self.q, xp.zeros_like(self.q))
         total = xp.sum(part, axis=-1, keepdims=True)
         return part / xp.where(total > 0, total, xp.ones_like(total))
 
     def _lowest_live(self) -> Array:
-        """The law q on the smallest loss that has weight."""
+        """The distribution q on the smallest loss that has weight."""
         xp = array_namespace(self.g)
         lowest = xp.min(xp.where(self.live, self.g, xp.zeros_like(self.g)), axis=-1, keepdims=True)
         return self._share(self.live & (self.g == lowest))

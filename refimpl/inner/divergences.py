@@ -401,14 +401,22 @@ DIVERGENCES = {d.name: d for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE)}
 """The divergences without a parameter, by name; the claims and the tests run on them."""
 
 
-def named_divergence(divergence: str | Divergence) -> Divergence:
-    """The divergence of that name, or the divergence itself, or an error."""
+_ALIASES = {"kl": "entropic", "chi2": "quadratic", "tv": "absolute"}
+
+
+def as_divergence(divergence: str | Divergence) -> Divergence:
+    """Convert a name, such as "entropic" or "kl", to a `Divergence`; a `Divergence` is returned as it is.
+
+    >>> as_divergence("chi2") is QUADRATIC
+    True
+    """
     if not isinstance(divergence, str):
         valid_divergence(divergence)
         return divergence
-    if divergence not in DIVERGENCES:
-        names = ", ".join(DIVERGENCES)
+    name = _ALIASES.get(divergence, divergence)
+    if name not in DIVERGENCES:
+        names = ", ".join([*DIVERGENCES, *_ALIASES])
         raise ValueError(
             f"divergence is {divergence!r}; expected one of {names}, or a Divergence such as indicator(0.1)"
         )
-    return DIVERGENCES[divergence]
+    return DIVERGENCES[name]

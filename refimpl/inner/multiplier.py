@@ -6,7 +6,7 @@ The worst cases of a problem, over all prices, are a curve with one parameter be
     gamma_i ~ p_i (1 + sign(a) g_i/beta)_+^(1/a),  a = k - 1                 for other orders k
 
 so that no multiplier of the sum has to be found. The divergence falls along the curve, from that of the
-reference law on the largest losses to zero; Newton's method finds where it equals the budget.
+reference distribution on the largest losses to zero; Newton's method finds where it equals the budget.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple
     """(eta, cost): the multiplier of the constraint cost <= radius, and the divergence of its worst case.
 
     For a divergence of FAMILIES and valid input: f has shape (..., m), radius (...), p (..., m) or None. eta
-    is 0 where the radius reaches the law on the largest losses, and infinite where it is 0. Where phi(0) is
+    is 0 where the radius reaches the distribution on the largest losses, and infinite where it is 0. Where phi(0) is
     infinite, the cost is below a radius that would need weights below the range of the dtype. It is computed
     in float64, as the curve is steep where a loss just has weight.
     """
@@ -59,7 +59,7 @@ def order(d: Divergence) -> float:
 
 
 def largest_cost(at_top: Array, k: float) -> Array:
-    """The divergence of the reference law on a set of mass `at_top`: (at_top^(1-k) - 1)/(k(k-1))."""
+    """The divergence of the reference distribution on a set of mass `at_top`: (at_top^(1-k) - 1)/(k(k-1))."""
     xp = array_namespace(at_top)
     if k <= 0:
         return xp.where(at_top < 1, xp.full_like(at_top, inf), xp.zeros_like(at_top))

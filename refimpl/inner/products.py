@@ -55,12 +55,14 @@ def worst_case_jvp(
     """
     solution = worst_case(losses, eta, divergence, p=p)
     xp = array_namespace(losses)
-    law = None if p is None else xp.broadcast_to(xp.astype(p, losses.dtype, copy=False), losses.shape)
-    if dp is not None and law is None:
-        raise ValueError("dp is given without p; expected the law p that it is a direction of")
+    distribution = (
+        None if p is None else xp.broadcast_to(xp.astype(p, losses.dtype, copy=False), losses.shape)
+    )
+    if dp is not None and distribution is None:
+        raise ValueError("dp is given without p; expected the distribution p that it is a direction of")
     if deta is not None and not is_array_api_obj(deta):
         deta = xp.full_like(solution.mu, valid_number("deta", deta))
-    solved = Solved(divergence, losses, valid_eta(eta, losses), law, solution.mu, solution.weights)
+    solved = Solved(divergence, losses, valid_eta(eta, losses), distribution, solution.mu, solution.weights)
     directions = (
         _direction("dlosses", dlosses, losses, losses.shape),
         _direction("deta", deta, losses, losses.shape[:-1]),

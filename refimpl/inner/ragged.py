@@ -41,7 +41,7 @@ def worst_case_ragged(
       a list.
     - `eta`: a positive number, or an array (n,), one a row.
     - `divergence`: phi, for example `ENTROPIC`.
-    - `p` (N,): a reference law for each row, in the places of its losses; uniform by default.
+    - `p` (N,): a reference distribution for each row, in the places of its losses; uniform by default.
     - `check`: False skips the test for NaN and infinities in the losses.
 
     Returns `value` (n,), `mu` (n,), `weights` (N,) and `gap` (n,), as `worst_case` gives them for each row.
@@ -72,7 +72,7 @@ def worst_case_ragged(
         check_same_array_type("p", p, losses)
         if p.shape != losses.shape:
             raise ValueError(f"p has shape {tuple(p.shape)}; expected that of losses, {tuple(losses.shape)}")
-        with ignore_float_warnings():  # what overflows is no law
+        with ignore_float_warnings():  # what overflows is no distribution
             p = array_namespace(losses).astype(p, losses.dtype, copy=False)
     if tracks_derivatives(losses, eta, p):
 

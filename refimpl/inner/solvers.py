@@ -14,7 +14,7 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total, two_sum
-from phiball.refimpl.validation import double_law
+from phiball.refimpl.validation import double_distribution
 
 _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 
@@ -23,21 +23,21 @@ _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array, Array, Array]:
     """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex.
 
-    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform law. The
+    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform distribution. The
     types and shapes are valid, and eta. Numbers in p that are not probabilities raise an error, and a loss
     that is not finite makes the value NaN, so that neither need be looked for before.
     Returns the fields of `WorstCase`: (value, mu, weights, gap).
     """
     xp = array_namespace(f)
     dtype, c = f.dtype, centred(d)
-    law = p = None if p is None else xp.broadcast_to(double_law("p", p), f.shape)
+    distribution = p = None if p is None else xp.broadcast_to(double_distribution("p", p), f.shape)
     f, eta = to_double(f), to_double(eta)
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
     with ignore_float_warnings():
         top, g = shifted(f, p)
         if c.family == "indicator":
             eta = xp.ones_like(eta)  # nothing depends on it, and nothing overflows if it is tiny
-            x, drop = _indicator(g, law, c)
+            x, drop = _indicator(g, distribution, c)
         else:
             x, drop = _METHODS.get(c.family or "", _any_divergence)(f, g, eta[..., None], p, c)
         # Where eta is so large that no ratio differs from 1 by more than rounding, all are 1, as eta would
@@ -59,7 +59,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, 
         primal = primal_shifted(g, weights, eta, p, c)
         gap = dual_shifted(f, top, mu, eta, p, d) - primal
         value = top + primal
-        if law is not None:  # where it is zero, the loss has not been used
+        if distribution is not None:  # where it is zero, the loss has not been used
             value = xp.where(xp.all(xp.isfinite(f), axis=-1), value, xp.full_like(value, xp.nan))
         if c.family != "indicator":
             mu = _multiplier(top, drop, eta, d, dtype)
@@ -249,7 +249,7 @@ def _power_between(f: Array, g: Array, eta: Array, p: Array, d: Divergence) -> t
 def _indicator(g: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
     """Example 1 with atoms: x = 1/alpha above the quantile q, and the rest of the mass on g = q.
 
-    Under the uniform law masses are counts and alpha m is kept in two parts, so that nothing is
+    Under the uniform distribution masses are counts and alpha m is kept in two parts, so that nothing is
     lost in the difference between them, however many points there are.
     """
     assert d.parameter is not None

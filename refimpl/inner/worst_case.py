@@ -3,7 +3,7 @@
     R(f) = max over gamma in the simplex of  sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i)
          = min over mu of  mu + eta sum p_i phi*((f_i - mu)/eta)
 
-This is Eq. (expression:R) of the paper's Section 3, with a reference law p in place of 1/m.
+This is Eq. (expression:R) of the paper's Section 3, with a reference distribution p in place of 1/m.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _solve(
     eta = valid_eta(eta, f)
     if p is not None:
         check_p(p, f)
-        with ignore_float_warnings():  # what overflows is no law
+        with ignore_float_warnings():  # what overflows is no distribution
             p = array_namespace(f).astype(p, f.dtype, copy=False)
     value, mu, weights, gap = solve(f, eta, p, divergence)
     if check:

@@ -52,22 +52,22 @@ def fit_linear_model(
     y: Array,
     *,
     sample_weight: Array | None = None,
-    tolerance: float = 1e-6,
-    precision: float = 1e-9,
-    points: int = 256,
+    tol: float = 1e-6,
+    quadrature_tol: float = 1e-9,
+    n_points: int = 256,
     start: LinearModel | None = None,
-    max_iterations: int = 500,
+    max_iter: int = 500,
 ) -> LinearModel:
     """Fit a robust linear model: the minimum of a convex objective, with a bound on what is left.
 
     Arguments:
     - `problem`: a `LinearProblem`.
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tolerance`: on the largest entry of the gradient.
-    - `precision`: nodes are doubled until the value changes by less, relative to one plus its size.
-    - `points`: the number of Sobol points, where they are needed.
+    - `tol`: on the largest entry of the gradient.
+    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to one plus its size.
+    - `n_points`: the number of Sobol points, where they are needed.
     - `start`: the solution of a similar problem.
-    - `max_iterations`: of the solver, in all.
+    - `max_iter`: of the solver, in all.
 
     Returns `coef`, `intercept`, `value`, `gap` (a bound on the value minus the minimum), and more.
 
@@ -77,21 +77,22 @@ def fit_linear_model(
     early, and the gap says how early.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, LinearProblem, fit_linear_model
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.linear import LinearProblem, fit_linear_model
     >>> X, y = np.array([[0.0], [1.0], [2.0], [4.0]]), np.array([0.0, 1.0, 2.0, 3.0])
     >>> model = fit_linear_model(LinearProblem("squared", Ball(2, 0.5), eta=0.1, ridge=0.01), X, y)
     >>> print(f"{model.value:.6f}", model.coef.round(4), bool(model.gap < 1e-9), model.converged)
     0.058649 [0.7078] True True
     """
-    valid_number("tolerance", tolerance, above=0.0)
-    valid_number("precision", precision, above=0.0)
-    valid_count("max_iterations", max_iterations, 1)
+    valid_number("tol", tol, above=0.0)
+    valid_number("quadrature_tol", quadrature_tol, above=0.0)
+    valid_count("max_iter", max_iter, 1)
     if problem.eta == 0 and problem.ball.norm != 2 and problem.ball.radius > 0:
         raise ValueError(
             f"eta is 0 and the norm {problem.ball.norm:g}: the objective has kinks in the coefficients; "
             "expected a positive eta, or norm 2"
         )
-    data = Data(problem, X, y, sample_weight, points)
+    data = Data(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
         largest = float(xp.max(xp.abs(values)))
@@ -107,20 +108,16 @@ def fit_linear_model(
     rounding = 0.0
     for rounding in _roundings(problem):
         objective = data.objective(problem, nodes, rounding=rounding)
-        params, point, taken, met = minimise(
-            objective, params, tolerance=tolerance, most=max(1, max_iterations - steps)
-        )
+        params, point, taken, met = minimise(objective, params, tolerance=tol, most=max(1, max_iter - steps))
         steps += taken
     while True:
         finer, more = finer_objective(data, problem, objective, nodes, rounding=rounding)
         error = 0.0 if finer is None else abs(finer(params).value - point.value)
-        good = error <= precision * (1 + abs(point.value))
+        good = error <= quadrature_tol * (1 + abs(point.value))
         if finer is None or good or not objective.adaptive or more > objective.most_nodes:
             break
         objective, nodes = finer, more
-        params, point, taken, met = minimise(
-            objective, params, tolerance=tolerance, most=max(1, max_iterations - steps)
-        )
+        params, point, taken, met = minimise(objective, params, tolerance=tol, most=max(1, max_iter - steps))
         steps += taken
     value = data.objective(problem, nodes)(params).value if rounding else point.value
     still = objective.at_rest(params)

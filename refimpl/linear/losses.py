@@ -26,7 +26,7 @@ class LinearLoss:
       below, with a continuous derivative, and at most the width away. None for all others.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import LinearLoss
+    >>> from phiball.linear import LinearLoss
     >>> def jet(z, y):
     ...     return np.log(np.cosh(z - y)), np.tanh(z - y), 1 / np.cosh(z - y) ** 2
     >>> LinearLoss("log cosh", jet)

@@ -1,7 +1,7 @@
 """The objective of models with one prediction, theta.x + c, and its derivatives.
 
 On a Euclidean ball theta.b = r t with r = rho |theta|. The risk of an example is R(m, r), a convex function
-of m = theta.x + c and of r, which does not fall in r: the law of t is symmetric. So F is convex.
+of m = theta.x + c and of r, which does not fall in r: the distribution of t is symmetric. So F is convex.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.linear.examples import Examples, examples
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
@@ -73,7 +73,7 @@ class Margins:
         self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
         self.radii = problem.radii(X)
         moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
-        # The law of theta.b is known in the norm 2 and for one moving feature; for eta = 0 its end is enough.
+        # The distribution of theta.b is known in the norm 2 and for one moving feature; for eta = 0 its end is enough.
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None

@@ -1,6 +1,6 @@
 """The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
 
-On a Euclidean ball the law of W b has C - 1 dimensions for C classes (see subspace.py), and the points lie in
+On a Euclidean ball the distribution of W b has C - 1 dimensions for C classes (see subspace.py), and the points lie in
 them. F(W) is the largest of the risks F_Q(W) whose points are the same in the span of Q, and equal to that of
 its own rows: so the certificate takes the convex F_Q of the solution, whose points stand still. In other
 norms, and where features are few, b runs through a fixed set of scrambled Sobol points.

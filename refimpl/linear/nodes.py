@@ -13,11 +13,11 @@ from typing import Any
 from phiball.backends import Array, array_namespace, device
 
 _END = 1e-20  # the mass of a node at each end, where a worst case may have an atom
-_DEVIATIONS = (2.0, 6.0)  # of t: the law of a large dimension is narrow, and needs pieces of its own
+_DEVIATIONS = (2.0, 6.0)  # of t: the distribution of a large dimension is narrow, and needs pieces of its own
 
 
 def gauss(nodes: int, d: int, like: Array, *, ends: bool = False) -> tuple[Array, Array]:
-    """(t, p), both (K,): the Gauss rule with so many nodes for the law of t in dimension d.
+    """(t, p), both (K,): the Gauss rule with so many nodes for the distribution of t in dimension d.
 
     - `ends`: True adds t = -1 and 1, with a mass of 1e-20.
 
@@ -49,7 +49,7 @@ def gauss(nodes: int, d: int, like: Array, *, ends: bool = False) -> tuple[Array
 
 
 def pieces(cuts: Array, nodes: int, d: int, *, ends: bool = False) -> tuple[Array, Array]:
-    """(t, p), both (n, K): rules for the law of t in dimension d, with so many nodes between two cuts.
+    """(t, p), both (n, K): rules for the distribution of t in dimension d, with so many nodes between two cuts.
 
     - `cuts` (n, s): where each row is cut, in [-1, 1] or outside of it.
     - `ends`: as in `gauss`.
@@ -85,7 +85,7 @@ def _finish(t: Array, p: Array, ends: bool) -> tuple[Array, Array]:
 
 
 def quantile(alpha: float, d: int, like: Array) -> float:
-    """The t that a share `alpha` of the law in dimension d lies above.
+    """The t that a share `alpha` of the distribution in dimension d lies above.
 
     >>> import numpy as np
     >>> from phiball.refimpl.linear.nodes import quantile

@@ -6,68 +6,69 @@ from dataclasses import dataclass
 from math import inf
 
 from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.constrained import constrained_worst_case
-from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, named_divergence, valid_divergence
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.losses import LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
 
 
 @dataclass(frozen=True, repr=False)
 class Reweighting:
-    """A worst case over the weights of the examples, by a price or within a radius of a divergence.
+    """A worst case over the weights of the examples, by a price or within a budget.
 
     - `divergence`: phi, for example `QUADRATIC` or "quadratic"; `indicator(alpha)` gives the CVaR of the
       losses. The names are entropic, quadratic, absolute and hinge.
     - `eta`: the price of the divergence, positive; or
-    - `radius`: how large the divergence may be, not negative. One of the two is given.
+    - `budget`: how large the divergence may be, not negative. One of the two is given.
 
-    >>> from phiball.refimpl import QUADRATIC, Reweighting
-    >>> Reweighting(QUADRATIC, radius=0.1)
-    Reweighting(quadratic, radius=0.1)
+    >>> from phiball.refimpl import QUADRATIC
+    >>> from phiball.linear import Reweighting
+    >>> Reweighting(QUADRATIC, budget=0.1)
+    Reweighting(quadratic, budget=0.1)
     """
 
     divergence: Divergence | str
     eta: float | None = None
-    radius: float | None = None
+    budget: float | None = None
 
     def __post_init__(self) -> None:
-        named_divergence(self.divergence)
-        if (self.eta is None) == (self.radius is None):
-            raise ValueError(f"eta is {self.eta!r} and radius is {self.radius!r}; expected one of them")
+        as_divergence(self.divergence)
+        if (self.eta is None) == (self.budget is None):
+            raise ValueError(f"eta is {self.eta!r} and budget is {self.budget!r}; expected one of them")
         if self.eta is not None:
             valid_number("eta", self.eta, above=0.0)
         else:
-            valid_number("radius", self.radius, least=0.0)
+            valid_number("budget", self.budget, least=0.0)
 
     def __repr__(self) -> str:
         """Its arguments, with the divergence by its name: estimators show it inside their own."""
-        given = f"eta={self.eta!r}" if self.radius is None else f"radius={self.radius!r}"
+        given = f"eta={self.eta!r}" if self.budget is None else f"budget={self.budget!r}"
         return f"Reweighting({self.phi.name}, {given})"
 
     @property
     def phi(self) -> Divergence:
         """The divergence, also where its name is given."""
-        return named_divergence(self.divergence)
+        return as_divergence(self.divergence)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
-        """(value, weights, motion): the worst mean of the losses (n,) from the law p (n,), from below.
+        """(value, weights, motion): the worst mean of the losses (n,) from the distribution p (n,), from below.
 
         `motion` says how the weights move: diag(motion) - motion motion^T/sum is their derivative. It is None
         where they do not. `rounding` adds this much of (x - 1)^2/2 to the divergence of a CVaR.
         """
         eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
-        law = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
+        distribution = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
-            within = constrained_worst_case(losses, self.radius or 0.0, phi, p=law)
+            within = constrained_worst_case(losses, self.budget or 0.0, phi, p=distribution)
             eta, mu, weights = float(within.eta), within.mu, within.weights
             value = within.value - within.gap
         else:
             if rounding > 0 and phi.family == "indicator":
                 eta, phi = rounding, _rounded_indicator(phi)
-            priced = worst_case(losses, eta, phi, p=law)
+            priced = worst_case(losses, eta, phi, p=distribution)
             mu, weights, value = priced.mu, priced.weights, priced.value
         if not 0 < eta < inf:
             return value, weights, None
@@ -105,7 +106,7 @@ class LinearProblem:
     $$F(\theta, c) = \sum_i w_i R\big(\ell(\theta \cdot (x_i + b) + c, y_i)\big)
     + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on the ball}$$
 
-    R is the value of `worst_case` for the law of b. For a Euclidean ball that law enters through one variable
+    R is the value of `worst_case` for the distribution of b. For a Euclidean ball that distribution enters through one variable
     t, and everything is computed without sampling (see refimpl/linear/nodes.py).
 
     - `loss`: the name of a loss (logistic, squared, absolute, hinge, smoothed hinge, quantile, huber,
@@ -117,12 +118,13 @@ class LinearProblem:
       average over the ball, both without a divergence.
     - `divergence`: phi, for example `ENTROPIC`.
     - `ridge`: lambda, not negative. The intercept is not charged.
-    - `scale`: how far each feature moves, as multiples of the radius, (d,); 0 holds a feature where it is.
+    - `feature_scale`: how far each feature moves, as multiples of the radius, (d,); 0 holds a feature where it is.
     - `intercept`: whether there is one.
     - `reweighting`: a worst case over the weights of the examples on top, or None.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, LinearProblem, fit_linear_model
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.linear import LinearProblem, fit_linear_model
     >>> x, y = np.array([[-2.0], [-1.0], [1.0], [3.0]]), np.array([-1.0, 1.0, -1.0, 1.0])
     >>> problem = LinearProblem("logistic", Ball(2, 0.5), eta=0.1, ridge=0.1)
     >>> model = fit_linear_model(problem, x, y)
@@ -135,7 +137,7 @@ class LinearProblem:
     eta: float = 1.0
     divergence: Divergence = ENTROPIC
     ridge: float = 0.0
-    scale: Array | None = None
+    feature_scale: Array | None = None
     intercept: bool = True
     reweighting: Reweighting | None = None
 
@@ -143,8 +145,8 @@ class LinearProblem:
         object.__setattr__(self, "loss", valid_loss(self.loss))
         if not isinstance(self.ball, Ball) or self.ball.clip is not None:
             raise TypeError(f"ball is {self.ball!r}; expected a Ball without clip, such as Ball(2, 0.5)")
-        if self.ball.scale is not None:
-            raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own scale=")
+        if self.ball.feature_scale is not None:
+            raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own feature_scale=")
         valid_number("eta", self.eta, least=0.0, infinite=True)
         valid_divergence(self.divergence)
         valid_number("ridge", self.ridge, least=0.0)
@@ -152,12 +154,14 @@ class LinearProblem:
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
 
     def radii(self, X: Array) -> Array:
-        """The radius of each feature (d,): `scale` times that of the ball, or an error."""
+        """The radius of each feature (d,): `feature_scale` times that of the ball, or an error."""
         xp = array_namespace(X)
         d = X.shape[1]
-        if self.scale is None:
+        if self.feature_scale is None:
             return xp.full((d,), self.ball.radius, dtype=X.dtype, device=device(X))
-        scale = xp.asarray(self.scale, dtype=X.dtype, device=device(X))
+        scale = xp.asarray(self.feature_scale, dtype=X.dtype, device=device(X))
         if tuple(scale.shape) != (d,) or not bool(xp.all((scale >= 0) & (scale < inf))):
-            raise ValueError(f"scale is {self.scale!r}; expected {d} finite numbers that are not negative")
+            raise ValueError(
+                f"feature_scale is {self.feature_scale!r}; expected {d} finite numbers that are not negative"
+            )
         return scale * self.ball.radius

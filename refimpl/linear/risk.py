@@ -113,8 +113,8 @@ def linear_model_risk(
     y: Array,
     *,
     sample_weight: Array | None = None,
-    tolerance: float = 1e-9,
-    points: int = 256,
+    tol: float = 1e-9,
+    n_points: int = 256,
 ) -> LinearRisk:
     """Compute the objective of a linear model and its gradient, without sampling.
 
@@ -122,20 +122,21 @@ def linear_model_risk(
     - `problem`: a `LinearProblem`.
     - `coef` (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tolerance`: nodes are doubled until the value changes by less, relative to one plus its size.
-    - `points`: the number of Sobol points, where they are needed.
+    - `tol`: nodes are doubled until the value changes by less, relative to one plus its size.
+    - `n_points`: the number of Sobol points, where they are needed.
 
     Returns `value`, `values` (n,), the gradients, an estimate of the `error`, and more.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, LinearProblem, linear_model_risk
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.linear import LinearProblem, linear_model_risk
     >>> problem = LinearProblem("squared", Ball(2, 1.0), eta=float("inf"))  # the average over the ball
     >>> risk = linear_model_risk(problem, np.array([1.0, 1.0]), 0.0, np.zeros((1, 2)), np.zeros(1))
     >>> print(round(risk.value, 12))  # |theta|^2/(2 (d + 2))
     0.25
     """
-    valid_number("tolerance", tolerance, above=0.0)
-    data = Data(problem, X, y, sample_weight, points)
+    valid_number("tol", tol, above=0.0)
+    data = Data(problem, X, y, sample_weight, n_points)
     params = data.pack(coef, intercept, problem)
     nodes = FIRST_NODES
     with ignore_float_warnings():
@@ -150,7 +151,7 @@ def linear_model_risk(
             if not objective.adaptive:
                 break
             objective, point = finer, new
-            if error <= tolerance * (1 + abs(new.value)):
+            if error <= tol * (1 + abs(new.value)):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
         raise ValueError(

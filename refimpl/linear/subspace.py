@@ -1,9 +1,9 @@
-"""The law of W b for b uniform on a Euclidean ball, and C classes: C - 1 dimensions are enough.
+"""The distribution of W b for b uniform on a Euclidean ball, and C classes: C - 1 dimensions are enough.
 
 The softmax sees W b up to a multiple of (1, ..., 1), so that W may be centred: P W, of rank k = C - 1 at
-most. For b uniform on the unit ball of R^d, P W b has the law of S v, where S = (P W W^T P)^(1/2) and v lies
+most. For b uniform on the unit ball of R^d, P W b has the distribution of S v, where S = (P W W^T P)^(1/2) and v lies
 in the span of P: a point of the ball of R^k with density proportional to (1 - |v|^2)^((d-k)/2). For k = 1
-that is the law of t. Points in this subspace cannot be evaded, as fixed points of R^d can: a W that is
+that is the distribution of t. Points in this subspace cannot be evaded, as fixed points of R^d can: a W that is
 orthogonal to them looks robust, and is not.
 """
 
@@ -13,14 +13,14 @@ from math import pi, sqrt
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, rng
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.linear.nodes import gauss
 
 _NULL = 1e-12  # of the largest singular value: what counts as none
 
 
 def rule(classes: int, d: int, nodes: int, points: int, seed: int, like: Array) -> tuple[Array, Array | None]:
-    """(v (J, C), p (J,)): points of the law of v for d moving features, d >= C; p None for equal weights.
+    """(v (J, C), p (J,)): points of the distribution of v for d moving features, d >= C; p None for equal weights.
 
     For three classes at most it is a product of Gauss rules with so many `nodes`; else there are `points`
     scrambled Sobol points and their opposites.
@@ -76,7 +76,7 @@ def _radii(nodes: int, d: int, like: Array) -> tuple[Array, Array]:
 
 
 def _radius_at(share: Array, k: int, d: int) -> Array:
-    """The radius (J, 1) that a share (J, 1) of the law in k of d dimensions lies below."""
+    """The radius (J, 1) that a share (J, 1) of the distribution in k of d dimensions lies below."""
     xp = array_namespace(share)
     x, w = gauss(64, 1, share)
 

@@ -1,9 +1,9 @@
 """The risk of examples on a line where the adversary leaves a part of it without weight.
 
 For a divergence with a finite slope at 0 the worst case has no weight, or a constant share, where the loss is
-below a level L. What is left are the tails of the law of t, beyond the t at which the convex loss crosses L.
+below a level L. What is left are the tails of the distribution of t, beyond the t at which the convex loss crosses L.
 They are integrated by a Gauss rule each, and L is found by Newton's method with the tails in its wake: no
-integral ever has a kink. The law of the cut points enters the second derivatives.
+integral ever has a kink. The distribution of the cut points enters the second derivatives.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Tails:
         t, p = self._nodes(line, sides, cuts)
         if self.family == "indicator":
             rate = xp.zeros_like(mu)
-            for _, q, _ in self._cut_law(line, sides, cuts):
+            for _, q, _ in self._cut_distribution(line, sides, cuts):
                 rate = rate + q
             return cuts, xp.sum(p, axis=1) - self.alpha, rate
         s = (line(t)[0] - mu[:, None]) / eta
@@ -243,7 +243,9 @@ class Tails:
         whole: Array = cuts[0] <= -1.0 if len(cuts) == 1 else cuts[0] + cuts[1] <= 0.0
         return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
 
-    def _cut_law(self, line: Line, sides: list[Array], cuts: list[Array]) -> list[tuple[Array, Array, Array]]:
+    def _cut_distribution(
+        self, line: Line, sides: list[Array], cuts: list[Array]
+    ) -> list[tuple[Array, Array, Array]]:
         """(t, q, the slope of the loss) at each cut: q dL is the mass that a change dL of the level moves."""
         xp = array_namespace(line.m)
         out = []
@@ -267,7 +269,7 @@ class Tails:
         value = level + xp.sum(gamma * (f - level[:, None]), axis=1)
         sums = _moments(value, gamma * slope, gamma * curvature, t)
         total, one, two = (xp.zeros_like(level) for _ in range(3))
-        for t, q, slope in self._cut_law(line, sides, cuts):
+        for t, q, slope in self._cut_distribution(line, sides, cuts):
             q = q / self.alpha
             _add_square(sums, q, slope, slope * t)
             total, one, two = total + q, one + q * slope, two + q * slope * t
@@ -288,7 +290,7 @@ class Tails:
         rest = xp.clip(1 - xp.sum(p, axis=1), 0.0, 1.0)
         sums["a"], sums["b"] = sums["a"] + rest * steepest, sums["b"] + rest * steepest * end
         _add_square(sums, rest * bend, xp.ones_like(end), end)
-        for t, q, slope in self._cut_law(line, sides, cuts):
+        for t, q, slope in self._cut_distribution(line, sides, cuts):
             _add_square(sums, q, slope - steepest, slope * t - steepest * end)
         return sums
 

@@ -3,7 +3,7 @@
     Q'(s, a) = r(s, a) + discount * sum over s' of P(s' | s, a) V(s'),
     V(s') = max over a of  min over gamma of  E_gamma[Q(., a)] + eta D_phi(gamma, beta(s'; rho))
 
-beta(s'; rho) is the law of the perturbed state. For the entropic divergence the minimum is
+beta(s'; rho) is the distribution of the perturbed state. For the entropic divergence the minimum is
 -eta log E exp(-Q/eta), the paper's update, whose sign is right (claim J1). The paper writes the objective as
 a supremum over the ambiguity set; what its update solves, and what is robust, is the infimum (claim J3).
 """
@@ -20,7 +20,7 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.qlearning.grid import Neighbourhood
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_law
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_distribution
 
 
 class Maximum(Enum):
@@ -30,9 +30,10 @@ class Maximum(Enum):
     - `INSIDE`: it sees the perturbed state first, which is never worse for it.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood, robust_value
-    >>> Q, law = np.eye(2), Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
-    >>> [robust_value(Q, law, 1.0, ENTROPIC, maximum=maximum).round(3).tolist() for maximum in Maximum]
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import Maximum, Neighbourhood, robust_value
+    >>> Q, distribution = np.eye(2), Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
+    >>> [robust_value(Q, distribution, 1.0, ENTROPIC, maximum=maximum).round(3).tolist() for maximum in Maximum]
     [[0.38], [1.0]]
     """
 
@@ -79,7 +80,7 @@ class DecisionProcess:
             )
         if not xp.all(xp.isfinite(self.reward)):
             raise ValueError("reward contains NaN or an infinity; expected finite numbers")
-        object.__setattr__(self, "transition", valid_law("transition", self.transition))
+        object.__setattr__(self, "transition", valid_distribution("transition", self.transition))
         object.__setattr__(self, "discount", valid_discount(self.discount))
         terminal = self.terminal
         if terminal is None:
@@ -122,7 +123,7 @@ def robust_value(
 
     Arguments:
     - `Q` (..., S, A): the table.
-    - `neighbourhood`: beta, the laws of n perturbed states, with indices below S.
+    - `neighbourhood`: beta, the distributions of n perturbed states, with indices below S.
     - `eta`, `divergence`: as in `worst_case`; eta is one number.
     - `maximum`: a `Maximum`; INSIDE takes the maximum over a before the minimum over gamma.
 
@@ -208,19 +209,19 @@ def value_iteration(
     divergence: Divergence,
     *,
     tol: float,
-    iterations: int = 100_000,
+    max_iter: int = 100_000,
     maximum: Maximum = Maximum.OUTSIDE,
 ) -> FixedPoint:
     """Find the fixed point of the robust Bellman operator to within `tol`, with a certificate.
 
     Arguments:
     - `tol`: the largest error of an entry of Q.
-    - `iterations`: the largest number of iterations.
+    - `max_iter`: the largest number of iterations.
     - The others are those of `bellman`.
 
     Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. By the contraction, after
     Q' = T Q that is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); the rounding of T
-    is added. Raises RuntimeError if `iterations` are not enough, and ValueError if `tol` is below rounding.
+    is added. Raises RuntimeError if `max_iter` are not enough, and ValueError if `tol` is below rounding.
 
     Reference: Section 6.2.
 
@@ -235,11 +236,11 @@ def value_iteration(
     valid_problem(mdp, neighbourhood)
     if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
         raise ValueError(f"tol is {tol!r}; expected a positive number")
-    valid_count("iterations", iterations)
+    valid_count("max_iter", max_iter)
     xp = array_namespace(mdp.reward)
     Q = xp.zeros_like(mdp.reward)
     error = float("inf")
-    for n in range(1, iterations + 1):
+    for n in range(1, max_iter + 1):
         before, Q = Q, bellman(Q, mdp, neighbourhood, eta, divergence, maximum=maximum)
         residual = float(xp.max(xp.abs(Q - before)))
         rounding = tolerance(Q, float(xp.max(xp.abs(Q))))
@@ -252,7 +253,7 @@ def value_iteration(
         if error <= tol:
             return FixedPoint(Q, residual, error, n)
     raise RuntimeError(
-        f"value_iteration reached an error of {error:.2g} in {iterations} iterations; expected {tol!r}: "
+        f"value_iteration reached an error of {error:.2g} in {max_iter} iterations; expected {tol!r}: "
         "allow more iterations or a larger tol"
     )
 

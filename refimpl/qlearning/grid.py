@@ -1,4 +1,4 @@
-"""The law of a perturbed state: neighbourhoods of tabular states, and grids of continuous ones."""
+"""The distribution of a perturbed state: neighbourhoods of tabular states, and grids of continuous ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from math import ceil, isfinite, prod
 
 from phiball.backends import Array, array_namespace, device, is_array_api_obj
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import check_same_array_type, valid_array, valid_law
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_distribution
 
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """The law of the perturbed state, for each of n states: beta(s; rho) of Section 6.2 on a table.
+    """The distribution of the perturbed state, for each of n states: beta(s; rho) of Section 6.2 on a table.
 
     Arguments:
     - `index` (n, k) int64: where the perturbation of state i may lead.
@@ -44,7 +44,7 @@ class Neighbourhood:
         xp = array_namespace(self.index)
         if not xp.all(self.index >= 0):
             raise ValueError(f"index contains {int(xp.min(self.index))}; expected numbers of states, from 0")
-        object.__setattr__(self, "weight", valid_law("weight", self.weight))
+        object.__setattr__(self, "weight", valid_distribution("weight", self.weight))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Grid:
         return number
 
     def perturbed(self, x: Array, radius: float | Sequence[float]) -> Neighbourhood:
-        """The exact law of the box of x + b, with b uniform on the linf ball of `radius`.
+        """The exact distribution of the box of x + b, with b uniform on the linf ball of `radius`.
 
         Arguments:
         - `x` (n, d): continuous states.
@@ -120,17 +120,17 @@ class Grid:
         6.2 is a finite sum: of 2^d boxes, if rho is at most half a box.
 
         >>> import numpy as np
-        >>> law = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
-        >>> law.index.tolist(), law.weight.tolist()
+        >>> distribution = Grid((0.0,), (4.0,), (4,)).perturbed(np.array([[1.75], [0.25]]), 0.5)
+        >>> distribution.index.tolist(), distribution.weight.tolist()
         ([[1, 2], [0, 1]], [[0.75, 0.25], [1.0, 0.0]])
         """
         self._check(x)
         if x.ndim != 2:
             raise ValueError(f"x has shape {tuple(x.shape)}; expected (n, {len(self.bins)})")
-        return self._law([self._units(x, j) for j in range(len(self.bins))], radius)
+        return self._distribution([self._units(x, j) for j in range(len(self.bins))], radius)
 
     def neighbourhood(self, radius: float | Sequence[float], *, like: Array) -> Neighbourhood:
-        """The law of the box of c + b for the centre c of each box, with b uniform on the linf ball.
+        """The distribution of the box of c + b for the centre c of each box, with b uniform on the linf ball.
 
         Arguments:
         - `radius`: a number, or one per dimension.
@@ -140,8 +140,8 @@ class Grid:
         leaves it: use `perturbed` if the continuous state is known.
 
         >>> import numpy as np
-        >>> law = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
-        >>> law.index.tolist(), law.weight.tolist()
+        >>> distribution = Grid((0.0,), (3.0,), (3,)).neighbourhood(1.0, like=np.empty(0))
+        >>> distribution.index.tolist(), distribution.weight.tolist()
         ([[0, 1, 2], [0, 1, 2], [0, 1, 2]], [[0.75, 0.25, 0.0], [0.25, 0.5, 0.25], [0.0, 0.25, 0.75]])
         """
         valid_array("like", like)
@@ -151,7 +151,7 @@ class Grid:
         for n in self.bins:
             left //= n
             units.append(xp.astype((number // left) % n, like.dtype) + 0.5)
-        return self._law(units, radius)
+        return self._distribution(units, radius)
 
     def _check(self, x: Array) -> None:
         valid_array("x", x)
@@ -167,7 +167,7 @@ class Grid:
         """Coordinate j of the states, counted in boxes."""
         return (x[..., j] - self.low[j]) / self.width[j]
 
-    def _law(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
+    def _distribution(self, units: list[Array], radius: float | Sequence[float]) -> Neighbourhood:
         radii = _numbers("radius", radius if isinstance(radius, Sequence) else (radius,) * len(self.bins))
         if len(radii) != len(self.bins) or not all(r >= 0 for r in radii):
             raise ValueError(

@@ -17,9 +17,15 @@ class Neighbours(Protocol):
     """How the value of a landing is computed from the neighbourhoods of n states."""
 
     def __call__(
-        self, Q: Array, law: Neighbourhood, eta: float, d: Divergence, maximum: Maximum, rng: Rng | None
+        self,
+        Q: Array,
+        distribution: Neighbourhood,
+        eta: float,
+        d: Divergence,
+        maximum: Maximum,
+        rng: Rng | None,
     ) -> Array:
-        """V(s) of `robust_value`, or an estimate of it, for each row of `law`."""
+        """V(s) of `robust_value`, or an estimate of it, for each row of `distribution`."""
         ...
 
 
@@ -30,18 +36,25 @@ class ExactNeighbours:
     An instance is what `q_update` and `q_learning` take as `neighbours`.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import Maximum, Neighbourhood
     >>> alone = Neighbourhood(np.array([[1]]), np.array([[1.0]]))
     >>> ExactNeighbours()(np.array([[0.0], [3.0]]), alone, 1.0, ENTROPIC, Maximum.OUTSIDE, None)
     array([3.])
     """
 
     def __call__(
-        self, Q: Array, law: Neighbourhood, eta: float, d: Divergence, maximum: Maximum, rng: Rng | None
+        self,
+        Q: Array,
+        distribution: Neighbourhood,
+        eta: float,
+        d: Divergence,
+        maximum: Maximum,
+        rng: Rng | None,
     ) -> Array:
-        """V(s) for each row of `law`."""
-        valid_table(Q, law)
-        return value_of(Q, law.index, law.weight, eta, d, maximum)
+        """V(s) for each row of `distribution`."""
+        valid_table(Q, distribution)
+        return value_of(Q, distribution.index, distribution.weight, eta, d, maximum)
 
 
 @dataclass(frozen=True)
@@ -51,14 +64,15 @@ class SampledNeighbours:
     Arguments:
     - `level`: a whole number, zero or more.
 
-    Its mean is above V(s) and falls to it as the level grows: the minimum over laws is taken after the draw,
+    Its mean is above V(s) and falls to it as the level grows: the minimum over distributions is taken after the draw,
     and so is a maximum over actions that stands OUTSIDE.
 
     Reference: Section 6.2.
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import Maximum, Neighbourhood
     >>> coin = Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
     >>> Q = np.array([[0.0], [1.0]])
     >>> V = SampledNeighbours(12)(Q, coin, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(0))
@@ -72,11 +86,17 @@ class SampledNeighbours:
         valid_count("level", self.level, 0)
 
     def __call__(
-        self, Q: Array, law: Neighbourhood, eta: float, d: Divergence, maximum: Maximum, rng: Rng | None
+        self,
+        Q: Array,
+        distribution: Neighbourhood,
+        eta: float,
+        d: Divergence,
+        maximum: Maximum,
+        rng: Rng | None,
     ) -> Array:
-        """An estimate of V(s) for each row of `law`."""
-        valid_table(Q, law)
-        return _on_points(Q, _draw(law, 2**self.level, Q, valid_rng(rng)), eta, d, maximum)
+        """An estimate of V(s) for each row of `distribution`."""
+        valid_table(Q, distribution)
+        return _on_points(Q, _draw(distribution, 2**self.level, Q, valid_rng(rng)), eta, d, maximum)
 
 
 @dataclass(frozen=True)
@@ -96,7 +116,8 @@ class TelescopedNeighbours:
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, Maximum, Neighbourhood
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import Maximum, Neighbourhood
     >>> alone = Neighbourhood(np.array([[0]]), np.array([[1.0]]))
     >>> V = TelescopedNeighbours(0)(np.array([[2.0]]), alone, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(0))
     >>> V
@@ -109,19 +130,25 @@ class TelescopedNeighbours:
         valid_count("level", self.level, 0)
 
     def __call__(
-        self, Q: Array, law: Neighbourhood, eta: float, d: Divergence, maximum: Maximum, rng: Rng | None
+        self,
+        Q: Array,
+        distribution: Neighbourhood,
+        eta: float,
+        d: Divergence,
+        maximum: Maximum,
+        rng: Rng | None,
     ) -> Array:
-        """An estimate of V(s) for each row of `law`."""
-        valid_table(Q, law)
+        """An estimate of V(s) for each row of `distribution`."""
+        valid_table(Q, distribution)
         rng = valid_rng(rng)
         (group,) = RTMLMC(self.level).assign_levels(1, rng, like=Q)
-        points = _draw(law, 2**group.level, Q, rng)
+        points = _draw(distribution, 2**group.level, Q, rng)
         added = _on_points(Q, points, eta, d, maximum)
         if group.level:
             half = 2 ** (group.level - 1)
             first = _on_points(Q, points[:, :half], eta, d, maximum)
             added = added - (first + _on_points(Q, points[:, half:], eta, d, maximum)) / 2
-        return group.scale * added
+        return group.weight * added
 
 
 EXACT = ExactNeighbours()
@@ -133,13 +160,13 @@ def _on_points(Q: Array, points: Array, eta: float, d: Divergence, maximum: Maxi
     return value_of(Q, points, weight, eta, d, maximum)
 
 
-def _draw(law: Neighbourhood, n: int, like: Array, rng: Rng) -> Array:
-    """n draws from each row of `law`: states, (rows, n) int64."""
+def _draw(distribution: Neighbourhood, n: int, like: Array, rng: Rng) -> Array:
+    """n draws from each row of `distribution`: states, (rows, n) int64."""
     xp = array_namespace(like)
-    cumulative = xp.astype(xp.cumulative_sum(law.weight, axis=-1), like.dtype)
+    cumulative = xp.astype(xp.cumulative_sum(distribution.weight, axis=-1), like.dtype)
     total = cumulative[:, -1:]
-    u = rng.uniform((law.index.shape[0], n), like=like) * total
+    u = rng.uniform((distribution.index.shape[0], n), like=like) * total
     slot = xp.sum(xp.astype(cumulative[:, None, :] <= u[:, :, None], xp.int64), axis=-1)
     last = xp.sum(xp.astype(cumulative < total, xp.int64), axis=-1, keepdims=True)
     # Where rounding takes u to the total, the last state that has weight.
-    return xp.take_along_axis(law.index, xp.where(slot < last, slot, last), axis=1)
+    return xp.take_along_axis(distribution.index, xp.where(slot < last, slot, last), axis=1)

@@ -24,8 +24,8 @@ from phiball.refimpl.validation import (
     check_same_array_type,
     valid_array,
     valid_count,
+    valid_distribution,
     valid_eta,
-    valid_law,
     valid_rng,
 )
 
@@ -64,9 +64,10 @@ def q_update(
     Reference: Eq. (Q:learning) of Section 6.2.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Grid
-    >>> law = Grid((0.0,), (2.0,), (2,)).perturbed(np.array([[1.0]]), 0.5)
-    >>> options = dict(alpha=0.5, discount=0.9, neighbourhood=law, eta=1.0, divergence=ENTROPIC)
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import Grid
+    >>> distribution = Grid((0.0,), (2.0,), (2,)).perturbed(np.array([[1.0]]), 0.5)
+    >>> options = dict(alpha=0.5, discount=0.9, neighbourhood=distribution, eta=1.0, divergence=ENTROPIC)
     >>> np.round(q_update(np.array([[0.0], [1.0]]), 0, 0, 1.0, 0, False, **options), 4).tolist()
     [[0.6709], [1.0]]
     """
@@ -92,8 +93,8 @@ def q_update(
     return _moved(Q, s, a, alpha, target)
 
 
-def _row(law: Neighbourhood, i: int) -> Neighbourhood:
-    return Neighbourhood(law.index[i : i + 1, :], law.weight[i : i + 1, :])
+def _row(distribution: Neighbourhood, i: int) -> Neighbourhood:
+    return Neighbourhood(distribution.index[i : i + 1, :], distribution.weight[i : i + 1, :])
 
 
 def _moved(Q: Array, s: int, a: int, alpha: float, target: float) -> Array:
@@ -162,7 +163,8 @@ def q_learning(
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, DecisionProcess, Neighbourhood
+    >>> from phiball.refimpl import ENTROPIC
+    >>> from phiball.qlearning import DecisionProcess, Neighbourhood
     >>> loop = DecisionProcess(np.ones((1, 1, 1)), np.array([[1.0]]), 0.5)
     >>> alone = Neighbourhood(np.array([[0]]), np.array([[1.0]]))
     >>> run = q_learning(loop, alone, 1.0, ENTROPIC, steps=60, rng=rng(0), step_size=lambda n: 0 * n + 1)
@@ -191,11 +193,11 @@ def q_learning(
     epsilons = _schedule("epsilon", epsilon, number)
     uniforms = valid_rng(rng).uniform((steps, 4), like=reward)
     Q = xp.where(mdp.terminal[:, None], xp.zeros_like(Q0), Q0)
-    laws = xp.cumulative_sum(mdp.transition, axis=-1), xp.cumulative_sum(start, axis=0)
+    distributions = xp.cumulative_sum(mdp.transition, axis=-1), xp.cumulative_sum(start, axis=0)
     out = q_run(
         Q,
         mdp,
-        laws,
+        distributions,
         uniforms,
         (alphas, epsilons),
         neighbourhood,
@@ -212,7 +214,7 @@ def q_learning(
 def q_run(
     Q: Array,
     mdp: DecisionProcess,
-    laws: tuple[Array, Array],
+    distributions: tuple[Array, Array],
     uniforms: Array,
     schedules: tuple[Array, Array],
     neighbourhood: Neighbourhood,
@@ -224,13 +226,13 @@ def q_run(
 ) -> tuple[Array, Array, Array, Array]:
     """The loop of `q_learning` on random numbers drawn beforehand: (Q, visits, rewards, ended).
 
-    `laws` are the cumulative laws of the next state (S, A, S) and of the first one (S,); `uniforms`
+    `distributions` are the cumulative distributions of the next state (S, A, S) and of the first one (S,); `uniforms`
     (steps, 4) decide, in this order, whether to explore, the action explored, the next state and the first
     state of an episode; `schedules` are alpha by visits and epsilon by steps.
     """
     xp = array_namespace(Q)
     at = {"device": device(Q)}
-    cumulative, first = (to_numpy(law).tolist() for law in laws)
+    cumulative, first = (to_numpy(distribution).tolist() for distribution in distributions)
     alphas, epsilons = (to_numpy(schedule).tolist() for schedule in schedules)
     terminal, reward = to_numpy(mdp.terminal).tolist(), to_numpy(mdp.reward).tolist()
     states, actions = Q.shape
@@ -296,4 +298,4 @@ def _valid_start(start: Array | None, mdp: DecisionProcess) -> Array:
         raise ValueError(f"start has shape {tuple(start.shape)}; expected ({reward.shape[0]},)")
     if xp.any((start > 0) & mdp.terminal):
         raise ValueError("start gives weight to a terminal state; expected an episode to begin elsewhere")
-    return valid_law("start", start)
+    return valid_distribution("start", start)

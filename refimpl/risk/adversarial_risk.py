@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.half import single
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
 from phiball.refimpl.sampling.half_points import in_single, rounded
@@ -31,7 +31,7 @@ class AdversarialRisk:
 
     >>> import numpy as np
     >>> from phiball import Ball, adversarial_risk, rng
-    >>> risk = adversarial_risk(lambda x, i: x[:, 0], np.eye(2), Ball(2, 0.0), samples=1, rng=rng(0))
+    >>> risk = adversarial_risk(lambda x, i: x[:, 0], np.eye(2), Ball(2, 0.0), n_samples=1, rng=rng(0))
     >>> print(risk.values)
     [1. 0.]
     """
@@ -50,7 +50,7 @@ class AdversarialRisk:
         >>> import numpy as np
         >>> from phiball import AdversarialRisk, Ball, adversarial_risk, rng
         >>> loss, ball = lambda x, i: x[:, 0], Ball(2, 0.0)
-        >>> parts = [adversarial_risk(loss, z, ball, samples=1, rng=rng(0)) for z in np.eye(2)[:, None, :]]
+        >>> parts = [adversarial_risk(loss, z, ball, n_samples=1, rng=rng(0)) for z in np.eye(2)[:, None, :]]
         >>> float(AdversarialRisk.merge(parts).value)
         0.5
         """
@@ -66,10 +66,10 @@ class AdversarialRisk:
 
 def adversarial_risk(
     loss: Loss,
-    z: Array | Data,
+    x: Array | Data,
     ball: Ball,
     *,
-    samples: int,
+    n_samples: int,
     rng: Rng,
     attack: Callable[..., Array] | None = None,
     labels: bool = False,
@@ -78,7 +78,7 @@ def adversarial_risk(
     r"""Bound the unregularised risk $\mathbb{E}_z [\sup_{x \in B_\rho(z)} f(x)]$ from below, by search.
 
     Arguments:
-    - `samples`: the number of random points tried in each ball, at least 1.
+    - `n_samples`: the number of random points tried in each ball, at least 1.
     - `attack`: a function attack(z) that returns points of the shape of z inside the balls, which are tried
       too; None for none. With `labels=True` it is attack(z, y). For batches it is called on some thousand
       data points at a time.
@@ -95,7 +95,7 @@ def adversarial_risk(
     >>> from phiball.refimpl import Ball, adversarial_risk
     >>> z, ball = np.zeros((2, 3)), Ball(float("inf"), 0.5)
     >>> risk = adversarial_risk(
-    ...     lambda x, i: x[:, 0], z, ball, samples=10, rng=rng(0), attack=lambda z: z + 0.5
+    ...     lambda x, i: x[:, 0], z, ball, n_samples=10, rng=rng(0), attack=lambda z: z + 0.5
     ... )
     >>> float(risk.value), bool(np.all(risk.sampled < 0.5))
     (0.5, True)
@@ -103,16 +103,16 @@ def adversarial_risk(
     if not isinstance(ball, Ball):
         raise TypeError(f"ball is {ball!r}; expected a Ball such as Ball(2, 0.45)")
     valid_sampling(ball, rng)
-    n = valid_count("samples", samples, 1)
+    n = valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
-    stream, data = is_stream(z), z
+    stream, data = is_stream(x), x
     if not stream:
-        z, loss = in_single(z, loss)
+        x, loss = in_single(x, loss)
     tops: list[tuple[Array, ...]] = []
     tried: list[tuple[Array, Array]] = []
 
     def drawn() -> Iterator[tuple[Array, ...]]:
-        for block in blocks(z, ball, n, chunk, labels=labels, evaluate=attack is not None):
+        for block in blocks(x, ball, n, chunk, labels=labels, evaluate=attack is not None):
             yield from tiles(block.z, block.i, ball, n, rng)
             if attack is not None:
                 candidates = _attacked(attack, block, ball, labels, like=block.z if stream else data)
@@ -120,8 +120,8 @@ def adversarial_risk(
                 tried.append((candidates[:0, ...] if stream else candidates, joined(found)))
 
     pieces = evaluated(loss, drawn(), chunk)
-    for x, f in in_rows(((x, f) for x, _, f in pieces), n):
-        where, top = highest(x, f)
+    for points, f in in_rows(((points, f) for points, _, f in pieces), n):
+        where, top = highest(points, f)
         tops.append((where[:0, ...] if stream else where, top))
     points, sampled = (joined(list(column)) for column in zip(*tops, strict=True))
     xp = array_namespace(sampled)

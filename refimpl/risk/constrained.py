@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace
+from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.inner.budget import spend
 from phiball.refimpl.inner.constrained import solve_constrained
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.norms import length
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import standard_error
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, indices, tiles, valid_data, valid_sampling
-from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import valid_count, valid_finite, valid_number
 
 
@@ -23,7 +23,7 @@ class ConstrainedRisk:
 
     - `value` (): eta radius + R_eta at `eta`, an upper bound on the optimal value of the sample.
     - `eta` (N,): the multiplier of each data point's constraint; that of a common constraint is repeated.
-    - `gap` (): `value` minus the expected loss of a law that satisfies the constraint. The optimal value
+    - `gap` (): `value` minus the expected loss of a distribution that satisfies the constraint. The optimal value
       of the sample lies between the two.
     - `stderr` (): the standard error of `value` over the draws, for these data points, as in `Estimate`.
     """
@@ -37,12 +37,12 @@ class ConstrainedRisk:
 
 def constrained_risk(
     loss: Loss,
-    z: Array,
-    ball: Law,
+    x: Array,
+    reference: Distribution,
     divergence: Divergence,
     *,
-    radius: float,
-    samples: int,
+    budget: float,
+    n_samples: int,
     rng: Rng,
     per_point: bool = False,
     chunk: int = CHUNK,
@@ -53,8 +53,8 @@ def constrained_risk(
     \mathbb{E}_z \mathbb{E}_{\nu_z}\Big[\phi\Big(\frac{d\gamma_z}{d\nu_z}\Big)\Big] \le r$$
 
     Arguments:
-    - `radius`: r, a number that is not negative. 0 gives the mean.
-    - `samples`: the number of points drawn around each z, at least 2.
+    - `budget`: r, a number that is not negative. 0 gives the mean.
+    - `n_samples`: the number of points drawn around each z, at least 2.
     - `per_point`: True gives each data point a constraint, and a multiplier, of its own.
     - The others are those of `robust_risk`. All N * samples losses are held in memory.
 
@@ -65,34 +65,35 @@ def constrained_risk(
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import QUADRATIC, Ball, constrained_risk
+    >>> from phiball.refimpl import QUADRATIC, Ball
+    >>> from phiball.risk import constrained_risk
     >>> z, how = np.zeros((1, 1)), {"samples": 4000, "rng": rng(0)}
-    >>> risk = constrained_risk(lambda x, i: x[:, 0], z, Ball(2, 1.0), QUADRATIC, radius=0.02, **how)
+    >>> risk = constrained_risk(lambda x, i: x[:, 0], z, Ball(2, 1.0), QUADRATIC, budget=0.02, **how)
     >>> print(round(float(risk.value), 2), bool(risk.gap < 1e-12))  # sqrt(2 r Var f)
     0.12 True
     """
-    z = valid_data(z)
-    valid_sampling(ball, rng)
+    x = valid_data(x)
+    valid_sampling(reference, rng)
     valid_divergence(divergence)
-    n = valid_count("samples", samples, 2)
+    n = valid_count("n_samples", n_samples, 2)
     valid_count("chunk", chunk, 1)
-    radius = valid_number("radius", radius, least=0.0)
-    xp = array_namespace(z)
-    N = z.shape[0]
-    pieces = evaluated(loss, tiles(z, indices(z), ball, n, rng), chunk)
+    budget = valid_number("radius", budget, least=0.0)
+    xp = array_namespace(x)
+    N = x.shape[0]
+    pieces = evaluated(loss, tiles(x, indices(x), reference, n, rng), chunk)
     fixed = xp.reshape(xp.concat([f for _, _, f in pieces]), (N, n))
     valid_finite("loss(x, i)", fixed)
     c = centred(divergence)
     if per_point:
-        r = xp.full_like(fixed[:, 0], radius)
+        r = xp.full_like(fixed[:, 0], budget)
         upper, eta, _, _, gap = solve_constrained(fixed, r, None, c)
         spread = xp.max(fixed, axis=-1) - xp.min(fixed, axis=-1)
         spread = xp.where(spread > 0, spread, xp.ones_like(spread))
         eps = float(xp.finfo(fixed.dtype).eps)
-        eta = xp.clip(eta, spread * (eps / (1 + radius)), spread / eps)
+        eta = xp.clip(eta, spread * (eps / (1 + budget)), spread / eps)
     else:
         f = fixed[None, ...]  # one problem, whose rows are the data points
-        eta, upper, lower, _, _ = spend(f, xp.full_like(f[:, 0, 0], radius), None, c)
+        eta, upper, lower, _, _ = spend(f, xp.full_like(f[:, 0, 0], budget), None, c)
         gap = upper - lower
     value = xp.mean(upper)
     eta = xp.broadcast_to(eta, (N,))

@@ -7,9 +7,9 @@ from math import prod
 from typing import NamedTuple
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, ignore_float_warnings
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.adversarial_risk import highest
@@ -23,7 +23,7 @@ from phiball.refimpl.sampling.streaming import (
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count
 
 
@@ -46,13 +46,13 @@ class Density:
 
 def worst_case_density(
     loss: Loss,
-    z: Array,
-    ball: Ball,
+    x: Array,
+    reference: Ball,
     eta: float | Array,
     divergence: Divergence,
     *,
     at: Array,
-    samples: int,
+    n_samples: int,
     rng: Rng,
     chunk: int = CHUNK,
 ) -> Density:
@@ -63,7 +63,7 @@ def worst_case_density(
 
     Arguments:
     - `at` (K,) + event: the points. loss(x, i) is called for those in the ball around each z.
-    - `samples`: the number of points of each ball from which mu_z is computed.
+    - `n_samples`: the number of points of each ball from which mu_z is computed.
     - The others are those of `robust_risk`. The ball has no clip, as there would be no density.
 
     Returns `density` (K,), and the `atoms` with their `masses`. For a phi of finite recession (the absolute
@@ -78,41 +78,45 @@ def worst_case_density(
     >>> from phiball.refimpl import ABSOLUTE, Ball, worst_case_density
     >>> z, at = np.full((1, 1), 0.5), np.array([[0.3], [0.9]])
     >>> found = worst_case_density(
-    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.2, ABSOLUTE, at=at, samples=4000, rng=rng(0)
+    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.2, ABSOLUTE, at=at, n_samples=4000, rng=rng(0)
     ... )
     >>> print(found.density, np.round(found.masses, 1), np.round(found.atoms, 2))
     [0. 1.] [0.6] [[1.]]
     """
-    z = valid_data(z)
-    xp = array_namespace(z)
-    at = _valid_at(at, z)
-    if not isinstance(ball, Ball) or ball.radius == 0 or not (ball.clip is ball.scale is None):
+    x = valid_data(x)
+    xp = array_namespace(x)
+    at = _valid_at(at, x)
+    if (
+        not isinstance(reference, Ball)
+        or reference.radius == 0
+        or not (reference.clip is reference.feature_scale is None)
+    ):
         raise ValueError(
-            f"ball is {ball!r}; expected a Ball with a positive radius and without clip or scale"
+            f"reference is {reference!r}; expected a Ball with a positive radius, without clip or feature_scale"
         )
-    valid_sampling(ball, rng)
+    valid_sampling(reference, rng)
     valid_divergence(divergence)
-    n = valid_count("samples", samples, 1)
+    n = valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
-    eta = each_eta(eta, z)
+    eta = each_eta(eta, x)
     c = centred(divergence)
-    total = xp.zeros(at.shape[0], dtype=z.dtype, device=device(z))
+    total = xp.zeros(at.shape[0], dtype=x.dtype, device=device(x))
     atoms, masses = [], []
     done = 0
-    pieces = evaluated(loss, tiles(z, indices(z), ball, n, rng), chunk)
-    for x, losses in in_rows(((x, f) for x, _, f in pieces), n):
+    pieces = evaluated(loss, tiles(x, indices(x), reference, n, rng), chunk)
+    for points, losses in in_rows(((points, f) for points, _, f in pieces), n):
         f = detach(losses)
         e = xp.astype(eta[done : done + f.shape[0]], f.dtype, copy=False)
         solved = _solve(f, e, c)
-        atoms.append(highest(x, f)[0])
+        atoms.append(highest(points, f)[0])
         masses.append(solved.mass)
         for row in range(f.shape[0]):
-            zeta = _zeta_at(loss, at, z, done + row, ball, _row(solved, row), chunk, c)
-            total = total + xp.astype(zeta, z.dtype, copy=False)
+            zeta = _zeta_at(loss, at, x, done + row, reference, _row(solved, row), chunk, c)
+            total = total + xp.astype(zeta, x.dtype, copy=False)
         done += f.shape[0]
-    N = z.shape[0]
+    N = x.shape[0]
     with ignore_float_warnings():  # a density in many dimensions may overflow, and then is infinite
-        density = xp.exp(xp.log(total / N) - ball.log_volume(prod(z.shape[1:])))
+        density = xp.exp(xp.log(total / N) - reference.log_volume(prod(x.shape[1:])))
     return Density(density, xp.concat(atoms), xp.concat(masses) / N)
 
 
@@ -209,26 +213,26 @@ class Draws:
 
 def worst_case_sample(
     loss: Loss,
-    z: Array,
-    ball: Law,
+    x: Array,
+    reference: Distribution,
     eta: float | Array,
     divergence: Divergence,
     *,
-    n: int,
-    samples: int,
+    size: int,
+    n_samples: int,
     rng: Rng,
     chunk: int = CHUNK,
 ) -> Draws:
-    """Draw `n` independent points from the worst-case distribution, by resampling.
+    """Draw `size` independent points from the worst-case distribution, by resampling.
 
     Arguments:
-    - `n`: the number of draws.
-    - `samples`: the number of candidates per draw.
+    - `size`: the number of draws.
+    - `n_samples`: the number of candidates per draw.
     - The others are those of `robust_risk`. The candidates of one draw are held in memory at a time.
 
     Returns `points` (n,) + event, and `index` (n,), the data point that each was moved from.
 
-    For each draw a data point is picked uniformly, the inner problem is solved on `samples` points of its
+    For each draw a data point is picked uniformly, the inner problem is solved on `n_samples` points of its
     ball, and one of them is picked with the worst-case probabilities: n * samples losses. The draws are
     independent; their distribution is off by O(1/samples) for a smooth phi.
 
@@ -239,31 +243,31 @@ def worst_case_sample(
     >>> from phiball.refimpl import QUADRATIC, Ball, worst_case_sample
     >>> z = np.full((1, 1), 0.5)
     >>> draws = worst_case_sample(
-    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.125, QUADRATIC, n=500, samples=500, rng=rng(0)
+    ...     lambda x, i: x[:, 0], z, Ball(2, 0.5), 0.125, QUADRATIC, size=500, n_samples=500, rng=rng(0)
     ... )
     >>> bool(np.min(draws.points) > 0.45), draws.points.shape  # f <= mu = 1/2 has no mass
     (True, (500, 1))
     """
-    z = valid_data(z)
-    xp = array_namespace(z)
-    valid_sampling(ball, rng)
+    x = valid_data(x)
+    xp = array_namespace(x)
+    valid_sampling(reference, rng)
     valid_divergence(divergence)
-    valid_count("n", n, 1)
-    valid_count("samples", samples, 1)
+    valid_count("size", size, 1)
+    valid_count("n_samples", n_samples, 1)
     valid_count("chunk", chunk, 1)
-    eta = each_eta(eta, z)
-    index = rng.integers(z.shape[0], (n,), like=z)
-    u = rng.uniform((n,), like=xp.astype(z[:0, ...], xp.float64))
-    points = []
+    eta = each_eta(eta, x)
+    index = rng.integers(x.shape[0], (size,), like=x)
+    u = rng.uniform((size,), like=xp.astype(x[:0, ...], xp.float64))
+    drawn = []
     done = 0
-    pieces = evaluated(loss, tiles(xp.take(z, index, axis=0), index, ball, samples, rng), chunk)
-    for x, losses in in_rows(((x, f) for x, _, f in pieces), samples):
+    pieces = evaluated(loss, tiles(xp.take(x, index, axis=0), index, reference, n_samples, rng), chunk)
+    for candidates, losses in in_rows(((points, f) for points, _, f in pieces), n_samples):
         g = losses.shape[0]
         part = slice(done, done + g)
         weights = worst_case(detach(losses), xp.take(eta, index[part]), divergence).weights
-        points.append(_pick(x, weights, u[part]))
+        drawn.append(_pick(candidates, weights, u[part]))
         done += g
-    return Draws(xp.concat(points), index)
+    return Draws(xp.concat(drawn), index)
 
 
 def _pick(x: Array, weights: Array, u: Array) -> Array:

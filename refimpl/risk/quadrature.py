@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import cos, inf, pi, prod, sin
 
 from phiball.backends import Array, array_namespace, detach, device
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import CHUNK, each_eta, evaluated, indices, slices, valid_data
 from phiball.refimpl.types import Loss
@@ -20,7 +20,7 @@ Rule = list[tuple[float, float, float]]  # node, weight, weight in the coarse ru
 
 @dataclass(frozen=True)
 class Quadrature:
-    """Nodes and weights for the uniform law of a ball around each z.
+    """Nodes and weights for the uniform distribution of a ball around each z.
 
     - `points`, batch + (K,) + event: the nodes.
     - `weights` (K,): positive, with sum one.
@@ -50,7 +50,8 @@ def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) ->
     about 12 digits where f is smooth; more panels are for kinks.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, quadrature
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.risk import quadrature
     >>> rule = quadrature(Ball(2, 1.0), np.zeros(2))
     >>> print(round(float(np.sum(rule.weights * rule.points[:, 0] ** 2)), 12))  # radius^2/(d + 2)
     0.25
@@ -74,10 +75,12 @@ def quadrature(ball: Ball, z: Array, *, panels: int = 1, event_ndim: int = 1) ->
     nodes, fine, coarse = _line(panels) if prod(event) == 1 else _plane(panels, ball.norm)
     where = {"dtype": z.dtype, "device": device(z)}
     b = xp.reshape(ball.radius * xp.asarray(nodes, **where), (len(fine), *event))
-    if ball.scale is not None:
-        if ball.scale.per_point(event_ndim) or ball.dimension(event, event_ndim=event_ndim) < prod(event):
+    if ball.feature_scale is not None:
+        if ball.feature_scale.per_point(event_ndim) or ball.dimension(event, event_ndim=event_ndim) < prod(
+            event
+        ):
             raise ValueError(f"ball is {ball!r}; expected one size per coordinate, none of them 0")
-        b = b * ball.scale.like(b, event_ndim)
+        b = b * ball.feature_scale.like(b, event_ndim)
     points = xp.expand_dims(z, axis=len(batch)) + b
     if ball.clip is not None:
         points = xp.clip(points, *ball.clip)
@@ -159,7 +162,7 @@ class Integral:
 
 def integrated_risk(
     loss: Loss,
-    z: Array,
+    x: Array,
     ball: Ball,
     eta: float | Array,
     divergence: Divergence,
@@ -178,24 +181,25 @@ def integrated_risk(
     Reference: Eq. (CSO:formula) of Section 1.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Ball, integrated_risk
+    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball.risk import integrated_risk
     >>> risk = integrated_risk(lambda x, i: x[:, 0], np.full((1, 1), 0.5), Ball(2, 0.5), 1.0, ENTROPIC)
     >>> print(round(float(risk.value), 12), bool(risk.error < 1e-12))  # log(e - 1)
     0.541324854613 True
     """
-    z = valid_data(z)
-    xp = array_namespace(z)
+    x = valid_data(x)
+    xp = array_namespace(x)
     valid_divergence(divergence)
     valid_count("chunk", chunk, 1)
-    eta = each_eta(eta, z)
-    event_ndim = z.ndim - 1
-    i = indices(z)
-    K = quadrature(ball, z[:1, ...], panels=panels, event_ndim=event_ndim).weights.shape[0]
+    eta = each_eta(eta, x)
+    event_ndim = x.ndim - 1
+    i = indices(x)
+    K = quadrature(ball, x[:1, ...], panels=panels, event_ndim=event_ndim).weights.shape[0]
     values, errors = [], []
-    for part in slices(z.shape[0], max(1, chunk // K)):
-        rule = quadrature(ball, z[part, ...], panels=panels, event_ndim=event_ndim)
+    for part in slices(x.shape[0], max(1, chunk // K)):
+        rule = quadrature(ball, x[part, ...], panels=panels, event_ndim=event_ndim)
         shape = rule.points.shape[:2]
-        x = xp.reshape(rule.points, (-1, *z.shape[1:]))
+        x = xp.reshape(rule.points, (-1, *x.shape[1:]))
         pair = (x, xp.reshape(xp.broadcast_to(i[part, None], shape), (-1,)))
         f = xp.reshape(xp.concat([f for _, _, f in evaluated(loss, [pair], chunk)]), shape)
         fine = worst_case(f, eta[part], divergence, p=xp.astype(rule.weights, f.dtype, copy=False))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings, is_array_api_obj
+from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.norms import length
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
@@ -31,10 +31,10 @@ from phiball.refimpl.sampling.streaming import (
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal, Proposal
+from phiball.refimpl.types import Distribution, Gradient, Loss, PreparedProposal, Proposal
 from phiball.refimpl.validation import valid_count
 
-_HEAVY = 0.05  # of a worst case on one sampled point: the normal law of the error needs many that share it
+_HEAVY = 0.05  # of a worst case on one sampled point: the normal distribution of the error needs many that share it
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class Estimate:
 
 def robust_risk(
     loss: Loss,
-    z: Array | Data,
-    ball: Law,
+    x: Array | Data,
+    reference: Distribution,
     eta: float | Array,
     divergence: Divergence,
     *,
-    samples: int,
+    n_samples: int,
     rng: Rng,
     labels: bool = False,
     chunk: int = CHUNK,
@@ -118,11 +118,11 @@ def robust_risk(
     Arguments:
     - `loss`: a function loss(x, i) of points x (k,) + event that come from the data points i (k,), which
       returns losses (k,).
-    - `z` (N,) + event: the data points, or an iterator of batches of them, which is read once.
-    - `ball`: a `Ball`, or another distribution with a `sample`; a `Gaussian` gives the dual of Sinkhorn DRO.
+    - `x` (N,) + event: the data points, or an iterator of batches of them, which is read once.
+    - `reference`: a `Ball`, or another distribution with a `sample`; a `Gaussian` gives the dual of Sinkhorn DRO.
     - `eta`: a positive number, or an array (N,), but not for batches.
     - `divergence`: phi, for example `ENTROPIC`.
-    - `samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
+    - `n_samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
     - `rng`: from `phiball.backends.rng`.
     - `labels`: True if the batches are pairs (z, y), as those of a DataLoader: then the loss is loss(x, y),
       with the label of each x, and so is `input_gradient`.
@@ -141,22 +141,22 @@ def robust_risk(
     >>> from phiball.backends import rng
     >>> from phiball.refimpl import ENTROPIC, Ball, robust_risk
     >>> z = np.full((1, 1), 0.5)
-    >>> risk = robust_risk(lambda x, i: x[:, 0], z, Ball(2, 0.5), 1.0, ENTROPIC, samples=4000, rng=rng(0))
+    >>> risk = robust_risk(lambda x, i: x[:, 0], z, Ball(2, 0.5), 1.0, ENTROPIC, n_samples=4000, rng=rng(0))
     >>> bool(abs(risk.value + risk.bias - np.log(np.e - 1)) < 4 * risk.stderr), risk.lower_bound
     (True, False)
     """
-    stream = is_stream(z)
+    stream = is_stream(x)
     if not stream:
-        z, loss, input_gradient = in_single(z, loss, input_gradient)
-        valid_data(z)
-    valid_sampling(ball, rng)
+        x, loss, input_gradient = in_single(x, loss, input_gradient)
+        valid_data(x)
+    valid_sampling(reference, rng)
     valid_divergence(divergence)
-    n = valid_count("samples", samples, 2)
+    n = valid_count("n_samples", n_samples, 2)
     valid_count("chunk", chunk, 1)
     how = Uniform() if proposal is None else proposal
     if isinstance(how, type) or not callable(getattr(how, "prepare", None)):
         raise TypeError(f"proposal is {proposal!r}; expected Uniform(), Tilted() or None")
-    how.valid_for(ball, divergence)
+    how.valid_for(reference, divergence)
     if getattr(how, "kappa", None) is not None:
         raise ValueError(
             f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
@@ -173,8 +173,8 @@ def robust_risk(
     etas: list[Array] = []  # of the data points that are drawn, and not yet solved
 
     def drawn() -> Iterator[tuple[Array, ...]]:
-        for block in blocks(z, ball, n, chunk, labels=labels, evaluate=not isinstance(how, Uniform)):
-            prepared = how.prepare(ball, block.z, each_eta(eta, block.z), _at(slope, block), rng, chunk)
+        for block in blocks(x, reference, n, chunk, labels=labels, evaluate=not isinstance(how, Uniform)):
+            prepared = how.prepare(reference, block.z, each_eta(eta, block.z), _at(slope, block), rng, chunk)
             etas.append(prepared.eta)
             yield from tiled(block.z, block.i, n, partial(_draw, prepared, rng))
 
@@ -234,16 +234,18 @@ def _row_statistics(
     n = f.shape[-1]
     h = n // 2
 
-    def law(part: slice) -> Array | None:
+    def distribution(part: slice) -> Array | None:
         return None if log_p is None else normalised(log_p[:, part])
 
-    out = worst_case(f, eta, c, p=law(slice(n)))
+    out = worst_case(f, eta, c, p=distribution(slice(n)))
     fixed = detach(f)
-    first, second = (worst_case(fixed[:, k], eta, c, p=law(k)).value for k in (slice(h), slice(h, n)))
+    first, second = (
+        worst_case(fixed[:, k], eta, c, p=distribution(k)).value for k in (slice(h), slice(h, n))
+    )
     missing = detach(out.value) - (h / n * first + (n - h) / n * second)
     if log_p is None:
         missing = xp.where(missing > 0, missing, xp.zeros_like(missing))  # negative by rounding alone
-    error = standard_error(fixed, detach(out.mu), eta, c, law(slice(n)))
+    error = standard_error(fixed, detach(out.mu), eta, c, distribution(slice(n)))
     return out.value, missing, error, xp.max(detach(out.weights), axis=-1)
 
 

@@ -1,1 +1,15 @@
-"""Sampling: how perturbed points are drawn and weighted, in bounded memory."""
+"""Drawing perturbed points: gradient estimators and proposals."""
+
+from phiball.refimpl.sampling.estimators import RTMLMC, SG, signed_weights
+from phiball.refimpl.sampling.pointwise_loss import PointwiseLoss, pointwise_loss
+from phiball.refimpl.sampling.proposals import Tilted, Uniform
+
+__all__ = [
+    "RTMLMC",
+    "SG",
+    "PointwiseLoss",
+    "Tilted",
+    "Uniform",
+    "pointwise_loss",
+    "signed_weights",
+]

@@ -8,10 +8,10 @@ from math import lcm
 from typing import Any, TypeAlias
 
 from phiball.backends import Array, array_namespace, detach, is_array_api_obj
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import TILE, indices, joined, valid_data
-from phiball.refimpl.types import Law
+from phiball.refimpl.types import Distribution
 
 Data: TypeAlias = Iterable[Any]
 """An iterator of batches: arrays (n,) + event, or pairs of these with labels (n,), as a DataLoader has."""
@@ -43,7 +43,7 @@ def _is_dask(z: Any) -> bool:
 
 
 def blocks(
-    z: Array | Data, law: Law, n: int, chunk: int, *, labels: bool, evaluate: bool
+    z: Array | Data, distribution: Distribution, n: int, chunk: int, *, labels: bool, evaluate: bool
 ) -> Iterator[Points]:
     """The data points in blocks: all at once if z is an array, and else batches that are cut and joined anew.
 
@@ -68,7 +68,11 @@ def blocks(
     count = start = 0
     for batch in _batches(z):
         part = _points(batch, start, labels)
-        if isinstance(law, Ball) and law.scale is not None and law.scale.per_point(part.z.ndim - 1):
+        if (
+            isinstance(distribution, Ball)
+            and distribution.feature_scale is not None
+            and distribution.feature_scale.per_point(part.z.ndim - 1)
+        ):
             raise ValueError(
                 "ball has sizes for each data point; expected the same for all of them, for data in batches "
                 "(or measure each batch with its own ball, and merge)"

@@ -105,7 +105,7 @@ def solve(
     xp = array_namespace(losses)
     if draws.single:
         value = mean_value(losses, draws, divergence, share, self_normalised=self_normalised)
-        return value, xp.full_like(losses, share * draws.groups[0].scale)
+        return value, xp.full_like(losses, share * draws.groups[0].weight)
     eta, log_w = draws.eta, draws.log_weights
     if isinstance(eta, (int, float)):
         check_eta(eta, losses)
@@ -135,7 +135,7 @@ def solve(
     else:
         values, _, weights, _ = inner_solve(rows, _each(eta, shape[0], losses), None, divergence)
         value = _total(values, rows, divergence)
-    share *= group.scale
+    share *= group.weight
     return share * value, share * xp.reshape(weights, (-1,))
 
 
@@ -149,7 +149,7 @@ def mean_value(
     xp = array_namespace(losses)
     if isinstance(draws.eta, (int, float)):
         check_eta(draws.eta, losses)
-    share *= draws.groups[0].scale
+    share *= draws.groups[0].weight
     value = share * _total(losses, losses, divergence)
     if draws.log_weights is None or self_normalised:
         return value
@@ -166,7 +166,7 @@ def _solve_ragged(
 ) -> tuple[Array, Array]:
     """`solve` by one call: the rows are those of all data points, and after them their halves."""
     xp = array_namespace(losses)
-    blocks = [(len(group.members), 1 << group.level, share * group.scale) for group in groups]
+    blocks = [(len(group.members), 1 << group.level, share * group.weight) for group in groups]
     if any(group.telescoping for group in groups):
         # What has no halves comes once more as it is, and counts for nothing.
         halved = [group.telescoping and group.level > 0 for group in groups]
@@ -184,7 +184,7 @@ def _solve_ragged(
     lengths, factor = _repeated(sizes, rows), _repeated(factors, rows)
     offsets = _moved(_offsets(lengths), losses)
     if log_p is not None or tracks_derivatives(losses):
-        p = None if log_p is None else _laws(log_p, rows, sizes, xp=xp)
+        p = None if log_p is None else _distributions(log_p, rows, sizes, xp=xp)
         solution = worst_case_ragged(losses, offsets, eta, divergence, p=p)
         values, weights = solution.value, solution.weights
     else:
@@ -211,14 +211,14 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     return total
 
 
-def _laws(log_p: Array, rows: list[int], sizes: list[int], *, xp: Any) -> Array:
+def _distributions(log_p: Array, rows: list[int], sizes: list[int], *, xp: Any) -> Array:
     """The weights of each row, normalised, in the places of its points."""
-    laws, start = [], 0
+    distributions, start = [], 0
     for count, size in zip(rows, sizes, strict=True):
         part = xp.reshape(log_p[start : start + count * size], (count, size))
-        laws.append(xp.reshape(normalised(part), (-1,)))
+        distributions.append(xp.reshape(normalised(part), (-1,)))
         start += count * size
-    return xp.concat(laws)
+    return xp.concat(distributions)
 
 
 def _draw_block(groups: list[LevelGroup], prepared: PreparedProposal, rng: Rng) -> PerturbedPoints:

@@ -59,7 +59,7 @@ class RTMLMC:
     - `level`: L, a whole number from 0 to 30.
     - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
       spreads the levels over the batch by systematic sampling, in random order. The level of each data point
-      has the same law as before, so that the expectation is the same. The cost of a batch varies half as
+      has the same distribution as before, so that the expectation is the same. The cost of a batch varies half as
       much, and the number of its data points at level 0 hardly at all.
 
     It has the expectation of SG at the same level, for (L+1)/(2 - 2^-L) perturbed points per data point: 4.02
@@ -125,7 +125,7 @@ def signed_weights(
     - `losses` (..., 2^l): the losses of the perturbed points of each data point.
     - `eta`, `divergence`: as in `worst_case`.
     - `telescoping`: True subtracts the mean of the two halves, for l > 0.
-    - `log_p` (..., 2^l): the logs of the weights in the reference law, up to a constant; None for equal
+    - `log_p` (..., 2^l): the logs of the weights in the reference distribution, up to a constant; None for equal
       weights. The whole and each half are normalised separately.
 
     Returns the value (...) and the weights (..., 2^l). The sum of the values over the levels telescopes to
@@ -156,7 +156,7 @@ def signed_weights(
 
 
 def normalised(log_p: Array) -> Array:
-    """The law with weights proportional to exp(log_p) along the last axis."""
+    """The distribution with weights proportional to exp(log_p) along the last axis."""
     xp = array_namespace(log_p)
     p = xp.exp(log_p - xp.max(log_p, axis=-1, keepdims=True))
     return p / xp.sum(p, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""How perturbed points are drawn: from the reference law itself, or from its tilt towards larger losses."""
+"""How perturbed points are drawn: from the reference distribution itself, or from its tilt towards larger losses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from phiball.backends import (
     input_gradient,
     library,
 )
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import indices, joined, slices
-from phiball.refimpl.types import Gradient, Law, Loss, PreparedProposal
+from phiball.refimpl.types import Distribution, Gradient, Loss, PreparedProposal
 from phiball.refimpl.validation import (
     all_finite,
     check_same_array_type,
@@ -35,14 +35,14 @@ from phiball.refimpl.validation import (
 
 @dataclass(frozen=True)
 class Uniform:
-    """Draw perturbations from the reference law itself, as in the paper.
+    """Draw perturbations from the reference distribution itself, as in the paper.
 
     Arguments:
     - `antithetic`: True draws pairs z + b, z - b.
     - `qmc`: True draws scrambled Sobol points; see `Ball.sample` for both.
 
     Both lower the variance of the estimate. They change the objective F^L a little, because the 2^L points of
-    a data point then depend on each other; its limit F is the same. Each half of a level has the law of the
+    a data point then depend on each other; its limit F is the same. Each half of a level has the distribution of the
     level below, so that RT-MLMC still has the expectation of SG.
 
     >>> import numpy as np
@@ -61,24 +61,32 @@ class Uniform:
         """False: all weights are one."""
         return False
 
-    def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise unless the law can be drawn in this way."""
-        if not isinstance(law, Ball) and self != Uniform():
-            raise ValueError(f"proposal is {self!r}; expected Uniform() for a law that is not a Ball")
+    def valid_for(self, distribution: Distribution, divergence: Divergence) -> None:
+        """Raise unless the distribution can be drawn in this way."""
+        if not isinstance(distribution, Ball) and self != Uniform():
+            raise ValueError(
+                f"proposal is {self!r}; expected Uniform() for a distribution that is not a Ball"
+            )
 
     def prepare(
-        self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
+        self,
+        distribution: Distribution,
+        x: Array,
+        eta: float | Array,
+        gradient: Gradient,
+        rng: Rng,
+        chunk: int,
     ) -> PreparedProposal:
-        """Prepare the draws from the law, for data points x (N,) + event."""
+        """Prepare the draws from the distribution, for data points x (N,) + event."""
         how = {"antithetic": self.antithetic, "qmc": self.qmc} if self.antithetic or self.qmc else {}
         every = indices(x)
-        sample: Callable[..., Array] = law.sample
-        if type(law) is Ball:
-            law.check_centres(detach(x))
-            sample = law.draw  # x has been checked
+        sample: Callable[..., Array] = distribution.sample
+        if type(distribution) is Ball:
+            distribution.check_centres(detach(x))
+            sample = distribution.draw  # x has been checked
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
-            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            draws = sample if index is every else _rows_of(distribution, sample, index, x.ndim - 1)
             return draws(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
 
         return PreparedProposal(x, eta, draw, every, independent=not how)
@@ -131,14 +139,16 @@ class Tilted:
             valid_number("kappa", self.kappa, above=0.0)
         valid_count("retilt", self.retilt, 0)
 
-    def valid_for(self, law: Law, divergence: Divergence) -> None:
-        """Raise unless the law can be tilted, and the weights are exact for the divergence."""
-        if not callable(getattr(law, "sample_tilted", None)):
-            raise TypeError(f"ball is {law!r}; expected a Ball or a Gaussian, which can be tilted")
-        if isinstance(law, Ball) and law.norm not in (1.0, 2.0, float("inf")):
-            raise ValueError(f"ball is {law!r}; expected norm 1, 2 or inf, which can be tilted")
-        if self.kappa is not None and not (isinstance(law, Ball) and law.radius > 0):
-            raise ValueError(f"kappa is {self.kappa!r}; expected None for {law!r}, which has no radius")
+    def valid_for(self, distribution: Distribution, divergence: Divergence) -> None:
+        """Raise unless the distribution can be tilted, and the weights are exact for the divergence."""
+        if not callable(getattr(distribution, "sample_tilted", None)):
+            raise TypeError(f"ball is {distribution!r}; expected a Ball or a Gaussian, which can be tilted")
+        if isinstance(distribution, Ball) and distribution.norm not in (1.0, 2.0, float("inf")):
+            raise ValueError(f"ball is {distribution!r}; expected norm 1, 2 or inf, which can be tilted")
+        if self.kappa is not None and not (isinstance(distribution, Ball) and distribution.radius > 0):
+            raise ValueError(
+                f"kappa is {self.kappa!r}; expected None for {distribution!r}, which has no radius"
+            )
         if divergence.family != "entropic" and not self.self_normalised:
             raise ValueError(
                 f"divergence is {divergence.name}; expected ENTROPIC, for which tilted points are weighed "
@@ -146,41 +156,51 @@ class Tilted:
             )
 
     def prepare(
-        self, law: Law, x: Array, eta: float | Array, gradient: Gradient, rng: Rng, chunk: int
+        self,
+        distribution: Distribution,
+        x: Array,
+        eta: float | Array,
+        gradient: Gradient,
+        rng: Rng,
+        chunk: int,
     ) -> PreparedProposal:
         """Take the gradients at the starts of x (N,) + event, and `retilt` times again at tilted points."""
         every = indices(x)
-        sample = law.sample_tilted  # type: ignore[attr-defined]
-        if type(law) is Ball:
-            law.check_centres(detach(x))
-            sample = law.draw_tilted  # x and s have been checked
+        sample = distribution.sample_tilted  # type: ignore[attr-defined]
+        if type(distribution) is Ball:
+            distribution.check_centres(detach(x))
+            sample = distribution.draw_tilted  # x and s have been checked
         at = detach(x)
         if self.start is not None:
-            at = law.sample(at, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...]
+            at = distribution.sample(at, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...]
         g = _gradients(gradient, at, every, chunk)
-        if self.kappa is not None and isinstance(law, Ball):
-            eta = self._scale_free(law, self.kappa, g, eta)
-        s = _tilt(law, g, eta)
+        if self.kappa is not None and isinstance(distribution, Ball):
+            eta = self._scale_free(distribution, self.kappa, g, eta)
+        s = _tilt(distribution, g, eta)
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
             z, aimed = _rows(x, index, every), _rows(s, index, every)
-            draws = sample if index is every else _rows_of(law, sample, index, x.ndim - 1)
+            draws = sample if index is every else _rows_of(distribution, sample, index, x.ndim - 1)
             points, log_w = draws(z, aimed, n, rng, event_ndim=x.ndim - 1)
             return points, log_w
 
         for _ in range(self.retilt):
             points, _ = draw(every, 1, rng)
-            s = _tilt(law, _gradients(gradient, detach(points[:, 0, ...]), every, chunk), eta)
+            s = _tilt(distribution, _gradients(gradient, detach(points[:, 0, ...]), every, chunk), eta)
         return PreparedProposal(x, eta, draw, every, independent=True)
 
     @staticmethod
-    def _scale_free(law: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
+    def _scale_free(distribution: Ball, kappa: float, g: Array, eta: float | Array) -> Array:
         """rho |g|_* / (kappa d), or eta where that is 0."""
         xp = array_namespace(g)
-        size = law.radius * law.dual_norm(g, event_ndim=g.ndim - 1)
+        size = distribution.radius * distribution.dual_norm(g, event_ndim=g.ndim - 1)
         d: Any = prod(g.shape[1:])
-        if law.scale is not None:  # coordinates that do not move are no dimensions; without any, size is 0
-            d = xp.asarray(law.scale.moving(tuple(g.shape), g.ndim - 1), dtype=g.dtype, device=device(g))
+        if (
+            distribution.feature_scale is not None
+        ):  # coordinates that do not move are no dimensions; without any, size is 0
+            d = xp.asarray(
+                distribution.feature_scale.moving(tuple(g.shape), g.ndim - 1), dtype=g.dtype, device=device(g)
+            )
             d = xp.where(d > 0, d, xp.ones_like(d))
         own = size / (kappa * d)
         return xp.where(own > 0, own, eta * xp.ones_like(own))
@@ -222,7 +242,7 @@ def _gradients(gradient: Gradient, x: Array, i: Array, chunk: int) -> Array:
     return xp.astype(g, x.dtype, copy=False)
 
 
-def _tilt(law: Law, g: Array, eta: float | Array) -> Array:
+def _tilt(distribution: Distribution, g: Array, eta: float | Array) -> Array:
     """g/eta, checked; eta is a number, or one for each g."""
     xp = array_namespace(g)
     with ignore_float_warnings():
@@ -232,16 +252,18 @@ def _tilt(law: Law, g: Array, eta: float | Array) -> Array:
         if not all_finite(g):
             raise ValueError("input_gradient(x, i) contains NaN or infinity; expected finite numbers")
         raise ValueError(f"input_gradient(x, i)/eta overflows {s.dtype}; expected a larger eta")
-    if isinstance(law, Ball):
-        law.check_reach(s, top, event_ndim=s.ndim - 1)
+    if isinstance(distribution, Ball):
+        distribution.check_reach(s, top, event_ndim=s.ndim - 1)
     return s
 
 
-def _rows_of(law: Law, sample: Callable[..., Any], index: Array, event_ndim: int) -> Callable[..., Any]:
-    """The method `sample` of a law for these data points, which may have a ball of their own size each."""
-    if not isinstance(law, Ball) or law.scale is None:
+def _rows_of(
+    distribution: Distribution, sample: Callable[..., Any], index: Array, event_ndim: int
+) -> Callable[..., Any]:
+    """The method `sample` of a distribution for these data points, which may have a ball of their own size each."""
+    if not isinstance(distribution, Ball) or distribution.feature_scale is None:
         return sample
-    return getattr(law.rows(index, event_ndim=event_ndim), sample.__name__)  # type: ignore[no-any-return]
+    return getattr(distribution.rows(index, event_ndim=event_ndim), sample.__name__)  # type: ignore[no-any-return]
 
 
 def _rows(x: Array, index: Array, every: Array) -> Array:

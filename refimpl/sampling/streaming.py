@@ -11,9 +11,9 @@ from inspect import signature
 from typing import TypeVar
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, without_gradient
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.half import single
-from phiball.refimpl.laws.balls import Ball
-from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
 
 TILE = 1024  # points that are drawn at a time
@@ -34,10 +34,12 @@ def valid_data(z: Array, *, name: str = "z") -> Array:
     return detach(z)
 
 
-def valid_sampling(law: Law, rng: Rng) -> None:
-    """Raise unless `law` can be sampled with `rng`."""
-    if not callable(getattr(law, "sample", None)):
-        raise TypeError(f"ball is {law!r}; expected a Ball such as Ball(2, 0.45), or a law with its sample")
+def valid_sampling(distribution: Distribution, rng: Rng) -> None:
+    """Raise unless `distribution` can be sampled with `rng`."""
+    if not callable(getattr(distribution, "sample", None)):
+        raise TypeError(
+            f"ball is {distribution!r}; expected a Ball such as Ball(2, 0.45), or a distribution with its sample"
+        )
     valid_rng(rng)
 
 
@@ -84,15 +86,21 @@ def _takes_two(function: Loss) -> bool:
     return True
 
 
-def tiles(z: Array, index: Array, law: Law, n: int, rng: Rng) -> Iterator[tuple[Array, ...]]:
-    """(x, i): n points of the law around each z, z after z, in pieces of at most TILE points.
+def tiles(
+    z: Array, index: Array, distribution: Distribution, n: int, rng: Rng
+) -> Iterator[tuple[Array, ...]]:
+    """(x, i): n points of the distribution around each z, z after z, in pieces of at most TILE points.
 
     `index` (N,) holds the i of each z.
     """
     xp = array_namespace(z)
 
     def draw(place: Array, m: int) -> tuple[Array, ...]:
-        here = law.rows(xp.take(index, place), event_ndim=z.ndim - 1) if isinstance(law, Ball) else law
+        here = (
+            distribution.rows(xp.take(index, place), event_ndim=z.ndim - 1)
+            if isinstance(distribution, Ball)
+            else distribution
+        )
         return (here.sample(xp.take(z, place, axis=0), m, rng, event_ndim=z.ndim - 1),)
 
     return tiled(z, index, n, draw)

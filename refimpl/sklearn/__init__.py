@@ -1,6 +1,6 @@
 """Robust models with the interface of scikit-learn (extra `sklearn`).
 
-Linear models are fitted exactly, by `phiball.refimpl.fit_linear_model`. `radius` is how far every example may
+Linear models are fitted exactly, by `phiball.linear.fit_linear_model`. `radius` is how far every example may
 move, in the units of the features: standardise them first, or give `feature_scale`. Sparse input is refused:
 a perturbation fills it.
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.sparse import issparse
 from scipy.special import expit, softmax
 
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.linear.risk import linear_model_risk
 from phiball.refimpl.sklearn.measures import Measure
@@ -78,8 +78,8 @@ def affine_risk(
             return None
         else:
             loss = "hinge"
-    sizes = None if ball.scale is None else ball.scale.values
-    problem = LinearProblem(loss, Ball(2, ball.radius), eta, phi, scale=sizes)
+    sizes = None if ball.feature_scale is None else ball.feature_scale.values
+    problem = LinearProblem(loss, Ball(2, ball.radius), eta, phi, feature_scale=sizes)
     coef, last = (slopes, intercept) if many else (slopes[0], float(intercept[0]))
     return linear_model_risk(problem, coef, last, X, targets, sample_weight=sample_weight).value
 
@@ -121,7 +121,7 @@ def attacked(model: Any, X: Any, y: Any, ball: Ball, framed: Callable[[Any], Any
         return None
     if not np.allclose(linear, Z, rtol=0, atol=1e3 * tight):
         return None
-    given = 1.0 if ball.scale is None else ball.scale.values
+    given = 1.0 if ball.feature_scale is None else ball.feature_scale.values
     found = steps[-1][1].attack(Z, y, replace(ball, scale=np.abs(sizes) * given, clip=None))
     return ball.project(X + (found - Z) / sizes, X)
 

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
-from phiball.refimpl.inner.divergences import Divergence, named_divergence
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem, Reweighting
@@ -61,9 +61,9 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
 
     Parameters that all have:
     - `radius`: how far an example may move. 0 gives the plain model.
-    - `eta`: what the adversary pays for leaving the uniform law; 0 for the worst point, inf for the average.
+    - `eta`: what the adversary pays for leaving the uniform distribution; 0 for the worst point, inf for the average.
     - `divergence`: entropic, quadratic, absolute, hinge, or a `Divergence` such as indicator(0.1).
-    - `norm`: of the ball; 2 is solved exactly, others on a fixed set of `points` Sobol points.
+    - `norm`: of the ball; 2 is solved exactly, others on a fixed set of `n_points` Sobol points.
     - `feature_scale`: how far each feature moves, as multiples of the radius; 0 holds it. Numbers, a Series
       by the names of the columns, or a dict such as {"age": 0}, in which the others are 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
@@ -80,7 +80,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     feature_scale: Any
     reweighting: Reweighting | None
     fit_intercept: bool
-    points: int
+    n_points: int
     tol: float
     max_iter: int
 
@@ -90,9 +90,9 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
             loss,
             Ball(self.norm, self.radius),
             self.eta,
-            named_divergence(self.divergence),
+            as_divergence(self.divergence),
             ridge=ridge,
-            scale=scale,
+            feature_scale=scale,
             intercept=self.fit_intercept,
             reweighting=self.reweighting,
         )
@@ -118,10 +118,10 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
             np.asarray(X, dtype=np.float64),
             np.asarray(y, dtype=np.float64),
             sample_weight=np.asarray(sample_weight, dtype=np.float64),
-            tolerance=self.tol,
-            points=self.points,
+            tol=self.tol,
+            n_points=self.n_points,
             start=start,
-            max_iterations=self.max_iter,
+            max_iter=self.max_iter,
         )
 
     def _warn(self, found: list[LinearModel]) -> None:
@@ -138,7 +138,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         if error > _COARSE * abs(value):
             warn(
                 f"the integrals over the ball have an error of about {error:.1e}, and the objective is "
-                f"{value:.1e}; a larger eta lowers it, and so do more points (now {self.points}), but slowly",
+                f"{value:.1e}; a larger eta lowers it, and so do more points (now {self.n_points}), but slowly",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -43,7 +43,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,
         class_weight: Any = None,
-        points: int = 256,
+        n_points: int = 256,
         tol: float = 1e-8,
         max_iter: int = 1000,
     ) -> None:

@@ -21,8 +21,8 @@ from skorch.utils import to_tensor
 
 from phiball.backends import input_gradient, rng
 from phiball.refimpl.attacks import pgm
-from phiball.refimpl.inner.divergences import Divergence, named_divergence
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sklearn.base import by_feature
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
@@ -168,9 +168,9 @@ class _RobustNet:
         if scale is not None:
             scale = by_feature("feature_scale", scale, getattr(self, "columns_", None), Xi.shape[1])
         objective = RegularizedLoss(
-            Ball(self.norm, self.radius, scale=scale),
+            Ball(self.norm, self.radius, feature_scale=scale),
             eta=self.eta,
-            divergence=named_divergence(self.divergence),
+            divergence=as_divergence(self.divergence),
             estimator=SG(self.level),
             check_index=False,
         )

@@ -32,7 +32,7 @@ class BaseRobustRegressor(RegressorMixin, RobustLinearModel):  # type: ignore[mi
         feature_scale: Any = None,
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,
-        points: int = 256,
+        n_points: int = 256,
         tol: float = 1e-8,
         max_iter: int = 1000,
     ) -> None:
@@ -99,7 +99,7 @@ class RobustQuantileRegressor(BaseRobustRegressor):
         feature_scale: Any = None,
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,
-        points: int = 256,
+        n_points: int = 256,
         tol: float = 1e-6,
         max_iter: int = 1000,
     ) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from phiball.backends import rng
-from phiball.refimpl.inner.divergences import Divergence, named_divergence
-from phiball.refimpl.laws.balls import Ball
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, numbers, right_in_ball
@@ -25,10 +25,10 @@ def robust_scorer(
     *,
     eta: float | None = None,
     divergence: str | Divergence = "entropic",
-    scale: Any = None,
+    feature_scale: Any = None,
     loss: str | LinearLoss | None = None,
-    samples: int = 64,
-    seed: int = 0,
+    n_samples: int = 64,
+    rng: int = 0,
 ) -> RobustScorer:
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
@@ -37,12 +37,12 @@ def robust_scorer(
     - `eta`: None scores the worst point of the ball: accuracy for classifiers, minus the mean loss for
       regressors. A number scores minus the robust risk.
     - `divergence`: of the robust risk.
-    - `scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
+    - `feature_scale`: how far each feature moves, as multiples of the radius (d,), such as X.std(axis=0); 0 holds it.
       A Series or a dict goes by the names of the columns; features that a dict does not name get 1.
     - `loss`: of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as quantile_loss(0.9).
       None takes the one that the model minimises, if it is known, and else the squared error.
-    - `samples`: points of the ball per example, for models that are not linear.
-    - `seed`: of these points.
+    - `n_samples`: points of the ball per example, for models that are not linear.
+    - `rng`: of these points.
 
     It can be called, scorer(model, X, y, sample_weight=None), printed and pickled. Scores are exact where
     predictions are affine in the features, which is checked on the data (the risk in norm 2 alone). Networks
@@ -58,7 +58,7 @@ def robust_scorer(
     >>> model.score(X, y), robust_scorer(Ball(2, 1.0))(model, X, y)
     (1.0, 0.5)
     """
-    return RobustScorer(ball, eta, divergence, scale, loss, samples, seed)
+    return RobustScorer(ball, eta, divergence, feature_scale, loss, n_samples, rng)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -68,18 +68,18 @@ class RobustScorer:
     ball: Ball
     eta: float | None = None
     divergence: str | Divergence = "entropic"
-    scale: Any = None
+    feature_scale: Any = None
     loss: str | LinearLoss | None = None
-    samples: int = 64
-    seed: int = 0
+    n_samples: int = 64
+    rng: int = 0
 
     def __post_init__(self) -> None:
         """Refuse here what would be an error in a fold of a search."""
         if not isinstance(self.ball, Ball):
             raise TypeError(f"ball is {self.ball!r}; expected a Ball such as Ball(2, 0.5)")
-        named_divergence(self.divergence)
+        as_divergence(self.divergence)
         measure_of(None, self.loss)
-        valid_count("samples", self.samples)
+        valid_count("n_samples", self.n_samples)
 
     def __repr__(self) -> str:
         """The call that makes it: the ball, and what differs from the defaults."""
@@ -100,28 +100,31 @@ class RobustScorer:
         framed, columns, y = like(X), getattr(X, "columns", None), np.asarray(y)
         X = numbers(X)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        law, eta, phi = self.ball, self.eta, named_divergence(self.divergence)
-        if self.scale is not None:
-            law = replace(law, scale=by_feature("scale", self.scale, columns, X.shape[1]))
+        distribution, eta, phi = self.ball, self.eta, as_divergence(self.divergence)
+        if self.feature_scale is not None:
+            distribution = replace(
+                distribution,
+                feature_scale=by_feature("feature_scale", self.feature_scale, columns, X.shape[1]),
+            )
         measure = measure_of(model, self.loss)
-        points = law.sample(X, self.samples, rng(self.seed))
+        points = distribution.sample(X, self.n_samples, rng(self.rng))
         affine = affine_outputs(model, X, points[:, 0, :], framed, measure)
         if eta is not None:
-            if affine is not None and law.norm == 2 and law.clip is None:
-                exact = affine_risk(model, *affine, X, y, w, law, eta, phi, framed, measure)
+            if affine is not None and distribution.norm == 2 and distribution.clip is None:
+                exact = affine_risk(model, *affine, X, y, w, distribution, eta, phi, framed, measure)
                 if exact is not None:
                     return -exact
             losses = _losses(model, y, framed, measure)
-            risk = robust_risk(losses, X, law, eta, phi, samples=self.samples, rng=rng(self.seed))
+            risk = robust_risk(losses, X, distribution, eta, phi, n_samples=self.n_samples, rng=rng(self.rng))
             return -float(np.average(risk.values, weights=w))
         if affine is not None:
-            if law.clip is not None:
+            if distribution.clip is not None:
                 raise ValueError(
                     f"ball is {self.ball!r}; expected one without clip for a linear model, whose worst point "
                     "is known in a whole ball"
                 )
-            return float(np.average(_worst_affine(model, *affine, y, law, measure), weights=w))
-        worst = attacked(model, X, y, law, framed)
+            return float(np.average(_worst_affine(model, *affine, y, distribution, measure), weights=w))
+        worst = attacked(model, X, y, distribution, framed)
         if worst is not None:
             points = np.concatenate([points, worst[:, None, :]], axis=1)
         found = np.asarray(model.predict(framed(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])

@@ -21,7 +21,7 @@ from phiball.backends import Array, Rng, array_namespace, detach
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
-from phiball.refimpl.types import Law, Loss
+from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import valid_array, valid_count, valid_number
 
 _TINY = 2.0**-1000  # below it alpha counts as 0
@@ -90,7 +90,7 @@ def covering_bound(n: int, delta: float, log_covering: Callable[[float], float])
     Reference: Proposition (cover) of Section 5.
 
     >>> from math import log
-    >>> from phiball.refimpl import covering_bound
+    >>> from phiball.theory import covering_bound
     >>> for n in (50, 20_000):
     ...     bound = covering_bound(n, 0.1, lambda eps: log(33))
     ...     print(round(bound.total, 3), bound.vacuous)
@@ -132,7 +132,7 @@ def linear_covering(
     form (see `linear_capacity`), and grows with log(1/eps) alone (claim I5).
 
     >>> from functools import partial
-    >>> from phiball.refimpl import covering_bound, linear_covering
+    >>> from phiball.theory import covering_bound, linear_covering
     >>> log_covering = partial(linear_covering, K=2, d=2, Lambda=1.0, Psi=1.0, rho=0.1, varrho=1.0)
     >>> [round(covering_bound(n, 0.1, log_covering).total, 3) for n in (10_000, 100_000, 1_000_000)]
     [0.819, 0.259, 0.082]
@@ -155,7 +155,7 @@ def linear_capacity(*, d: int, Lambda: float, Psi: float, rho: float, varrho: fl
 
     Reference: the linear class of Section 5.
 
-    >>> from phiball.refimpl import linear_capacity
+    >>> from phiball.theory import linear_capacity
     >>> linear_capacity(d=4, Lambda=2.0, Psi=1.0, rho=0.25, varrho=0.5)
     12.0
     """
@@ -179,7 +179,7 @@ def network_capacity(
 
     Reference: the network class of Section 5.
 
-    >>> from phiball.refimpl import network_capacity
+    >>> from phiball.theory import network_capacity
     >>> network_capacity(d=1, s=[1.0, 2.0, 1.0], a=[1.0, 4.0, 2.0], Psi=0.5, rho=0.5, varrho=1.0)
     18.0
     """
@@ -206,7 +206,7 @@ def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0
 
     Reference: the two examples of Section 5.
 
-    >>> from phiball.refimpl import excess_order
+    >>> from phiball.theory import excess_order
     >>> round(excess_order(10_000, 0.1, 2.0), 4)
     0.0727
     """
@@ -217,7 +217,14 @@ def excess_order(n: int, delta: float, capacity: float, *, constant: float = 1.0
 
 
 def regularized_adversarial_risk(
-    loss: Loss, x: Array, ball: Law, eta: float | Array, divergence: Divergence, *, samples: int, rng: Rng
+    loss: Loss,
+    x: Array,
+    ball: Distribution,
+    eta: float | Array,
+    divergence: Divergence,
+    *,
+    n_samples: int,
+    rng: Rng,
 ) -> Estimate:
     """Estimate the robust risk of a sample for a loss in [0, 1], as the generalisation bounds need it.
 
@@ -232,11 +239,12 @@ def regularized_adversarial_risk(
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, Ball, ramp_loss, regularized_adversarial_risk
+    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball.theory import ramp_loss, regularized_adversarial_risk
     >>> x, y = np.array([[1.0, 0.0], [0.2, 0.0], [0.0, 0.5]]), np.array([0, 0, 1])
     >>> loss = lambda x, i: ramp_loss(x, y[i], varrho=1.0)
     >>> ball = Ball(np.inf, 0.1)
-    >>> risk = regularized_adversarial_risk(loss, x, ball, 0.1, ENTROPIC, samples=1000, rng=rng(0))
+    >>> risk = regularized_adversarial_risk(loss, x, ball, 0.1, ENTROPIC, n_samples=1000, rng=rng(0))
     >>> print(np.round(risk.value, 2))  # the mean of the losses without perturbation is 0.43
     0.47
     """
@@ -255,7 +263,7 @@ def regularized_adversarial_risk(
 
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
-    return robust_risk(checked, x, ball, eta, divergence, samples=samples, rng=rng)
+    return robust_risk(checked, x, ball, eta, divergence, n_samples=n_samples, rng=rng)
 
 
 def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certificate:
@@ -272,7 +280,7 @@ def generalization_bound(risk: float | Array, bound: CoveringBound) -> Certifica
     Reference: Proposition (cover) of Section 5.
 
     >>> from math import log
-    >>> from phiball.refimpl import covering_bound, generalization_bound
+    >>> from phiball.theory import covering_bound, generalization_bound
     >>> certificate = generalization_bound(0.25, covering_bound(20_000, 0.1, lambda eps: log(33)))
     >>> round(certificate.value, 3), certificate.vacuous
     (0.604, False)

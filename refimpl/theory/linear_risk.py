@@ -16,7 +16,9 @@ from phiball.refimpl.inner.divergences import Divergence, centred
 
 _STEP = 1 / 32  # of the trapezoidal rule, at which it is exact to rounding for all but steep integrands
 _DISTANCES = [(u, exp(u - exp(-u))) for u in (_STEP * k for k in range(-115, 119))]  # 1e-17 to 40
-_NARROW = 0.4  # of the worst law on one node, for a normal peak: nodes a deviation apart, an error of 3e-9
+_NARROW = (
+    0.4  # of the worst distribution on one node, for a normal peak: nodes a deviation apart, an error of 3e-9
+)
 _MISSED = 1e-9  # of the mass: no multiplier was found, as for a range of f/eta beyond 1e140 or so
 _MET = 1e-13  # of the mass: an error of the multiplier enters the value by its square
 
@@ -27,7 +29,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
     x = tanh v turns the density into cosh(v)^-(d+1), a bell on the whole line. The line is cut where
     phi*' leaves zero, and both halves are integrated by the double exponential rule, whose nodes
     are dense at the cut on every scale. A kink of phi* elsewhere than at `slope0` costs digits. Where phi*
-    grows exponentially, the worst law may be a narrow peak far from the cut: ValueError if the nodes miss it.
+    grows exponentially, the worst distribution may be a narrow peak far from the cut: ValueError if the nodes miss it.
 
     >>> import numpy as np
     >>> from phiball.refimpl import QUADRATIC
@@ -38,11 +40,11 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
     """
     xp = array_namespace(t)
     c = centred(divergence)
-    law = _Law(t, d, c)
+    distribution = _Distribution(t, d, c)
     with ignore_float_warnings():
         # sigma = (max f - mu)/eta: the bracket of the corrected Algorithm 2, and mu >= max f - eta phi'(inf).
         low, high = xp.zeros_like(t), xp.where(2 * t < c.recession, 2 * t, xp.full_like(t, c.recession))
-        lack, surplus = law.surplus(low), law.surplus(high)
+        lack, surplus = distribution.surplus(low), distribution.surplus(high)
         # Where the density stays below one up to the end, the rest of the mass is an atom at the top.
         sigma, done = high, surplus <= 0
         was_below = done
@@ -52,7 +54,7 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
             chord = high - (high - low) * (surplus / (surplus - lack))
             use = (chord > low) & (chord < high) & (step % 4 < 3)
             sigma = xp.where(done, sigma, xp.where(use, chord, middle))
-            value = law.surplus(sigma)
+            value = distribution.surplus(sigma)
             done = done | (xp.abs(value) <= _MET) | (middle <= low) | (middle >= high)
             if xp.all(done):
                 break
@@ -62,11 +64,11 @@ def linear_risk(t: Array, d: int, divergence: Divergence) -> tuple[Array, Array]
             low, lack = xp.where(below, sigma, low), xp.where(below, value, lack)
             high, surplus = xp.where(below, high, sigma), xp.where(below, surplus, value)
             was_below = below
-        return law.value_and_mean(sigma)
+        return distribution.value_and_mean(sigma)
 
 
-class _Law:
-    """The law of x, and what is integrated against it, with one t per row."""
+class _Distribution:
+    """The distribution of x, and what is integrated against it, with one t per row."""
 
     def __init__(self, t: Array, d: int, c: Divergence) -> None:
         xp = array_namespace(t)
@@ -95,7 +97,7 @@ class _Law:
         return 2 / (1 + xp.exp(2 * v)), self.widths * self._bell(v) / self.total, cut
 
     def density(self, sigma: Array, y: Array, p: Array) -> tuple[Array, Array]:
-        """(w, q): the argument of phi*, and the probabilities of the worst law, at x = 1 - y."""
+        """(w, q): the argument of phi*, and the probabilities of the worst distribution, at x = 1 - y."""
         xp = self.xp
         w = sigma[:, None] - self.t[:, None] * y
         zeta = self.c.dconj(w)
@@ -112,7 +114,7 @@ class _Law:
         return self.xp.sum(q, axis=-1) - 1
 
     def value_and_mean(self, sigma: Array) -> tuple[Array, Array]:
-        """-s + E phi*(s + t x), and the mean of x under the worst law."""
+        """-s + E phi*(s + t x), and the mean of x under the worst distribution."""
         xp, c = self.xp, self.c
         y, p, cut = self.nodes(sigma)
         w, q = self.density(sigma, y, p)
@@ -133,5 +135,5 @@ class _Law:
                 "too narrow for quadrature; expected a larger eta, or ENTROPIC, which has a closed form"
             )
         mean = xp.where(atom, mean + (1 - mass), mean / mass)
-        # At t = 0 every law is optimal that costs nothing, the uniform one among them.
+        # At t = 0 every distribution is optimal that costs nothing, the uniform one among them.
         return (self.t - sigma) + (below + xp.sum(above, axis=-1)), xp.where(self.t > 0, mean, zero)

@@ -23,7 +23,7 @@ def ramp_loss(logits: Array, labels: Array, *, varrho: float) -> Array:
     Reference: Eq. (rmap) of Section 5.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ramp_loss
+    >>> from phiball.theory import ramp_loss
     >>> print(ramp_loss(np.array([[2.0, 0.0], [0.5, 0.25], [0.0, 1.0]]), np.array([0, 0, 0]), varrho=1.0))
     [0.   0.75 1.  ]
     """

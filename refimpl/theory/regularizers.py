@@ -18,12 +18,12 @@ from dataclasses import replace
 from math import inf, prod
 
 from phiball.backends import Array, Rng, array_namespace, detach, ignore_float_warnings
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence, centred, cressie_read, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.sampling.streaming import each_eta, valid_sampling
 from phiball.refimpl.theory.linear_risk import linear_risk
-from phiball.refimpl.types import Law
+from phiball.refimpl.types import Distribution
 from phiball.refimpl.validation import broadcasts, valid_array, valid_count, valid_number
 
 
@@ -50,7 +50,8 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
     Reference: Eq. (surrogate) of Section 4, before the expectation over z.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, surrogate
+    >>> from phiball.refimpl import ENTROPIC, QUADRATIC, Ball
+    >>> from phiball.theory import surrogate
     >>> g = np.array([[1.0], [2.0]])
     >>> print(np.round(surrogate(g, Ball(np.inf, 1.0), 1.0, ENTROPIC), 8))  # log(sinh(g)/g)
     [0.16143936 0.59522019]
@@ -84,13 +85,13 @@ def surrogate(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) 
 
 
 def surrogate_estimate(
-    g: Array, ball: Law, eta: float | Array, divergence: Divergence, *, samples: int, rng: Rng
+    g: Array, ball: Distribution, eta: float | Array, divergence: Divergence, *, n_samples: int, rng: Rng
 ) -> Array:
-    """Estimate the `surrogate` from `samples` points of the ball, for every ball and divergence.
+    """Estimate the `surrogate` from `n_samples` points of the ball, for every ball and divergence.
 
     Arguments:
-    - `ball`: any law with a `sample`, for example a `Ball` or a `Gaussian`.
-    - `samples`: the number of points drawn.
+    - `ball`: any distribution with a `sample`, for example a `Ball` or a `Gaussian`.
+    - `n_samples`: the number of points drawn.
     - `rng`: from `phiball.backends.rng`.
     - The others are those of `surrogate`.
 
@@ -102,19 +103,20 @@ def surrogate_estimate(
 
     >>> import numpy as np
     >>> from phiball.backends import rng
-    >>> from phiball.refimpl import QUADRATIC, Ball, surrogate_estimate
+    >>> from phiball.refimpl import QUADRATIC, Ball
+    >>> from phiball.theory import surrogate_estimate
     >>> g = np.array([[1.0, 0.5]])
-    >>> value = surrogate_estimate(g, Ball(np.inf, 1.0), 2.0, QUADRATIC, samples=100_000, rng=rng(0))
+    >>> value = surrogate_estimate(g, Ball(np.inf, 1.0), 2.0, QUADRATIC, n_samples=100_000, rng=rng(0))
     >>> print(np.round(value, 2))  # Var(g.b)/(2 eta) = (5/12)/4 = 0.104
     [0.1]
     """
     valid_sampling(ball, rng)
     eta = _problem(g, ball, eta)
     valid_divergence(divergence)
-    valid_count("samples", samples, 1)
+    valid_count("n_samples", n_samples, 1)
     xp = array_namespace(g)
-    b = ball.sample(xp.zeros_like(detach(g)), samples, rng, event_ndim=g.ndim - 1)
-    b = xp.reshape(b, (g.shape[0], samples, prod(g.shape[1:])))
+    b = ball.sample(xp.zeros_like(detach(g)), n_samples, rng, event_ndim=g.ndim - 1)
+    b = xp.reshape(b, (g.shape[0], n_samples, prod(g.shape[1:])))
     linear = xp.sum(xp.reshape(g, (g.shape[0], 1, -1)) * b, axis=-1)
     return worst_case(linear, eta, divergence).value
 
@@ -136,7 +138,8 @@ def r1(g: Array, ball: Ball, C: float, divergence: Divergence) -> Array:
     Reference: Eq. (R:1) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC, Ball, r1
+    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball.theory import r1
     >>> print(np.round(r1(np.array([[0.6, 0.0, 0.8]]), Ball(2, 0.1), 1.0, ENTROPIC), 8))  # (log 3 - 1)/10
     [0.00986123]
     """
@@ -158,7 +161,8 @@ def r2(g: Array, ball: Ball) -> Array:
     Reference: Eq. (R:2) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import Ball, r2
+    >>> from phiball.refimpl import Ball
+    >>> from phiball.theory import r2
     >>> print(r2(np.array([[3.0, -4.0]]), Ball(2, 0.5)))
     [2.5]
     """
@@ -183,7 +187,8 @@ def r3(g: Array, ball: Ball, eta: float | Array, divergence: Divergence) -> Arra
     Reference: Eq. (R:3) of Section 4, before the expectation.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC, Ball, r3
+    >>> from phiball.refimpl import QUADRATIC, Ball
+    >>> from phiball.theory import r3
     >>> print(r3(np.array([[3.0, -4.0]]), Ball(2, 0.5), 2.5, QUADRATIC))  # (1/4) (25/4)/5
     [0.3125]
     """
@@ -217,11 +222,13 @@ def _one_dimensional(g: Array, ball: Ball, eta: Array, divergence: Divergence) -
     return value + xp.sum(mean * xp.reshape(g - fixed, (g.shape[0], -1)), axis=-1)  # adds 0
 
 
-def _problem(g: Array, law: Law, eta: float | Array) -> Array:
-    """eta as an array (N,), after the checks of g, of the law and of eta."""
+def _problem(g: Array, distribution: Distribution, eta: float | Array) -> Array:
+    """eta as an array (N,), after the checks of g, of the distribution and of eta."""
     _valid_gradients(g)
-    if getattr(law, "clip", None) is not None:
-        raise ValueError(f"ball is {law!r}; expected one without clip, as g does not tell where the box is")
+    if getattr(distribution, "clip", None) is not None:
+        raise ValueError(
+            f"ball is {distribution!r}; expected one without clip, as g does not tell where the box is"
+        )
     shape = tuple(getattr(eta, "shape", ()))
     if not broadcasts(shape, (g.shape[0],)):
         raise ValueError(
@@ -241,4 +248,6 @@ def _valid_gradients(g: Array) -> None:
 
 def _valid_ball(ball: Ball) -> None:
     if not isinstance(ball, Ball):
-        raise TypeError(f"ball is {ball!r}; expected a Ball (surrogate_estimate takes other laws too)")
+        raise TypeError(
+            f"ball is {ball!r}; expected a Ball (surrogate_estimate takes other distributions too)"
+        )

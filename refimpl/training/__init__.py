@@ -1,1 +1,10 @@
-"""Training: the regularised loss, projected SGD and its plans, after Section 3."""
+"""Losses for training a model."""
+
+from phiball.refimpl.training.regularized_loss import RegularizedLoss, SignedPoints
+from phiball.refimpl.training.robust_loss import RobustLoss
+
+__all__ = [
+    "RegularizedLoss",
+    "RobustLoss",
+    "SignedPoints",
+]

@@ -32,7 +32,7 @@ from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.proposals import Uniform, input_gradients
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
 from phiball.refimpl.training.index_check import check_index
-from phiball.refimpl.types import Estimator, Gradient, Law, Loss, Proposal
+from phiball.refimpl.types import Distribution, Estimator, Gradient, Loss, Proposal
 from phiball.refimpl.validation import (
     check_same_array_type,
     valid_array,
@@ -100,7 +100,7 @@ class RegularizedLoss:
     0.1
     """
 
-    ball: Law
+    ball: Distribution
     eta: float
     divergence: Divergence = ENTROPIC
     estimator: Estimator = field(default_factory=lambda: SG(2))
@@ -112,7 +112,7 @@ class RegularizedLoss:
         valid_divergence(self.divergence)
         object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
         for name, kind, verb in [
-            ("ball", "a reference law such as Ball(2, 0.45)", "sample"),
+            ("ball", "a reference distribution such as Ball(2, 0.45)", "sample"),
             ("estimator", "SG(level) or RTMLMC(level)", "assign_levels"),
             ("proposal", "Uniform() or Tilted()", "prepare"),
         ]:
@@ -217,14 +217,14 @@ class RegularizedLoss:
         *,
         rng: Rng,
         chunk: int,
-        scale: float | Array = 1.0,
+        grad_scale: float | Array = 1.0,
         input_gradient: Gradient | None = None,
     ) -> Array:
         """Accumulate the gradient of objective(loss, x, rng=rng), with at most `chunk` points in memory.
 
         Arguments:
         - `chunk`: the largest number of perturbed points per forward and backward pass.
-        - `scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
+        - `grad_scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
         - The others are those of the plain call, whose draws it repeats.
 
         Returns the value, without gradient. Data points are taken whole, as many as fit in a chunk, and each
@@ -234,8 +234,8 @@ class RegularizedLoss:
         gradients are averaged once, after the last chunk, whatever the number of chunks of each process.
         """
         chunk = valid_count("chunk", chunk)
-        if not is_array_api_obj(scale):
-            scale = valid_number("scale", scale)
+        if not is_array_api_obj(grad_scale):
+            grad_scale = valid_number("scale", grad_scale)
         x, loss, input_gradient = in_single(x, loss, input_gradient)
         n = _batch(x, rng)
         xp = array_namespace(x)
@@ -254,9 +254,9 @@ class RegularizedLoss:
                     before_last_pass()
                     losses = _losses(loss, draws.points, draws.index)
                     value, weights = self._solve(detach(losses), draws, n)
-                    backward(weighted_sum(weights, losses) * scale)
+                    backward(weighted_sum(weights, losses) * grad_scale)
                 else:
-                    value = self._backward_twice(loss, draws, n, chunk, scale, before_last_pass, xp=xp)
+                    value = self._backward_twice(loss, draws, n, chunk, grad_scale, before_last_pass, xp=xp)
                 total = total + xp.astype(value, x.dtype, copy=False)
         return total
 

@@ -6,9 +6,9 @@ from math import inf, prod
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, as_rng, detach
+from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import ENTROPIC
 from phiball.refimpl.inner.half import single
-from phiball.refimpl.laws.balls import Ball
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.proposals import Tilted, input_gradients
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
@@ -32,7 +32,7 @@ class RobustLoss:
     - `radius`: how far the attack may move a data point, a number that is not negative.
     - `norm`: in which norm, "l2", "linf" or "l1"; or 2, inf or 1.
     - `seed`: a whole number, a generator of torch or NumPy, from which a seed is drawn, or an `Rng`.
-    - `clip`, `scale`: those of `Ball`, for data in a box, and for features of different sizes; a size of 0
+    - `clip`, `feature_scale`: those of `Ball`, for data in a box, and for features of different sizes; a size of 0
       is for what must not move, such as categories.
 
     It is called as robust(loss, x), where loss(x', i) returns the losses of points x', with labels y[i]. It
@@ -54,9 +54,9 @@ class RobustLoss:
         radius: float,
         norm: str | float = "l2",
         *,
-        seed: Any = 0,
+        rng: Any = 0,
         clip: tuple[float, float] | None = None,
-        scale: Any = None,
+        feature_scale: Any = None,
     ) -> None:
         self.radius = valid_number("radius", radius, least=0.0)
         kinds = NORMS | {p: p for p in NORMS.values()}
@@ -64,8 +64,8 @@ class RobustLoss:
             raise ValueError(f"norm is {norm!r}; expected 'l2', 'linf' or 'l1'")
         self.norm = {p: name for name, p in NORMS.items()}[kinds[norm]]
         wider, self._kappa = CHOICES[kinds[norm]]
-        self.ball = Ball(kinds[norm], wider * self.radius, clip, scale)
-        self.rng: Rng = as_rng(seed)
+        self.ball = Ball(kinds[norm], wider * self.radius, clip, feature_scale)
+        self.rng: Rng = as_rng(rng)
         self._calls = 0
         self._shape: tuple[int, ...] = ()
         self._size: float | Array = 0.0  # the mean of |g|_* over the last batch
@@ -146,8 +146,8 @@ class RobustLoss:
             "- The entropic divergence, for which one tilted point is exact to first order.",
             "- Two passes through the model: for the gradients in x, and at the perturbed points.",
         ]
-        if ball.scale is not None:
-            lines.append(f"- Coordinates move by their sizes, {ball.scale!r}; those of size 0 stay.")
+        if ball.feature_scale is not None:
+            lines.append(f"- Coordinates move by their sizes, {ball.feature_scale!r}; those of size 0 stay.")
         if ball.clip is not None:
             lines.append(f"- Points are moved back to the box {ball.clip}.")
         if self._calls:
@@ -167,7 +167,7 @@ class RobustLoss:
         """What a checkpoint needs to go on with the same numbers: plain values, which torch.save takes.
 
         >>> from phiball.refimpl import RobustLoss
-        >>> robust, other = RobustLoss(0.5, seed=7), RobustLoss(0.5)
+        >>> robust, other = RobustLoss(0.5, rng=7), RobustLoss(0.5)
         >>> other.load_state_dict(robust.state_dict())
         >>> other.rng
         rng(7)
@@ -177,7 +177,9 @@ class RobustLoss:
             "radius": self.radius,
             "norm": self.norm,
             "clip": self.ball.clip,
-            "scale": None if self.ball.scale is None else self.ball.scale.values.tolist(),
+            "feature_scale": None
+            if self.ball.feature_scale is None
+            else self.ball.feature_scale.values.tolist(),
             "rng": self.rng.state(),
             "calls": self._calls,
             "shape": self._shape,
@@ -186,7 +188,7 @@ class RobustLoss:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`, which must be that of a loss for the same attack."""
-        known = {"version", "radius", "norm", "clip", "scale", "rng", "calls", "shape", "size"}
+        known = {"version", "radius", "norm", "clip", "feature_scale", "rng", "calls", "shape", "size"}
         if not isinstance(state, dict):
             raise ValueError(f"state is {type(state).__name__}; expected what state_dict() returned")
         if set(state) != known or state["version"] != _VERSION:
@@ -199,7 +201,7 @@ class RobustLoss:
             )
         own = self.state_dict()
         clip = state["clip"] if state["clip"] is None else tuple(state["clip"])
-        for name, value in (("clip", clip), ("scale", state["scale"])):
+        for name, value in (("clip", clip), ("feature_scale", state["feature_scale"])):
             if value != own[name]:
                 raise ValueError(f"state has the {name} {value}; expected {own[name]}, that of this loss")
         self.rng = Rng.restore(state["rng"])
@@ -208,7 +210,7 @@ class RobustLoss:
 
 def _moving(ball: Ball, shape: tuple[int, ...]) -> float:
     """How many coordinates of a point move, on average over the points."""
-    if ball.scale is None:
+    if ball.feature_scale is None:
         return float(prod(shape[1:]))
-    counts = ball.scale.moving(shape, len(shape) - 1)
+    counts = ball.feature_scale.moving(shape, len(shape) - 1)
     return float(counts.sum()) / len(counts)

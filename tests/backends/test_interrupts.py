@@ -14,7 +14,7 @@ CODE = """
 import random, signal, sys, time
 import numpy as np
 import phiball.backends.numba.solve
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.refimpl import QUADRATIC, worst_case
 
 def handler(_, frame):
@@ -37,7 +37,7 @@ for delay in delays:
         interrupts += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
 value = worst_case(f, 0.1, QUADRATIC).value
-with use("numpy"):
+with backend("numpy"):
     np.testing.assert_allclose(value, worst_case(f, 0.1, QUADRATIC).value, rtol=1e-12)
 began = time.process_time()
 time.sleep(0.3)

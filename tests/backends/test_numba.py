@@ -11,20 +11,11 @@ import numba
 import numpy as np
 import pytest
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.backends.numba import elementary
 from phiball.backends.numba import solve as numba_solve
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    dual_value,
-    indicator,
-    primal_value,
-    worst_case,
-    worst_case_ragged,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read, indicator, worst_case
+from phiball.refimpl.inner import dual_value, primal_value, worst_case_ragged
 from phiball.refimpl.inner.solvers import solve
 from tests.support.divergences import anonymous, name_of, on_each, select
 
@@ -33,7 +24,7 @@ ORDERS = [cressie_read(k) for k in (-20, -1, 0, 1e-9, 0.3, 1 - 1e-9, 1 + 1e-9, 1
 
 @pytest.fixture(autouse=True)
 def _numba() -> Any:
-    with use("numba"):
+    with backend("numba"):
         yield
 
 
@@ -94,7 +85,7 @@ def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
     chosen = numba_solve._kernel_for(d)
     assert chosen is not None
     kernel, parameter = chosen
-    for law in (None, masses):
+    for distribution in (None, masses):
         results = set()
         for distance in (1000, -m, *range(m, m + 16)):
             memory = np.zeros(2600)
@@ -102,7 +93,7 @@ def test_results_do_not_depend_on_addresses(d: Divergence, m: int) -> None:
             f[:], p[:] = losses, masses
             out = np.zeros(1), np.zeros(1), weights, np.zeros(1)
             rows = f, np.array([0, m]), np.full(1, 0.3)
-            kernel(rows, None if law is None else p, 0, parameter, float(d.slope1), out, 0, 1)
+            kernel(rows, None if distribution is None else p, 0, parameter, float(d.slope1), out, 0, 1)
             results.add(b"".join(x.tobytes() for x in out))
         assert len(results) == 1
 
@@ -118,17 +109,17 @@ def test_unsupported_problems_are_declined() -> None:
 @on_each("d", cressie_read(0.5), cressie_read(3), compiled=True)
 @pytest.mark.parametrize("m", [40, 300])
 def test_invalid_numbers_are_reported_wherever_they_stand(d: Divergence, m: int) -> None:
-    losses, law = np.random.default_rng(4).normal(size=(3, m)), reference_distribution((3, m))
+    losses, distribution = np.random.default_rng(4).normal(size=(3, m)), reference_distribution((3, m))
     messages = {-1e-30: "p contains -1e-30", np.nan: "p contains nan", 0.1: "p sums to 1."}
     for row, place in enumerate((0, 5, m - 1)):
         for bad, message in messages.items():
-            p = law.copy()
+            p = distribution.copy()
             p[row, place // 4 * 4 + 1] = bad  # where it is zero
             with pytest.raises(ValueError, match=message):
                 worst_case(losses, 0.3, d, p=p)
             with pytest.raises(ValueError, match=message):
                 worst_case_ragged(losses.reshape(-1), [0, m, 2 * m, 3 * m], 0.3, d, p=p.reshape(-1))
-        for bad, p in product((np.nan, np.inf, -np.inf), (None, law)):
+        for bad, p in product((np.nan, np.inf, -np.inf), (None, distribution)):
             f = losses.copy()
             f[row, place] = bad
             with pytest.raises(ValueError, match=f"losses contains {bad}"):

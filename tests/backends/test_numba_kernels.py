@@ -10,25 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import array_namespace, rng, to_numpy, use
+from phiball.backends import array_namespace, backend, rng, to_numpy
 from phiball.backends.numba import qlearning as numba_qlearning
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read
+from phiball.refimpl.distributions import moments, tilting, uniform
+from phiball.refimpl.inner import constrained_worst_case
+from phiball.refimpl.inner.divergences import centred
+from phiball.refimpl.inner.multiplier import multiplier
+from phiball.refimpl.qlearning import (
     DecisionProcess,
-    Divergence,
     ExactNeighbours,
     Maximum,
     Neighbourhood,
     SampledNeighbours,
-    constrained_worst_case,
-    cressie_read,
     q_learning,
     robust_value,
 )
-from phiball.refimpl.inner.divergences import centred
-from phiball.refimpl.inner.multiplier import multiplier
-from phiball.refimpl.laws import moments, tilting, uniform
 from phiball.refimpl.qlearning.run import q_run
 from phiball.refimpl.validation import all_finite
 from tests.support.arrays import NUMPY, Arrays, missing
@@ -39,8 +36,8 @@ from tests.support.qlearning_problems import places, problem
 def with_each(work: Callable[[], Any], reference: str = "numpy") -> list[Any]:
     """The results of the kernels and of the reference."""
     results = []
-    for backend in ("numba", reference):
-        with use(backend):
+    for backend_name in ("numba", reference):
+        with backend(backend_name):
             results.append(work())
     return results
 
@@ -128,7 +125,7 @@ def test_nonfinite_numbers_are_found_wherever_they_stand() -> None:
     """Also where the sum of the finite ones overflows."""
     for make, n, bad in product(makers(), (1, 7, 1003), (np.nan, np.inf, -np.inf)):
         largest = np.full(n, np.finfo(to_numpy(make(np.ones(1))).dtype).max)
-        with use("numba"):
+        with backend("numba"):
             assert all_finite(make(largest))
             for place in (0, n // 2, n - 1):
                 assert not all_finite(make(np.where(np.arange(n) == place, bad, largest)))
@@ -152,8 +149,10 @@ def test_price_of_a_budget(d: Divergence) -> None:
         p /= p.sum(-1, keepdims=True)
         budget = 10 ** g.uniform(-8, 2, rows)
         budget[0] = 0
-        for law in (None, p):
-            found, exact = with_each(lambda f=f, law=law, b=budget: multiplier(f, b, law, c))
+        for distribution in (None, p):
+            found, exact = with_each(
+                lambda f=f, distribution=distribution, b=budget: multiplier(f, b, distribution, c)
+            )
             np.testing.assert_allclose(found[0], exact[0], rtol=1e-11)
             np.testing.assert_allclose(found[1], exact[1], rtol=2e-14, atol=1e-15)
 
@@ -177,9 +176,11 @@ def test_price_of_a_budget_for_arrays_of_any_shape() -> None:
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_q_learning(maximum: Maximum, eta: float, library: str) -> None:
     xp = pytest.importorskip(library)
-    mdp, law = problem(5, Arrays(library, xp, xp.float64, 2.2e-16))
+    mdp, distribution = problem(5, Arrays(library, xp, xp.float64, 2.2e-16))
     options = {"steps": 400, "epsilon": 0.4, "maximum": maximum}
-    fast, slow = with_each(lambda: q_learning(mdp, law, eta, ENTROPIC, rng=rng(2), **options), library)
+    fast, slow = with_each(
+        lambda: q_learning(mdp, distribution, eta, ENTROPIC, rng=rng(2), **options), library
+    )
     for name in ("Q", "visits", "rewards", "ended"):
         a, b = getattr(fast, name), getattr(slow, name)
         assert (type(a), a.dtype) == (type(b), b.dtype)
@@ -195,25 +196,37 @@ def test_value_of_a_landing_state(maximum: Maximum) -> None:
         index, weight = draw.integers(0, 9, size=(4, 5)), draw.dirichlet(np.ones(5), size=4)
         index[0, :3], weight[0] = [0, 1, 2], [0, 1e-12, 1 - 1e-12, 0, 0]
         Q[1] = Q[2] - 1  # the smallest has next to no weight, and decides if eta is small
-        law = Neighbourhood(index, weight)
-        with use("numpy"):
-            expected = robust_value(Q, law, eta, ENTROPIC, maximum=maximum)
+        distribution = Neighbourhood(index, weight)
+        with backend("numpy"):
+            expected = robust_value(Q, distribution, eta, ENTROPIC, maximum=maximum)
         results = [
             numba_qlearning.landing_value(Q, i, w, eta, inside)
-            for i, w in zip(index, law.weight, strict=True)
+            for i, w in zip(index, distribution.weight, strict=True)
         ]
         np.testing.assert_allclose(results, expected, rtol=1e-14, atol=1e-14)
 
 
 def q_arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
-    mdp, law = problem(5, NUMPY)
+    mdp, distribution = problem(5, NUMPY)
     mdp = DecisionProcess(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
-    laws = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
+    distributions = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
     draws = np.random.default_rng(0).random((30, 4)).astype(dtype)
     schedules = np.full(30, 0.5, dtype), np.full(30, 0.5, dtype)
     neighbours = ExactNeighbours() if neighbours is None else neighbours
     Q = np.ones((6, 2), dtype)
-    return [Q, mdp, laws, draws, schedules, law, 0.5, d, Maximum.OUTSIDE, neighbours, rng(0)]
+    return [
+        Q,
+        mdp,
+        distributions,
+        draws,
+        schedules,
+        distribution,
+        0.5,
+        d,
+        Maximum.OUTSIDE,
+        neighbours,
+        rng(0),
+    ]
 
 
 def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unchanged() -> None:
@@ -229,5 +242,5 @@ def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unch
         q_arguments(dtype=np.float32),
     ):
         assert numba_qlearning.q_run(*other) is NotImplemented
-        with use("numba"):
+        with backend("numba"):
             assert q_run(*other)[1].sum() == 30

@@ -18,11 +18,11 @@ from phiball.backends import (
     Backend,
     active,
     array_namespace,
+    backend,
     is_array_api_obj,
     kernel,
     selection,
     set_backend,
-    use,
 )
 
 NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
@@ -64,7 +64,7 @@ def test_unknown_name_lists_the_valid_ones() -> None:
         words = f"{re.escape(repr(name))}.*the backends are {', '.join(NAMES)}"
         with pytest.raises(ValueError, match=words):
             set_backend(name)
-        with pytest.raises(ValueError, match=words), use(name):
+        with pytest.raises(ValueError, match=words), backend(name):
             pass
     assert active().name == "numba"
 
@@ -85,11 +85,11 @@ def test_set_backend_overrides_the_variable_and_blocks_override_both(monkeypatch
     monkeypatch.setenv("PHIBALL_BACKEND", "torch")
     set_backend("numba")
     assert active().name == "numba"
-    with use("numpy") as outer:
+    with backend("numpy") as outer:
         assert active() is outer is BACKENDS["numpy"]
-        with use("strict"):
+        with backend("strict"):
             assert active().name == "strict"
-        with pytest.raises(ZeroDivisionError), use("strict"):
+        with pytest.raises(ZeroDivisionError), backend("strict"):
             raise ZeroDivisionError
         assert active().name == "numpy"
     assert active().name == "numba"
@@ -102,7 +102,7 @@ def test_set_backend_is_for_all_threads_and_use_for_its_own() -> None:
 
     set_backend("numpy")
     assert seen_elsewhere() == "numpy"
-    block = use("strict")
+    block = backend("strict")
     assert seen_elsewhere() == active().name == "numpy"  # between the call and `with`
     with block:
         assert active().name == "strict"
@@ -112,7 +112,7 @@ def test_set_backend_is_for_all_threads_and_use_for_its_own() -> None:
 
 def test_use_is_local_to_an_asyncio_task() -> None:
     async def one(name: str) -> list[str]:
-        with use(name):
+        with backend(name):
             seen = [active().name]
             await asyncio.sleep(0)
             return [*seen, active().name]
@@ -152,13 +152,13 @@ def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "quick_kernels", module)
     backend = Backend("quick", "numpy", "numpy", "", {"triple": "quick_kernels:triple"})
     monkeypatch.setitem(BACKENDS, "quick", backend)
-    with use("quick"):
+    with backend("quick"):
         assert triple(2, plus=1) == ("kernel", 7)
         assert triple(3, plus=1) == ("reference", 10)
         assert triple.reference(2) == ("reference", 6)  # type: ignore[attr-defined]
         with pytest.raises(OverflowError, match="too large"):  # an error is not swallowed
             triple(102)
-    with use("numpy"):
+    with backend("numpy"):
         assert triple(2) == ("reference", 6)
     assert asked == [2, 3, 102]
     assert (triple.__name__, triple.__doc__) == ("triple", "Three times x.")
@@ -169,7 +169,7 @@ def test_kernel_is_imported_on_first_use_and_a_missing_library_is_named(
 ) -> None:
     late = Backend("late", "numpy", "quicklib", "pip install quicklib", {"triple": "no_such_module:triple"})
     monkeypatch.setitem(BACKENDS, "late", late)
-    with use("late"):
+    with backend("late"):
         assert active().kernel("other") is None
         with pytest.raises(ImportError, match=r"'late' needs quicklib.*pip install quicklib"):
             triple(2)

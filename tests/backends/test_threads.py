@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import threads, use
+from phiball.backends import backend, threads
 from phiball.backends.numba import compilation
 from phiball.backends.numba import threads as module
 from phiball.backends.numba.threads import over_rows
@@ -29,7 +29,7 @@ ENTRIES = 1 << 30  # enough for any number of threads
 def _two_threads_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "_SPLIT_ABOVE", 1000)
     monkeypatch.setenv("PHIBALL_THREADS", "2")
-    with use("numba"):
+    with backend("numba"):
         yield
 
 

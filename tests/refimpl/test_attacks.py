@@ -14,7 +14,7 @@ from phiball.backends import Array, input_gradient, rng
 from phiball.refimpl import Ball, Gaussian, fgm, ifgm, pgm, white_noise
 from tests.support.arrays import Arrays
 from tests.support.attacks import ATTACKS, linear, size
-from tests.support.laws import ANY_NORM, NORMS
+from tests.support.distributions import ANY_NORM, NORMS
 
 
 @pytest.mark.parametrize("norm", ANY_NORM)
@@ -178,9 +178,9 @@ def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
 
 def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
     z = arrays.asarray(np.random.default_rng(0).normal(size=(4, 2, 3)))
-    for law in (*(Ball(norm, 0.4) for norm in ANY_NORM), Gaussian(0.4)):
-        x = arrays.numpy(white_noise(z, law, rng(2)))
-        drawn = arrays.numpy(law.sample(z, 1, rng(2), event_ndim=2))
+    for distribution in (*(Ball(norm, 0.4) for norm in ANY_NORM), Gaussian(0.4)):
+        x = arrays.numpy(white_noise(z, distribution, rng(2)))
+        drawn = arrays.numpy(distribution.sample(z, 1, rng(2), event_ndim=2))
         assert np.all(x == drawn[:, 0])
         assert len(np.unique(np.round(x - arrays.numpy(z), 4)[:, 0, 0])) == 4
 
@@ -234,7 +234,7 @@ def test_invalid_arguments() -> None:
         "z contains NaN or infinity": lambda: ifgm(same, Z + np.nan, ball),
         "ball is 0.5; expected a Ball": lambda: fgm(same, Z, 0.5),
         "ball is Gaussian(scale=1.0); expected a Ball": lambda: pgm(same, Z, Gaussian(1.0)),
-        "ball is 0.5; expected a Ball, or a law": lambda: white_noise(Z, 0.5, rng(0)),
+        "ball is 0.5; expected a Ball, or a distribution": lambda: white_noise(Z, 0.5, rng(0)),
         "rng is 0; expected what": lambda: white_noise(Z, ball, 0),
         "z leaves the box clip = (0.0, 1.0)": lambda: fgm(same, Z + 2, box),
         "step is 'a'; expected a number": lambda: fgm(same, Z, ball, step="a"),

@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    Ball,
-    Conditional,
-    Divergence,
-    causal_risk,
-    causal_value,
-    conditional_loss,
-    robust_risk,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, robust_risk
+from phiball.refimpl.causal import Conditional, causal_risk, causal_value, conditional_loss
 from phiball.verification.oracles.causal import Plan, causal_plan
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
@@ -215,8 +206,8 @@ def test_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
     for weight in (None, arrays.asarray(w)):
         data = Conditional.stacked(data.x, data.z, weight=weight)
         loss = conditional_loss(lambda x: x[:, 0], pricing, data, linear=True)
-        a = causal_risk(loss, data, ball, 0.7, QUADRATIC, samples=50, rng=rng(6))
-        b = robust_risk(loss, data.x, ball, 0.7, QUADRATIC, samples=50, rng=rng(6))
+        a = causal_risk(loss, data, ball, 0.7, QUADRATIC, n_samples=50, rng=rng(6))
+        b = robust_risk(loss, data.x, ball, 0.7, QUADRATIC, n_samples=50, rng=rng(6))
         values = arrays.numpy(b.values)
         np.testing.assert_allclose(arrays.numpy(a.values), values, **close)
         for name in ("value", "bias", "stderr", "lower_bound") if weight is None else ():
@@ -241,7 +232,7 @@ def test_invalid_arguments() -> None:
         return lambda: causal_value(loss, data, places, eta, d, **how)
 
     def risk(data: Any, eta: float) -> Any:
-        return lambda: causal_risk(loss, data, ball, eta, ENTROPIC, samples=4, rng=rng(0))
+        return lambda: causal_risk(loss, data, ball, eta, ENTROPIC, n_samples=4, rng=rng(0))
 
     values: dict[str, Any] = {
         r"z \(3, 3\); expected \(K,\) \+ event": lambda: stacked(X, np.ones((3, 3))),

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import phiball.refimpl
-from phiball.refimpl import QUADRATIC, SG, Neighbourhood, convex_plan, covering_bound, worst_case
+from phiball.refimpl import QUADRATIC, SG, worst_case
+from phiball.refimpl.qlearning import Neighbourhood
+from phiball.refimpl.theory import convex_plan, covering_bound
 from tests.support.arrays import Arrays
 
 
@@ -38,8 +40,8 @@ def test_other_results() -> None:
     assert repr(bound) == "CoveringBound(alpha=0, approximation=0, complexity=0, confidence=0.3532)"
     plan = convex_plan(0.5, lipschitz=1.0, diameter=1.0, idf=0.25, estimator=SG)
     assert repr(plan).startswith("Plan(estimator=SG(level=1), batch=1, steps=")
-    law = Neighbourhood(np.zeros((50, 4), dtype=np.int64), np.full((50, 4), 0.25))
-    assert repr(law) == "Neighbourhood(index of shape (50, 4), weight of shape (50, 4))"
+    distribution = Neighbourhood(np.zeros((50, 4), dtype=np.int64), np.full((50, 4), 0.25))
+    assert repr(distribution) == "Neighbourhood(index of shape (50, 4), weight of shape (50, 4))"
 
 
 def test_every_dataclass_with_arrays_prints_in_one_line() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from phiball import refimpl
-from phiball.backends import rng, to_numpy, use
+from phiball.backends import backend, rng, to_numpy
 from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussian, RegularizedLoss, Tilted
 
 Z = np.random.default_rng(0).uniform(-1, 2, size=(6, 4))
@@ -29,10 +29,10 @@ def slope(x: Any, i: Any) -> Any:
     return np.stack(parts, axis=-1).reshape(x.shape)
 
 
-def of_laws(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
+def of_distributions(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
     z, s, k = Z.reshape(*batch, *event), S.reshape(*batch, *event), len(event)
     plain = [Ball(norm, 0.7) for norm in (1.0, 2.0, 3.0, inf)]
-    for ball in (*plain, Ball(2, 0.7, clip=(-1.2, 2.1), scale=SIZES[0].reshape(event))):
+    for ball in (*plain, Ball(2, 0.7, clip=(-1.2, 2.1), feature_scale=SIZES[0].reshape(event))):
         for method in (ball.length, ball.dual_norm, ball.steepest, ball.variance):
             yield method(s, event_ndim=k)
         yield ball.contains(z + s / 3, z, event_ndim=k)
@@ -49,7 +49,7 @@ def of_laws(batch: tuple[int, ...], event: tuple[int, ...]) -> Iterator[Any]:
 
 def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
     z, s, eta = Z.reshape(-1, *event), S.reshape(-1, *event), 0.4
-    ball, few = Ball(2, 0.5, scale=SIZES.reshape(-1, *event)), {"samples": 8}
+    ball, few = Ball(2, 0.5, feature_scale=SIZES.reshape(-1, *event)), {"n_samples": 8}
     for d in (ENTROPIC, HINGE):
         dense = refimpl.worst_case_density(loss, z, Ball(2, 0.5), eta, d, at=z[:2] + 0.1, rng=rng(0), **few)
         yield from (dense.density, dense.atoms, dense.masses)
@@ -59,18 +59,18 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
         yield from (found.values, found.stderr)
     worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda z: z + 0.1, **few)
     yield from (worst.values, worst.points)
-    yield refimpl.constrained_risk(loss, z, ball, QUADRATIC, radius=0.1, rng=rng(0), **few).value
-    yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, n=9, rng=rng(0), **few).points
-    for law in (Ball(2, 0.5), Ball(inf, 0.5)):
-        yield refimpl.fgm(slope, z, law, rng=rng(0))
-        yield refimpl.ifgm(slope, z, law, steps=3)
-        yield refimpl.pgm(slope, z, law, rng=rng(0), steps=2, loss=loss, restarts=2)
-        yield refimpl.white_noise(z, law, rng(0))
-        yield refimpl.surrogate(s, law, eta, ENTROPIC)
-        yield refimpl.surrogate_estimate(s, law, eta, QUADRATIC, rng=rng(0), **few)
-        yield refimpl.r1(s, law, 2.0, ENTROPIC)
-        yield refimpl.r2(s, law)
-        yield refimpl.r3(s, law, eta, QUADRATIC)
+    yield refimpl.constrained_risk(loss, z, ball, QUADRATIC, budget=0.1, rng=rng(0), **few).value
+    yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
+    for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
+        yield refimpl.fgm(slope, z, distribution, rng=rng(0))
+        yield refimpl.ifgm(slope, z, distribution, steps=3)
+        yield refimpl.pgm(slope, z, distribution, rng=rng(0), steps=2, loss=loss, restarts=2)
+        yield refimpl.white_noise(z, distribution, rng(0))
+        yield refimpl.surrogate(s, distribution, eta, ENTROPIC)
+        yield refimpl.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
+        yield refimpl.r1(s, distribution, 2.0, ENTROPIC)
+        yield refimpl.r2(s, distribution)
+        yield refimpl.r3(s, distribution, eta, QUADRATIC)
     for estimator in (SG(2), RTMLMC(2, "stratified")):
         for way in (refimpl.Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
             objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)
@@ -85,9 +85,9 @@ def check_same_numbers(expected: Iterator[Any], found: Iterator[Any]) -> None:
         np.testing.assert_allclose(second, first, rtol=0, atol=2.0**-40 * size, err_msg=str(k))
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
-def test_shape_of_the_data_does_not_matter(backend: str) -> None:
-    with use(backend):
+@pytest.mark.parametrize("backend_name", ["numpy", "numba"])
+def test_shape_of_the_data_does_not_matter(backend_name: str) -> None:
+    with backend(backend_name):
         for batch, event in (((6,), (2, 2)), ((2, 3), (4,)), ((3, 2), (1, 4, 1))):
-            check_same_numbers(of_laws((6,), (4,)), of_laws(batch, event))
+            check_same_numbers(of_distributions((6,), (4,)), of_distributions(batch, event))
         check_same_numbers(of_risks((4,)), of_risks((2, 2)))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import BACKENDS, Array, device, library, to_numpy, use
+from phiball.backends import BACKENDS, Array, backend, device, library, to_numpy
 
 PLACES = (*BACKENDS, "torch:cuda")
 DEVICES = ("cupy", "torch:cuda")
@@ -84,8 +84,8 @@ def missing(place: str) -> str | None:
 def _activated(case: str) -> Iterator[Arrays]:
     place, _, dtype = case.partition("-")
     name, _, where = place.partition(":")
-    with use(name) as backend:
-        xp = backend.namespace
+    with backend(name) as chosen:
+        xp = chosen.namespace
         kind = getattr(xp, dtype)
         # Not where array-api-strict makes arrays unless it is told: one that is made there by mistake raises.
         there = xp.Device("device1") if name == "strict" else where or None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import DecisionProcess, Maximum, Neighbourhood
+from phiball.refimpl.qlearning import DecisionProcess, Maximum, Neighbourhood
 from tests.support.arrays import Arrays
 
 places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
@@ -23,5 +23,7 @@ def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[DecisionP
     P = draw.dirichlet(np.ones(S), size=(S, A))
     terminal = arrays.asarray(np.arange(S) == S - 1, dtype=arrays.xp.bool)
     mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(draw.normal(size=(S, A))), discount, terminal)
-    law = table(arrays, (np.arange(S)[:, None] + np.arange(-1, 2)) % S, draw.dirichlet(np.ones(3), size=S))
-    return mdp, law
+    distribution = table(
+        arrays, (np.arange(S)[:, None] + np.arange(-1, 2)) % S, draw.dirichlet(np.ones(3), size=S)
+    )
+    return mdp, distribution

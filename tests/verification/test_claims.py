@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
@@ -30,7 +30,7 @@ IN_WORDS = {"S1-columns", "J4-numbers"}  # an order and numbers of figures, whic
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLAIMS)
 def test_claim_reaches_its_verdict_and_rejects_its_mutants(name: str) -> None:
-    with use("numba"):
+    with backend("numba"):
         result = CLAIMS[name].run()
         assert result.error == ""
         assert result.as_recorded, result.found
@@ -39,11 +39,11 @@ def test_claim_reaches_its_verdict_and_rejects_its_mutants(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["numpy", "torch", "strict"])
+@pytest.mark.parametrize("backend_name", ["numpy", "torch", "strict"])
 @pytest.mark.parametrize("name", sorted(CLAIMS.keys() - {"A1-conic"})[::8])
-def test_claim_reaches_its_verdict_on_other_arrays(name: str, backend: str) -> None:
-    pytest.importorskip({"strict": "array_api_strict"}.get(backend, backend))
-    with use(backend):
+def test_claim_reaches_its_verdict_on_other_arrays(name: str, backend_name: str) -> None:
+    pytest.importorskip({"strict": "array_api_strict"}.get(backend_name, backend_name))
+    with backend(backend_name):
         result = CLAIMS[name].run(effort=0.1, shrink=False)
     assert result.error == ""
     assert result.as_recorded, result.found
@@ -74,7 +74,7 @@ def test_unchecked_claims_say_why() -> None:
         assert len(entry.reason) > 40, entry.id
         result = entry.run()
         assert (result.verdict, result.reason, result.error) == (Verdict.UNCHECKED, entry.reason, "")
-    assert "of 100 draws from the printed law, 4 have" in UNCHECKED["Q2-area"].run().note
+    assert "of 100 draws from the printed distribution, 4 have" in UNCHECKED["Q2-area"].run().note
 
 
 def test_statements_sections_groups_and_names() -> None:

@@ -16,7 +16,7 @@ from tests.support.parallel.clusters import wait_until
 
 COMPARE = """
 from dataclasses import replace
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.verification.framework.runner import find, run
 from phiball.verification.report.json import to_json
 
@@ -26,7 +26,7 @@ def timeless(results):
 def show(result):
     print(result.id)
 
-with use("strict"):  # which the new processes must learn
+with backend("strict"):  # which the new processes must learn
     results = run("pricing", jobs=2, seed=3, on_result=show)
     assert timeless(results) == timeless(run("pricing", seed=3))
 assert [result.id for result in results] == [claim.id for claim in find("pricing")]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.backends.progress import Progress
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
 from phiball.verification import Evidence, Outcome, Quantity, SolverReport, verify_solver
@@ -22,13 +22,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def _numpy() -> Iterator[None]:
-    with use("numpy"):
+    with backend("numpy"):
         yield
 
 
 def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
-    """A short search, on the quadratic divergence and one row under the uniform law by default."""
-    plain: dict[str, Any] = {"divergences": [QUADRATIC], "laws": False, "batches": False, "effort": 0.2}
+    """A short search, on the quadratic divergence and one row under the uniform distribution by default."""
+    plain: dict[str, Any] = {
+        "divergences": [QUADRATIC],
+        "distributions": False,
+        "batches": False,
+        "effort": 0.2,
+    }
     return verify_solver(solve, **{**plain, **options})
 
 
@@ -55,8 +60,10 @@ def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
     pytest.importorskip("rich")
     reported: list[tuple[float, str]] = []
     monkeypatch.setattr(Progress, "update", lambda _, *report: reported.append(report))
-    with use("torch"):
-        report = verify_solver(worst_case, divergences=[ENTROPIC], laws=False, effort=0.05, progress=True)
+    with backend("torch"):
+        report = verify_solver(
+            worst_case, divergences=[ENTROPIC], distributions=False, effort=0.05, progress=True
+        )
     assert report.ok, str(report)
     assert report.backend == "torch"
     shares = [share for share, _ in reported]

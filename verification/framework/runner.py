@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 
-from phiball.backends import active, use
+from phiball import backends
+from phiball.backends import active
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.folder import load_claims
 from phiball.verification.framework.paper import BEYOND
@@ -202,7 +203,7 @@ def _import_sources(claim: Claim, backend: str) -> None:
 
 def _run_one(claim: Claim, backend: str, effort: float, seed: int, mutants: bool) -> Result:
     _import_sources(claim, backend)
-    with use(backend):
+    with backends.backend(backend):
         result = claim.run(effort=effort, seed=seed)
         if not mutants:
             return result

@@ -1,1 +1,1 @@
-"""What claims are tried on: searched problems, laws, losses, decision processes, printed algorithms."""
+"""What claims are tried on: searched problems, distributions, losses, decision processes, printed algorithms."""

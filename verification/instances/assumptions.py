@@ -47,8 +47,8 @@ def each(*facts: tuple[str, bool]) -> Iterator[Evidence]:
 
 def bounded_loss(f: Sequence[float], p: Sequence[float] | None = None) -> Iterator[Evidence]:
     """f takes finitely many values, on parts of the ball that have the shares p, or equal ones."""
-    law = [1 / len(f)] * len(f) if p is None else list(p)
-    fits = len(law) == len(f) and min(law) >= 0 and abs(sum(law) - 1) <= ROUNDING
+    distribution = [1 / len(f)] * len(f) if p is None else list(p)
+    fits = len(distribution) == len(f) and min(distribution) >= 0 and abs(sum(distribution) - 1) <= ROUNDING
     yield from each(
         ("f bounded", all(isfinite(v) for v in f)), ("f measurable: a step function on the ball", fits)
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import active
-from phiball.refimpl import DecisionProcess, Neighbourhood
+from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood
 from phiball.verification.instances.arrays import array
 
 
@@ -37,11 +37,11 @@ class Tables:
 
     @property
     def beta(self) -> Neighbourhood:
-        """The law of the perturbed state, as arrays of the active backend."""
-        return law(self.near, self.weight)
+        """The distribution of the perturbed state, as arrays of the active backend."""
+        return distribution(self.near, self.weight)
 
 
-def law(near: Any, weight: Any) -> Neighbourhood:
+def distribution(near: Any, weight: Any) -> Neighbourhood:
     """beta with rows of states `near` and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))

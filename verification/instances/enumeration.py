@@ -1,4 +1,4 @@
-"""The estimators of Section 3.1 on a law of a few points: all draws of a level, with their probabilities."""
+"""The estimators of Section 3.1 on a distribution of a few points: all draws of a level, with their probabilities."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from phiball.backends import Array, Rng, array_namespace, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.distributions import Distribution
 from phiball.verification.instances.divergences import KAPPA
-from phiball.verification.instances.laws import Law
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles import levels
 
@@ -23,8 +23,8 @@ RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
 """gamma of each row of losses, for eta, phi and the precision eps."""
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 """The values and the weights of rows of losses, called as `signed_weights` is."""
-Bound: TypeAlias = Callable[[Law, int], float]
-"""A bound for a law and a level."""
+Bound: TypeAlias = Callable[[Distribution, int], float]
+"""A bound for a distribution and a level."""
 
 LEVELS = range(9)
 ENUMERATED = range(7)  # the pairs of halves of the higher levels are many
@@ -72,24 +72,26 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
 
 
 def moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
-    """E V and E|V|^2 for V = sum_i w_i g_i, the draws having the law p."""
+    """E V and E|V|^2 for V = sum_i w_i g_i, the draws having the distribution p."""
     chance = levels.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
 
 
-def rt_moments(law: Law, level: int, solve: Callable[[Array], Array]) -> tuple[Any, float]:
+def rt_moments(distribution: Distribution, level: int, solve: Callable[[Array], Array]) -> tuple[Any, float]:
     """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
     mean, square = np.zeros(2), 0.0
     for k, chance in enumerate(RTMLMC(level).probabilities):
-        own, own_square = moments(law.p, law.g, *level_weights(law.f, k, solve, telescoping=True))
+        own, own_square = moments(
+            distribution.p, distribution.g, *level_weights(distribution.f, k, solve, telescoping=True)
+        )
         mean, square = mean + own, square + own_square / chance
     return mean, square
 
 
-def largest_chi_square(law: Law, level: int, weights: Callable[[Any], Any]) -> float:
+def largest_chi_square(distribution: Distribution, level: int, weights: Callable[[Any], Any]) -> float:
     """The largest chi-square of the weights over all draws: the least C of Assumption 3 (I) for them."""
-    rows = np.asarray(law.f, dtype=float)[levels.draws(len(law.f), 2**level)]
+    rows = np.asarray(distribution.f, dtype=float)[levels.draws(len(distribution.f), 2**level)]
     return float(levels.chi_square(weights(rows)).max())
 
 
@@ -105,59 +107,59 @@ def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
     return rows, counts, orders
 
 
-def _sample(law: Law, n: int) -> tuple[Any, Any]:
+def _sample(distribution: Distribution, n: int) -> tuple[Any, Any]:
     """Rows of indices, and their chances."""
-    rows, counts, orders = _whole(len(law.f), n)
-    return rows, orders * np.prod(np.array(law.p) ** counts, axis=1)
+    rows, counts, orders = _whole(len(distribution.f), n)
+    return rows, orders * np.prod(np.array(distribution.p) ** counts, axis=1)
 
 
-def level_mean(law: Law, level: int, solve: Solver) -> tuple[float, Any]:
+def level_mean(distribution: Distribution, level: int, solve: Solver) -> tuple[float, Any]:
     """F^l and grad F^l by `solve`, the solver of the inner problem."""
-    rows, chance = _sample(law, 2**level)
-    out = solve(array(np.array(law.f)[rows]), law.eta, ENTROPIC)
-    gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(law.g)[rows])
+    rows, chance = _sample(distribution, 2**level)
+    out = solve(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC)
+    gradients = np.einsum("rn,rnd->rd", to_numpy(out.weights), np.array(distribution.g)[rows])
     return float(chance @ to_numpy(out.value)), chance @ gradients
 
 
-def exact_level_mean(law: Law, level: int) -> Any:
+def exact_level_mean(distribution: Distribution, level: int) -> Any:
     """grad F^l by the closed form of the entropic weights."""
-    rows, chance = _sample(law, 2**level)
-    _, weights = levels.solve(np.array(law.f)[rows], law.eta, "entropic")
-    return chance @ np.einsum("rn,rnd->rd", weights, np.array(law.g)[rows])
+    rows, chance = _sample(distribution, 2**level)
+    _, weights = levels.solve(np.array(distribution.f)[rows], distribution.eta, "entropic")
+    return chance @ np.einsum("rn,rnd->rd", weights, np.array(distribution.g)[rows])
 
 
-def difference_moment(law: Law, level: int, weights: Weights) -> float:
+def difference_moment(distribution: Distribution, level: int, weights: Weights) -> float:
     """E|G^l|^2 by `weights`, which gives those of G^l."""
     if level == 0:
-        rows, chance = _sample(law, 1)
+        rows, chance = _sample(distribution, 1)
     else:
-        half, own = _sample(law, 2 ** (level - 1))
+        half, own = _sample(distribution, 2 ** (level - 1))
         first, second = (v.ravel() for v in np.indices((len(half), len(half))))
         rows, chance = np.concatenate([half[first], half[second]], axis=1), own[first] * own[second]
-    _, w = weights(array(np.array(law.f)[rows]), law.eta, ENTROPIC, telescoping=True)
+    _, w = weights(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC, telescoping=True)
     # One product per coordinate: rows of weights against rows of gradients.
-    coordinates = [np.einsum("rn,rn->r", to_numpy(w), np.array(law.g)[rows, d]) for d in range(2)]
+    coordinates = [np.einsum("rn,rn->r", to_numpy(w), np.array(distribution.g)[rows, d]) for d in range(2)]
     return float(chance @ sum(v**2 for v in coordinates))
 
 
-def gradient_error(law: Law, level: int, solve: Solver) -> float:
+def gradient_error(distribution: Distribution, level: int, solve: Solver) -> float:
     """|grad F^l - grad F|^2."""
-    _, gradient = level_mean(law, level, solve)
-    return float(np.sum((gradient - law.limit[1]) ** 2))
+    _, gradient = level_mean(distribution, level, solve)
+    return float(np.sum((gradient - distribution.limit[1]) ** 2))
 
 
-def second_moment_of(law: Law, top: int, weights: Weights) -> float:
+def second_moment_of(distribution: Distribution, top: int, weights: Weights) -> float:
     """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l counts with 1/P(l)."""
     p = RTMLMC(top).probabilities
-    return sum(difference_moment(law, k, weights) / p[k] for k in range(top + 1))
+    return sum(difference_moment(distribution, k, weights) / p[k] for k in range(top + 1))
 
 
 # --- All draws in one batch: each data point says by its number which draw it takes -----------------
 
 
 @dataclass(frozen=True)
-class ListedLaw:
-    """A law on the points 0, ..., k - 1: a data point (c, i) takes the digits of c to base k, i its number.
+class ListedDistribution:
+    """A distribution on the points 0, ..., k - 1: a data point (c, i) takes the digits of c to base k, i its number.
 
     A data point that is asked for one point several times in a row takes one digit after the other.
     """

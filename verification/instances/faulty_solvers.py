@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import QUADRATIC, Divergence, signed_weights, worst_case
+from phiball.refimpl import QUADRATIC, Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl.sampling import signed_weights
 from phiball.verification.instances.solutions import Solver
 
 
@@ -41,27 +42,30 @@ MEAN_LOSS = with_answer(value=lambda _, losses: array_namespace(losses).mean(los
 MULTIPLIER_FOR_VALUE = with_answer(value=lambda answer, _: answer.mu)
 
 
-def reference_law(losses: Array, p: Array | None) -> Array:
-    """p, or the uniform law."""
+def reference_distribution(losses: Array, p: Array | None) -> Array:
+    """p, or the uniform distribution."""
     return array_namespace(losses).full_like(losses, 1 / losses.shape[-1]) if p is None else p
 
 
-def without_law(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Ignores the reference law."""
+def without_distribution(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+    """Ignores the reference distribution."""
     return worst_case(losses, eta, d)
 
 
 def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     """Cuts the density off at one, and so drops the atom that kinked divergences have at the maximum."""
-    answer, law = worst_case(losses, eta, d, p=p), reference_law(losses, p)
-    return replace(answer, weights=array_namespace(losses).where(answer.weights > law, law, answer.weights))
+    answer, distribution = worst_case(losses, eta, d, p=p), reference_distribution(losses, p)
+    return replace(
+        answer,
+        weights=array_namespace(losses).where(answer.weights > distribution, distribution, answer.weights),
+    )
 
 
 def even_on_the_support(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    """Shares the mass in proportion to the reference law, over the points that have a weight."""
+    """Shares the mass in proportion to the reference distribution, over the points that have a weight."""
     xp = array_namespace(losses)
-    answer, law = worst_case(losses, eta, d, p=p), reference_law(losses, p)
-    kept = xp.where(answer.weights > 0, law, xp.zeros_like(law))
+    answer, distribution = worst_case(losses, eta, d, p=p), reference_distribution(losses, p)
+    kept = xp.where(answer.weights > 0, distribution, xp.zeros_like(distribution))
     return replace(answer, weights=kept / xp.sum(kept))
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import Divergence, dual_value
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import Divergence
+from phiball.refimpl.inner import dual_value
+from phiball.refimpl.theory.plans import Plan
 from phiball.verification.instances.divergences import KAPPA
 from phiball.verification.instances.strategies import Problem, powers_of_ten
 

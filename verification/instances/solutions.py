@@ -26,7 +26,7 @@ Solver: TypeAlias = Callable[..., WorstCase]
 
 def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
     """The solution that `solve` gives, on arrays of the active backend."""
-    return solve(problem.losses, problem.eta, d, p=problem.law)
+    return solve(problem.losses, problem.eta, d, p=problem.distribution)
 
 
 def instance(problem: Problem, d: Divergence) -> tuple[float, str, float | None, tuple[float, ...] | None]:
@@ -39,15 +39,15 @@ def exact_value(problem: Problem, d: Divergence) -> Any:
     return solve_exactly(problem.f, *instance(problem, d)).value
 
 
-def exact_law(problem: Problem) -> list[Fraction]:
+def exact_distribution(problem: Problem) -> list[Fraction]:
     """p as fractions that sum to one."""
-    law = [Fraction(q) for q in problem.probabilities]
-    return [q / sum(law) for q in law]
+    distribution = [Fraction(q) for q in problem.probabilities]
+    return [q / sum(distribution) for q in distribution]
 
 
 def exact_mean(problem: Problem) -> Fraction:
-    """E f under the reference law, exactly."""
-    pairs = zip(problem.f, exact_law(problem), strict=True)
+    """E f under the reference distribution, exactly."""
+    pairs = zip(problem.f, exact_distribution(problem), strict=True)
     return sum((Fraction(v) * q for v, q in pairs), Fraction(0))
 
 
@@ -135,6 +135,6 @@ def solution_is(
 ) -> Iterator[Evidence]:
     """The solver's value and weights against exact ones, the weights as density ratios zeta = gamma/p."""
     yield value_is(solution, value, problem)
-    exact = [q * z for q, z in zip(exact_law(problem), ratios, strict=True)]
+    exact = [q * z for q, z in zip(exact_distribution(problem), ratios, strict=True)]
     errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)

@@ -12,15 +12,15 @@ from phiball.verification.instances.arrays import array
 
 @dataclass(frozen=True)
 class Problem:
-    """An inner problem in plain numbers; `p` is None for the uniform law."""
+    """An inner problem in plain numbers; `p` is None for the uniform distribution."""
 
     f: tuple[float, ...]
     eta: float
     p: tuple[float, ...] | None = None
 
     def __str__(self) -> str:
-        law = "" if self.p is None else f", p = {self.p}"
-        return f"(f = {self.f}, eta = {self.eta!r}{law})"
+        distribution = "" if self.p is None else f", p = {self.p}"
+        return f"(f = {self.f}, eta = {self.eta!r}{distribution})"
 
     @property
     def losses(self) -> Array:
@@ -28,7 +28,7 @@ class Problem:
         return array(self.f)
 
     @property
-    def law(self) -> Array | None:
+    def distribution(self) -> Array | None:
         """p as an array of the active backend."""
         return None if self.p is None else array(self.p)
 
@@ -73,7 +73,7 @@ def _losses(max_size: int) -> st.SearchStrategy[list[float]]:
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_size: int = 10, laws: bool = True) -> Problem:
+def problems(draw: st.DrawFn, max_size: int = 10, distributions: bool = True) -> Problem:
     """Ties, one point, two values, constants; eta from 1e-6 to 1e6 of the range; offsets; zeros in p."""
     shape = draw(_losses(max_size))
     unit = draw(st.sampled_from([1.0, 1e-3, 1e3]))
@@ -82,7 +82,7 @@ def problems(draw: st.DrawFn, max_size: int = 10, laws: bool = True) -> Problem:
     width = max(f) - min(f) or unit
     extremes = st.sampled_from([1.0, 0.5, 2.0, 1e-6, 1e6, 1e-3, 1e3])
     ratio = draw(st.one_of(extremes, powers_of_ten(-1.0, 0.0), powers_of_ten(-2.0, 2.0)))
-    p = draw(probabilities(len(f))) if laws else None
+    p = draw(probabilities(len(f))) if distributions else None
     return Problem(f, ratio * width, p)
 
 
@@ -118,7 +118,7 @@ def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Pr
 
 @st.composite
 def probabilities(draw: st.DrawFn, m: int) -> tuple[float, ...] | None:
-    """None for the uniform law, or probabilities of very different size, zeros among them."""
+    """None for the uniform distribution, or probabilities of very different size, zeros among them."""
     if not draw(st.booleans()):
         return None
     counts = draw(st.lists(st.sampled_from([1, 0, 2, 1000]), min_size=m, max_size=m))

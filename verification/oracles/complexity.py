@@ -1,4 +1,4 @@
-"""Exact levels of a two-point law, and exact risks of two one-dimensional losses, for Section 3.
+"""Exact levels of a two-point distribution, and exact risks of two one-dimensional losses, for Section 3.
 
 Nothing here shares code with refimpl.
 """
@@ -44,7 +44,7 @@ def two_point_level(level: int, q: float, ratio: float) -> Level:
 
 
 def two_point_limit(q: float, ratio: float) -> tuple[float, float, float]:
-    """F, grad F and the chi-square divergence of the worst case from the two-point law."""
+    """F, grad F and the chi-square divergence of the worst case from the two-point distribution."""
     e = np.exp(ratio)
     mean = q * e + 1 - q
     top, rest = e / mean, 1 / mean
@@ -78,7 +78,7 @@ def samples_needed(delta: float) -> float:
     """The least number of signs of mean 3 delta or -3 delta with which a gap of delta can be reached.
 
     F = -3 delta s theta on [-1, 1], s the unknown sign: a gap is 3 delta times a number from 0 to 2. The best
-    guess of s errs with probability (1 - TV)/2, TV the total variation between the two laws of n signs, and
+    guess of s errs with probability (1 - TV)/2, TV the total variation between the two distributions of n signs, and
     the mean gap of every method is at least 6 delta times that, over the worse of the two signs.
     """
     mean = min(3 * delta, 0.999)

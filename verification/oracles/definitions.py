@@ -62,20 +62,20 @@ def conjugate(s: Any, family: str, parameter: float | None = None) -> Any:
     return -mp.log(y) if k == 0 else (y ** (k / (k - 1)) - 1) / k
 
 
-def _law(m: int, p: Any) -> list[Any]:
-    law = [mp.mpf(1)] * m if p is None else [mp.mpf(float(v)) for v in p]
-    total = mp.fsum(law)
-    return [v / total for v in law]
+def _distribution(m: int, p: Any) -> list[Any]:
+    distribution = [mp.mpf(1)] * m if p is None else [mp.mpf(float(v)) for v in p]
+    total = mp.fsum(distribution)
+    return [v / total for v in distribution]
 
 
 def primal(f: Any, w: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
     """sum w_i f_i - eta sum p_i phi(w_i/p_i) at the weights w, divided by their sum."""
     with mp.workdps(DIGITS):
-        law = _law(len(f), p)
+        distribution = _distribution(len(f), p)
         w = [mp.mpf(float(v)) for v in w]
         total = mp.fsum(w)
         value = mp.mpf(0)
-        for v, x, q in zip(f, w, law, strict=True):
+        for v, x, q in zip(f, w, distribution, strict=True):
             if x > 0 and not q:
                 return -mp.inf
             if q:
@@ -89,7 +89,7 @@ def dual(f: Any, mu: Any, eta: float, family: str, parameter: float | None = Non
     """mu + eta sum p_i phi*((f_i - mu)/eta)."""
     with mp.workdps(DIGITS):
         mu, e = mp.mpf(mu), mp.mpf(eta)
-        pairs = [(mp.mpf(float(v)), q) for v, q in zip(f, _law(len(f), p), strict=True) if q]
+        pairs = [(mp.mpf(float(v)), q) for v, q in zip(f, _distribution(len(f), p), strict=True) if q]
         return mu + e * mp.fsum(q * conjugate((v - mu) / e, family, parameter) for v, q in pairs)
 
 
@@ -118,7 +118,7 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
             return dual(f, mu, eta, family, parameter, p)
 
         # phi*(s) is finite for s <= 0, so the dual is finite where mu >= max f.
-        start = mp.mpf(max(float(v) for v, q in zip(f, _law(len(f), p), strict=True) if q))
+        start = mp.mpf(max(float(v) for v, q in zip(f, _distribution(len(f), p), strict=True) if q))
         ends = []
         for side in (-1, 1):
             step, best, ahead = mp.mpf(eta), at(start), at(start + side * mp.mpf(eta))
@@ -156,9 +156,9 @@ def conic(f: Any, eta: float, family: str, parameter: float | None, p: Any) -> f
 
 
 def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> float:
-    """The largest sum_l P(l) values[l] over laws P on the places l with W_inf(P, mass) <= rho.
+    """The largest sum_l P(l) values[l] over distributions P on the places l with W_inf(P, mass) <= rho.
 
-    - `values` (L,): the loss at each place; `mass` (K,): the law of the data.
+    - `values` (L,): the loss at each place; `mass` (K,): the distribution of the data.
     - `distance` (K, L): between data points and places. W_inf is at most rho if and only if some plan with
       these marginals moves no mass farther than rho.
     """

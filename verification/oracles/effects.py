@@ -149,7 +149,7 @@ def _domain(family: str, parameter: float | None) -> tuple[float, float]:
 
 
 def expected_conjugate(scale: float, shift: float, d: int, family: str, parameter: float | None) -> float:
-    """E phi*(scale x - shift), x a coordinate of the uniform law on the Euclidean unit ball of R^d."""
+    """E phi*(scale x - shift), x a coordinate of the uniform distribution on the Euclidean unit ball of R^d."""
     kink, pole = _domain(family, parameter)
     if scale - shift > pole:
         return inf
@@ -187,7 +187,7 @@ def certainty_inside(size: float, d: int, eta: float, family: str, parameter: fl
     return eta * float(golden_section(dual, -reach, reach, steps=70)[0])
 
 
-# --- Moments of the uniform laws on balls -------------------------------------------------------------
+# --- Moments of the uniform distributions on balls -------------------------------------------------------------
 
 
 def log_mgf(s: Sequence[float], norm: float) -> float:

@@ -135,7 +135,7 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
     with mp.workdps(definitions.DIGITS + extra):
         q = 1 / (_mpf(k) - 1)
         u = {i: _mpf((f[i] - top) / eta) for i in charged}
-        law = {i: _mpf(p[i]) for i in charged}
+        distribution = {i: _mpf(p[i]) for i in charged}
 
         def ratios(log_y: Any) -> dict[int, Any]:
             y = mp.exp(log_y)
@@ -144,10 +144,10 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
 
         def excess(log_y: Any) -> Any:
             x = ratios(log_y)
-            return mp.fsum(law[i] * x[i] for i in charged) - 1
+            return mp.fsum(distribution[i] * x[i] for i in charged) - 1
 
         # X lies in [1, 1/p(top)].
-        at_top = mp.fsum(law[i] for i in charged if f[i] == top)
+        at_top = mp.fsum(distribution[i] for i in charged if f[i] == top)
         low, high = mp.mpf(0), -(_mpf(k) - 1) * mp.log(at_top)
         low_e, high_e = excess(low), excess(high)
         side = 0
@@ -170,8 +170,8 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
                     low_e /= 2
                 side = 1
         x = ratios(high if abs(high_e) < abs(low_e) else low)
-        total = mp.fsum(law[i] * x[i] for i in charged)
-        weights = [law[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
+        total = mp.fsum(distribution[i] * x[i] for i in charged)
+        weights = [distribution[i] * x[i] / total if i in x else mp.mpf(0) for i in range(len(f))]
         kk = _mpf(k)
 
         def phi(v: Any) -> Any:
@@ -179,13 +179,13 @@ def _power(f: list[Fraction], eta: Fraction, p: list[Fraction], k: Fraction) -> 
                 return v - 1 - mp.log(v)
             return (v**kk - kk * v + kk - 1) / (kk * (kk - 1))
 
-        cost = mp.fsum(law[i] * phi(weights[i] / law[i]) for i in charged)
+        cost = mp.fsum(distribution[i] * phi(weights[i] / distribution[i]) for i in charged)
         value = mp.fsum(weights[i] * _mpf(f[i]) for i in charged) - _mpf(eta) * cost
         return Answer(value, weights, True)
 
 
 def solve_extended(f: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
-    """Value and weights in NumPy's extended precision, under the uniform law, for long rows."""
+    """Value and weights in NumPy's extended precision, under the uniform distribution, for long rows."""
     long = np.longdouble
     g = np.asarray(f, dtype=long)
     top = g.max()

@@ -1,4 +1,4 @@
-"""Many small inner problems at once, all draws of a small law, and samples of laws with known quantiles.
+"""Many small inner problems at once, all draws of a small distribution, and samples of distributions with known quantiles.
 
 Nothing here shares code with refimpl.
 """
@@ -21,12 +21,12 @@ def draws(k: int, n: int) -> Any:
 
 
 def chances(p: Any, picks: Any) -> Any:
-    """The probability of each row of `picks` under the law p."""
+    """The probability of each row of `picks` under the distribution p."""
     return np.asarray(p, dtype=float)[picks].prod(axis=-1)
 
 
 def solve(rows: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
-    """The value and the weights of each row, by the closed forms of Examples 1 to 5 for a uniform law."""
+    """The value and the weights of each row, by the closed forms of Examples 1 to 5 for a uniform distribution."""
     f = np.asarray(rows, dtype=float)
     m = f.shape[-1]
     top = f.max(axis=-1, keepdims=True)
@@ -136,16 +136,16 @@ def solve_rows(rows: Any, eta: float, of: StrongPhi) -> Solution:
 
 
 def order_means(u: Any, x: Any, n: int) -> Any:
-    """The means of n order statistics of the law whose quantile function is linear between the (u, x)."""
+    """The means of n order statistics of the distribution whose quantile function is linear between the (u, x)."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     i = np.arange(1, n + 1)[:, None]
-    # E min(U_(i), u), U_(i) of the Beta(i, n + 1 - i) law
+    # E min(U_(i), u), U_(i) of the Beta(i, n + 1 - i) distribution
     capped = u * (1 - betainc(i, n + 1 - i, u)) + i / (n + 1) * betainc(i + 1, n + 1 - i, u)
     return x[0] + (np.diff(x) / np.diff(u) * np.diff(capped, axis=-1)).sum(axis=-1)
 
 
 def average_value_at_risk(u: Any, x: Any, alpha: float) -> float:
-    """AV@R of the law with this quantile function: the mean of its quantiles above 1 - alpha."""
+    """AV@R of the distribution with this quantile function: the mean of its quantiles above 1 - alpha."""
     u, x = np.asarray(u, dtype=float), np.asarray(x, dtype=float)
     inside = u > 1 - alpha
     t = np.concatenate([[1 - alpha], u[inside]])
@@ -153,7 +153,7 @@ def average_value_at_risk(u: Any, x: Any, alpha: float) -> float:
     return float((np.diff(t) * (q[1:] + q[:-1]) / 2).sum() / alpha)
 
 
-def coordinate_law(x: Any, d: int) -> tuple[Any, Any]:
+def coordinate_distribution(x: Any, d: int) -> tuple[Any, Any]:
     """The distribution function of b_1 for b uniform on the unit ball of R^d, and E[b_1; b_1 < x]."""
     a = (d + 1) / 2
     shape = np.clip(1 - np.asarray(x) ** 2, 0, None)
@@ -173,7 +173,7 @@ def hinge_bias(n: int, d: int, eta: float) -> float:
 
     def upper(c: Any, M: Any) -> Any:
         """E[max(f, c); f < M]."""
-        (at_c, below_c), (_, below_M) = coordinate_law(c, d), coordinate_law(M, d)
+        (at_c, below_c), (_, below_M) = coordinate_distribution(c, d), coordinate_distribution(M, d)
         return c * at_c + below_M - below_c
 
     t, w = _nodes()
@@ -183,7 +183,7 @@ def hinge_bias(n: int, d: int, eta: float) -> float:
     for low, high in pairwise(ends):
         angle = low + (high - low) * (t + 1) / 2
         M = -np.cos(angle)
-        at_M, _ = coordinate_law(M, d)
+        at_M, _ = coordinate_distribution(M, d)
         density = np.sin(angle) ** d / beta((d + 1) / 2, 0.5) * w * (high - low) / 2
         rest = upper(np.maximum(M - eta, -1), M)
         total += float((density * (M * at_M ** (n - 1) + (n - 1) * at_M ** (n - 2) * rest)).sum())

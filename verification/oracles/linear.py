@@ -50,7 +50,7 @@ def _bisect(low: Any, high: Any, right: Callable[[Any], bool]) -> Any:
 
 
 class Example:
-    """f(t), the loss of the prediction m + r t, under the law of t in dimension d."""
+    """f(t), the loss of the prediction m + r t, under the distribution of t in dimension d."""
 
     def __init__(self, name: str, m: float, r: float, y: float, d: int) -> None:
         self.name, self.m, self.r, self.y, self.d = name, mp.mpf(m), mp.mpf(r), mp.mpf(y), d

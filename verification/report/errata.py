@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.backends.files import write_whole
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import Claim
@@ -73,7 +73,7 @@ def _table(members: list[Entry[Claim]]) -> list[str]:
 
 def _entry(claim: Claim, depth: int) -> list[str]:
     """What there is to say of one claim; those below the first of an entry are further readings of it."""
-    with use("numpy"):
+    with backend("numpy"):
         texts, stands = claim.violated()
     if not stands:
         raise ValueError(f"the counterexample of {full_name(claim)} does not stand: {'; '.join(texts)}")

@@ -44,7 +44,7 @@ class Options:
     """What is asked of a solver; no divergences means all."""
 
     divergences: tuple[Divergence, ...]
-    laws: bool
+    distributions: bool
     batches: bool
     tol: float
 
@@ -53,7 +53,7 @@ class Options:
         if isinstance(value, Divergence) and self.divergences and value not in self.divergences:
             place = NAMED.index(value) if value in NAMED else len(value.name)
             return self.divergences[place % len(self.divergences)]
-        if isinstance(value, Problem) and not self.laws:
+        if isinstance(value, Problem) and not self.distributions:
             return replace(value, p=None)
         return value
 
@@ -83,12 +83,12 @@ class Trial:
         o = self.options
         left_out = (
             (o.divergences and divergence not in o.divergences)
-            or (p is not None and not o.laws)
+            or (p is not None and not o.distributions)
             or (losses.ndim > 1 and not o.batches)
         )
         if left_out:
             self.refused += 1
-            if self.fixed and (p is None or o.laws):  # the other instances of the claim still count
+            if self.fixed and (p is None or o.distributions):  # the other instances of the claim still count
                 return worst_case(losses, eta, divergence, p=p)
             raise NotAsked
         self.asked += 1
@@ -96,11 +96,11 @@ class Trial:
         self._note_call(losses, eta, divergence, p)
         xp = active().namespace
         copied = xp.asarray(losses, copy=True)
-        law = {} if p is None else {"p": xp.asarray(p, copy=True)}
+        distribution = {} if p is None else {"p": xp.asarray(p, copy=True)}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what a warning is about shows in the result
-                out = self.solve(copied, eta, divergence, **law)
+                out = self.solve(copied, eta, divergence, **distribution)
         except Exception as problem:
             raise Fault(f"it raised {type(problem).__name__}: {problem}", raised=True) from None
         solution = self._read(out, losses, eta, divergence, p)
@@ -113,8 +113,8 @@ class Trial:
         etas = np.asarray(eta if isinstance(eta, float) else to_numpy(eta))
         self.eta = max(self.eta, float(etas.max()))
         self.returned = self.exact = ""
-        law = "" if p is None else f", p = {_shown(to_numpy(p))}"
-        self.call = f"losses = {_shown(f)}, eta = {_shown(etas)}, {d.name}{law}"
+        distribution = "" if p is None else f", p = {_shown(to_numpy(p))}"
+        self.call = f"losses = {_shown(f)}, eta = {_shown(etas)}, {d.name}{distribution}"
         self._exactly = (f, eta, d, None if p is None else to_numpy(p))
 
     def _read(self, out: Any, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> WorstCase:

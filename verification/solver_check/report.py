@@ -125,7 +125,7 @@ class SolverReport:
             text = f"values up to {self.tol:g}; weights and mu by the values they give, not entry by entry"
             lines.append(_row("judged", text, 0))
         if any(check.outcome is Outcome.RAISED for check in self.failures):
-            text = "divergences=[...], laws=False and batches=False leave out what a solver is not meant for"
+            text = "divergences=[...], distributions=False and batches=False leave out what a solver is not meant for"
             lines.append(_row("hint", text, 0))
         return "\n".join(lines)
 

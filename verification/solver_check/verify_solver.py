@@ -61,7 +61,7 @@ def verify_solver(
     solve: Callable[..., Any],
     *,
     divergences: Sequence[Divergence] | None = None,
-    laws: bool = True,
+    distributions: bool = True,
     batches: bool = True,
     tol: float = 0.0,
     effort: float = 1.0,
@@ -75,7 +75,7 @@ def verify_solver(
       `phiball.refimpl.worst_case` takes. It returns an object with some of the fields `value`, `mu`,
       `weights` and `gap`; missing fields are not judged.
     - `divergences`: those that it is meant for; all named ones by default.
-    - `laws`: False if it knows the uniform law only; then `p` is never passed.
+    - `distributions`: False if it knows the uniform distribution only; then `p` is never passed.
     - `batches`: False if it takes one row of losses only.
     - `tol`: by how much its values may be off, in the units of the losses, which reach 1e6. Weights and mu
       are then judged by the primal and the dual value that they give. Zero asks for rounding. The mass must
@@ -91,7 +91,7 @@ def verify_solver(
     >>> from phiball.refimpl import QUADRATIC
     >>> def mean_only(losses, eta, divergence):
     ...     return SimpleNamespace(value=losses.mean())
-    >>> report = verify_solver(mean_only, divergences=[QUADRATIC], laws=False, batches=False, effort=0.1)
+    >>> report = verify_solver(mean_only, divergences=[QUADRATIC], distributions=False, batches=False, effort=0.1)
     >>> report.ok, report.failures[0].returned, report.missing
     (False, 'value 0.5', ('mu', 'weights', 'gap'))
     """
@@ -105,7 +105,7 @@ def verify_solver(
         raise ValueError(f"tol is {tol!r}; expected a number, zero or positive")
     if not (isinstance(effort, (int, float)) and 0 < effort < inf):
         raise ValueError(f"effort is {effort!r}; expected a positive number")
-    options = Options(asked, laws, batches, float(tol))
+    options = Options(asked, distributions, batches, float(tol))
     began, checks = perf_counter(), []
     missing: set[str] = set()
     name = getattr(solve, "__name__", None) or type(solve).__name__

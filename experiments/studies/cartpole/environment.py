@@ -15,7 +15,7 @@ import numpy as np
 
 from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.qlearning import landing_value, perturbed
-from phiball.refimpl import Grid, Maximum
+from phiball.refimpl.qlearning import Grid, Maximum
 
 FORCE, CART, STEP = 10.0, 1.0, 0.02  # newtons, kilograms, seconds
 EDGE, LEAN = 2.4, 12 * 2 * pi / 360

@@ -27,7 +27,7 @@ from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Task, TaskDir
 from phiball.experiments.studies.cartpole import report
 from phiball.experiments.studies.cartpole.environment import START, Backup, Physics, learn, play
 from phiball.experiments.studies.cartpole.report import METHODS, PLACES, WINDOW
-from phiball.refimpl import Grid, Maximum
+from phiball.refimpl.qlearning import Grid, Maximum
 from phiball.refimpl.qlearning.bellman import valid_discount
 
 CHUNK = 5 * WINDOW  # episodes whose random numbers are in memory at a time

@@ -1,9 +1,9 @@
-"""The pricing problem of Section 6.3, for many trials at once: its laws, its data, its risk and its optimum.
+"""The pricing problem of Section 6.3, for many trials at once: its distributions, its data, its risk and its optimum.
 
     Psi(w, z) = -w (z_1 w + z_2),   z = (tanh(3 beta_1'x), exp(-2 beta_2'x)) + N(0, I),   w = theta'g(x)
 
 As printed it has no optimum: revenue grows like w^2 wherever E[z_1 | x] > 0. Here theta lies in an l2 ball,
-and prices may be bounded too. Arrays carry a leading axis of T trials, each with laws and data of its own.
+and prices may be bounded too. Arrays carry a leading axis of T trials, each with distributions and data of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DOUBLE = np.empty(0)  # what random numbers are drawn like
 
 @dataclass(frozen=True)
 class Market:
-    """The laws of T trials: beta_1, beta_2 (T, d), and the features' omega (T, F, d) and b (T, F)."""
+    """The distributions of T trials: beta_1, beta_2 (T, d), and the features' omega (T, F, d) and b (T, F)."""
 
     beta1: Floats
     beta2: Floats
@@ -50,7 +50,7 @@ class Market:
 
 
 def draw_market(trials: int, d: int, features: int, beta_bound: float, rng: Rng) -> Market:
-    """The laws of `trials` independent trials."""
+    """The distributions of `trials` independent trials."""
     beta = rng.uniform((2, trials, d), like=DOUBLE, low=-beta_bound, high=beta_bound)
     omega = rng.normal((trials, features, d), like=DOUBLE)
     return Market(beta[0], beta[1], omega, rng.uniform((trials, features), like=DOUBLE, high=2 * pi))
@@ -133,9 +133,9 @@ def true_risk(market: Market) -> Quadratic:
     # The integrand is even, vanishes at 0 and is analytic: the trapezoidal rule is exact to rounding.
     step = 0.01
     u = step * np.arange(1, 901)
-    law = 2 * step * np.exp(-(u**2) / 2) / sqrt(2 * pi) * np.tanh(3 * length * u)
+    distribution = 2 * step * np.exp(-(u**2) / 2) / sqrt(2 * pi) * np.tanh(3 * length * u)
     turned = along[:, :, None] * u
-    part = (np.sin(turned) * law[:, None, :]) @ np.cos(turned).swapaxes(1, 2)
+    part = (np.sin(turned) * distribution[:, None, :]) @ np.cos(turned).swapaxes(1, 2)
     # |v across|^2 = |v|^2 - (v along)^2, from the products of the parts across.
     gram = omega @ omega.swapaxes(1, 2) - along[:, :, None] * along[:, None, :]
     square = np.diagonal(gram, axis1=1, axis2=2)

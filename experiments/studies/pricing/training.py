@@ -16,18 +16,9 @@ import numpy as np
 
 from phiball.backends import Rng
 from phiball.experiments.studies.pricing.model import Cost, Floats, Market
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    Ball,
-    fgm,
-    ifgm,
-    onto_ball,
-    pgm,
-    projected_sgd,
-    signed_weights,
-)
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, fgm, ifgm, pgm
+from phiball.refimpl.optimize import onto_ball, projected_sgd
+from phiball.refimpl.sampling import signed_weights
 
 Estimator: TypeAlias = SG | RTMLMC
 
@@ -123,7 +114,7 @@ def regularized_gradient(
         shape = drawn.shape[:2]
         part = slice(start, start + prod(shape))
         _, signed = signed_weights(losses[part].reshape(shape), eta, ENTROPIC, telescoping=group.telescoping)
-        weights[part] = group.scale * signed.reshape(-1)
+        weights[part] = group.weight * signed.reshape(-1)
         start = part.stop
     factors = _stacked(weights * problem.cost.slope(v, z[owner]), place, T)
     return _mean_gradient(factors, g, N)

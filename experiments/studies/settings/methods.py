@@ -88,7 +88,7 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
     half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
     methods = [
         plain(),
-        Method(DEFAULT, "", 2, lambda loss, x, source: RobustLoss(radius, norm, seed=source)(loss, x)),
+        Method(DEFAULT, "", 2, lambda loss, x, source: RobustLoss(radius, norm, rng=source)(loss, x)),
         random_start_fgm("", ball),
         attacked("FGM", "", 2, lambda gradient, x, source: fgm(gradient, x, ball)),
         attacked(

@@ -25,7 +25,7 @@ def draw_weights(
 ) -> Weights:
     """Weights W1 to W4, drawn in this order with `normal(shape)`.
 
-    `literal` is the printed law: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated, and the
+    `literal` is the printed distribution: N(0, 1), and N(0, first_std^2) for W1. Its sigmoids are saturated, and the
     loss is a staircase. `scaled` divides W3 by sqrt(width), and the loss is smooth.
     """
     W1, W2, W3, W4 = (normal(shape) for shape in ((width, 5), (width, width), (units, width), (1, units)))

@@ -170,7 +170,7 @@ def _landscapes(table: Table, rows: list[Row]) -> ReportTable:
         "Landscapes",
         (*headings, f"largest in [{0.8 * table.config.radius:g}, {table.config.radius:g}]"),
         lines,
-        "Local maxima that stand out by 1 % of the range. The others are networks drawn from the same law.",
+        "Local maxima that stand out by 1 % of the range. The others are networks drawn from the same distribution.",
     )
 
 

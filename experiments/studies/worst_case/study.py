@@ -1,7 +1,7 @@
 """Section 2.2 of the paper: worst-case distributions of a toy loss, for five regularisations.
 
 The paper gives neither the weights of its network nor its alpha and eta. The networks here are two draws,
-one for each reading of the law of the weights (see `landscape`). They are chosen: few draws are largest near
+one for each reading of the distribution of the weights (see `landscape`). They are chosen: few draws are largest near
 x = 5, as the paper's is, and other networks are drawn to say how few. eta is a fraction of the range of the
 loss, so that a row means the same for both.
 """
@@ -26,17 +26,8 @@ from phiball.experiments.studies.worst_case.landscape import (
     draw_weights,
     toy_loss,
 )
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    dual_value,
-    indicator,
-    primal_value,
-    worst_case,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
+from phiball.refimpl.inner import dual_value, primal_value
 
 REGULARISATIONS = ("indicator", "entropic", "quadratic", "absolute value", "hinge")
 NETWORKS_PER_TASK = 10
@@ -49,7 +40,9 @@ DECIMALS = 9  # of f: its last digits differ between machines, and so would the 
 class Config(StudyConfig):
     """What the paper does not state is marked "unstated"; the other defaults are the paper's."""
 
-    reading: str = option("both", "The law of the weights (unstated: W3 saturates).", ("both", *READINGS))
+    reading: str = option(
+        "both", "The distribution of the weights (unstated: W3 saturates).", ("both", *READINGS)
+    )
     width: int = option(512, "Units of the first and of the second layer.")
     units: int = option(10, "Sigmoids of the third layer.")
     first_std: float = option(0.5, "Standard deviation of W1 (unstated: N(0, 0.25) may mean 0.25).")

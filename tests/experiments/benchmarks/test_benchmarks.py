@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phiball.backends import rng, use
+from phiball.backends import backend, rng
 from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
 from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
 from tests.support.parallel.clusters import is_alive, wait_until
@@ -48,7 +48,7 @@ def table(report: Report, number: int = 0, *columns: str) -> list[Row]:
 def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
     right = inner_problems._sort_sparsemax
     monkeypatch.setattr(inner_problems, "_sort_sparsemax", lambda f: right(f) + 1e-6)
-    with use("numpy"):
+    with backend("numpy"):
         report = inner.solver_report(((2, 16),), clock=time.process_time, quick=True)
     rows = table(report, 0, "problem", "solver", "shape", "error", "accurate", "x np.max", "rounds")
     assert {row["problem"] for row in rows} == set(inner_problems.DIVERGENCES)
@@ -89,7 +89,7 @@ def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
 def test_threads_are_timed_on_an_idle_and_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_threads, "SHAPES", ((4, 8),))
     monkeypatch.setenv("PHIBALL_THREADS", "3")
-    with use("numpy"):
+    with backend("numpy"):
         report = inner_threads.busy_report(quick=True)
     rows = table(report, 0, "problem", "shape", "verdict", "default", "two threads")
     assert [row["machine"] for row in rows] == ["as it is", "busy"]
@@ -178,7 +178,7 @@ def test_a_reference_is_known_only_if_long_runs_agree_and_nothing_is_above() -> 
 
 
 def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
-    with use("torch"):
+    with backend("torch"):
         rows = attacks.error_rows(1, epochs=3, test_images=100, radii=1)
     errors = {row["attack"]: row["error"] for row in rows if row["norm"] == "l2"}
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]

@@ -22,7 +22,7 @@ from tests.support.paths import ROOT
 for library in ("joblib", "matplotlib", "threadpoolctl"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
-from phiball.backends import use  # noqa: E402
+from phiball.backends import backend  # noqa: E402
 from phiball.backends.parallel import LOST, _call, cluster, run_tasks  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
 from phiball.experiments.framework.runner import run  # noqa: E402
@@ -145,7 +145,7 @@ def test_reports_have_the_numbers_of_one_process(where: list[str], tmp_path: Pat
         return to_csv(robustness_report(models, data, jobs=jobs, cache=folder, **small).summary)
 
     here = report(None, tmp_path / "here")
-    with cluster(*where[1::2]) if "--engine" in where else use("numpy"):
+    with cluster(*where[1::2]) if "--engine" in where else backend("numpy"):
         assert report(-1, tmp_path / "there") == here
     assert len(list((tmp_path / "there").iterdir())) == 6
 

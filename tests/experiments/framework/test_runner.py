@@ -12,7 +12,7 @@ import pytest
 for library in ("joblib", "matplotlib", "threadpoolctl", "rich"):
     pytest.importorskip(library, reason=f"{library}: not installed")
 
-from phiball.backends import rng, use  # noqa: E402
+from phiball.backends import backend, rng  # noqa: E402
 from phiball.experiments.cli.run import STUDIES, load_study  # noqa: E402
 from phiball.experiments.framework import runner  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
@@ -53,7 +53,7 @@ def test_every_study_has_all_scales_and_distinct_tasks(name: str) -> None:
 
 def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
-    with use("strict"):
+    with backend("strict"):
         found, written = run(STUDY, Config(), out, seed=3)
     assert [path.name for path in written] == ["table.csv", "totals.png", "totals.svg", "report.md"]
     report = (out / "report.md").read_text(encoding="utf-8")

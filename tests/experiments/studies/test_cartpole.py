@@ -15,7 +15,8 @@ from phiball.experiments.framework.runner import run
 from phiball.experiments.studies.cartpole.environment import EDGE, START, Backup, Physics, learn, move, play
 from phiball.experiments.studies.cartpole.report import METHODS, PLACES
 from phiball.experiments.studies.cartpole.study import PROBLEMS, SCALES, STUDY, Config, backups
-from phiball.refimpl import ENTROPIC, Grid, Maximum, q_update
+from phiball.refimpl import ENTROPIC
+from phiball.refimpl.qlearning import Grid, Maximum, q_update
 
 PHYSICS = {
     "original": Physics(),

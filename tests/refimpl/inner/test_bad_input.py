@@ -10,19 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import use
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    Divergence,
-    bisection,
-    constrained_worst_case,
-    cressie_read,
-    dual_value,
-    indicator,
-    primal_value,
-    worst_case,
-)
+from phiball.backends import backend
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, bisection, cressie_read, indicator, worst_case
+from phiball.refimpl.inner import constrained_worst_case, dual_value, primal_value
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
@@ -46,10 +36,10 @@ def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
     for f in ([0.0, bad], [bad], [bad, bad], [[0.0, 1.0, 2.0, 3.0, 4.0], [1.0, bad, 2.0, 3.0, 4.0]]):
         x = arrays.asarray(f)
         m = x.shape[-1]
-        laws = [None, arrays.asarray(np.full(m, 1 / m))]
+        distributions = [None, arrays.asarray(np.full(m, 1 / m))]
         if m > 2:
-            laws.append(arrays.asarray([0.5, 0.0, 0.25, 0.25, 0.0]))
-        for p in laws:
+            distributions.append(arrays.asarray([0.5, 0.0, 0.25, 0.25, 0.0]))
+        for p in distributions:
             for d in select(core=True):
                 for eta in (1e-3, 1e3):
                     with pytest.raises(ValueError, match=message):
@@ -186,7 +176,7 @@ def test_arrays_of_two_libraries(doubles: Arrays) -> None:
 
 def test_losses_whose_range_overflows_are_solved_or_refused() -> None:
     losses = np.array([0.0, 1e308, -1e308])
-    with use("numpy"), pytest.raises(ValueError, match="not finite in float64; expected losses"):
+    with backend("numpy"), pytest.raises(ValueError, match="not finite in float64; expected losses"):
         worst_case(losses, 0.2, ENTROPIC)
     assert worst_case(losses, 0.2, ENTROPIC).weights.tolist() == [0.0, 1.0, 0.0]
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import Array, array_namespace, use
-from phiball.refimpl import ENTROPIC, Divergence, check_divergence, cressie_read
+from phiball.backends import Array, array_namespace, backend
+from phiball.refimpl import ENTROPIC, Divergence, cressie_read
+from phiball.refimpl.inner import check_divergence
 from tests.support.arrays import Arrays
 
 Function = Callable[[Array], Array]
@@ -154,5 +155,5 @@ def test_a_function_must_keep_single_precision() -> None:
     own = Divergence(
         "own", sound.phi, sound.conj, sound.dconj, lambda s: np.where(s > -1, 1.0, 0.0), slope1=0.0
     )
-    with use("numpy"):
+    with backend("numpy"):
         assert check_divergence(own) == ["d2conj returns dtype float64 for float32: it must keep the dtype."]

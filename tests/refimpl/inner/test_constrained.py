@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 from mpmath import mp
 
-from phiball.backends import use
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    constrained_worst_case,
-    cressie_read,
-    indicator,
-)
+from phiball.backends import backend
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
+from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.verification.oracles.definitions import phi
 from phiball.verification.oracles.inner import solve_exactly
@@ -45,19 +37,19 @@ def spent(weights: Any, d: Divergence, p: Any) -> float:
 @on_each(limit=False, extreme=False)
 def test_budget_is_kept_and_no_dual_bound_is_below_the_value(d: Divergence) -> None:
     """Weights within the budget attain the value, and the exact dual at eta bounds it from above."""
-    for backend, p, budget in product(("numpy", "numba"), (None, P), (0.003, 0.05, 0.2, 0.7, 3.0)):
-        with use(backend):
+    for backend_name, p, budget in product(("numpy", "numba"), (None, P), (0.003, 0.05, 0.2, 0.7, 3.0)):
+        with backend(backend_name):
             found = constrained_worst_case(F, budget, d, p=p)
-        law = np.full(6, 1 / 6) if p is None else p
+        distribution = np.full(6, 1 / 6) if p is None else p
         value, weights = float(found.value), found.weights
-        assert spent(weights, d, law) <= budget * (1 + 1e-12)
+        assert spent(weights, d, distribution) <= budget * (1 + 1e-12)
         assert abs(weights.sum() - 1) <= 1e-14
         assert weights.min() >= 0
         assert abs(float(weights @ F) + float(found.gap) - value) <= 1e-14
         assert abs(float(found.gap)) <= 1e-13
         eta = float(found.eta) or 1e-13  # where the budget does not bind
-        bound = eta * budget + float(solve_exactly(F, eta, d.family or "", d.parameter, law).value)
-        assert abs(value - bound) <= 1e-12 * (1 + eta * budget), (backend, p, budget)
+        bound = eta * budget + float(solve_exactly(F, eta, d.family or "", d.parameter, distribution).value)
+        assert abs(value - bound) <= 1e-12 * (1 + eta * budget), (backend_name, p, budget)
 
 
 @pytest.mark.parametrize("above", [1e-15, 1e-13, 1e-9])
@@ -98,15 +90,15 @@ def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
 
 def test_losses_of_any_size() -> None:
     """The value is homogeneous in the losses, to the end of the range; beyond it, the price is refused."""
-    for backend in ("numpy", "numba"):
-        with use(backend):
+    for backend_name in ("numpy", "numba"):
+        with backend(backend_name):
             for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), HINGE, QUARTIC_BY_FUNCTIONS):
                 plain = constrained_worst_case(F, 0.2, d, p=P)
                 for size in (1e-290, 1e-160, 1e160, 1e300, 1e308):
                     solution = constrained_worst_case(F * size, 0.2, d, p=P)
                     np.testing.assert_allclose(solution.weights, plain.weights, rtol=1e-12, atol=1e-14)
                     assert float(solution.value / size) == pytest.approx(float(plain.value), rel=1e-13)
-                    assert abs(float(solution.gap / size)) < 1e-13, (backend, d.name, size)
+                    assert abs(float(solution.gap / size)) < 1e-13, (backend_name, d.name, size)
             with pytest.raises(ValueError, match="radius and entropic give a multiplier that is not finite"):
                 constrained_worst_case(F * 1e308, 1e-30, ENTROPIC)
 
@@ -140,7 +132,7 @@ def test_invalid_arguments() -> None:
 
 
 def fields(d: Divergence) -> Any:
-    """All that carries derivatives, as a function of losses, radius and a law that need not sum to one."""
+    """All that carries derivatives, as a function of losses, radius and a distribution that need not sum to one."""
 
     def function(f: Any, radius: Any, p: Any) -> Any:
         out = constrained_worst_case(f, radius, d, p=p / p.sum(-1, keepdim=True))

@@ -17,8 +17,8 @@ from phiball.refimpl import (
     cressie_read,
     indicator,
     worst_case,
-    worst_case_jvp,
 )
+from phiball.refimpl.inner import worst_case_jvp
 from tests.support.divergences import HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of
 
 F = np.array([[0.11, -0.42, 0.9, 0.37, 0.63], [2.1, 0.3, -0.8, 1.7, 0.25]])
@@ -44,11 +44,11 @@ def difference(d: Divergence, p: Any, df: Any, deta: Any, dp: Any, h: float = 1e
     """Central differences of the three fields."""
 
     def at(t: float) -> Any:
-        law = None
+        distribution = None
         if p is not None:
-            law = p + t * dp
-            law = law / law.sum(axis=-1, keepdims=True)
-        return worst_case(F + t * df, ETA + t * deta, d, p=law)
+            distribution = p + t * dp
+            distribution = distribution / distribution.sum(axis=-1, keepdims=True)
+        return worst_case(F + t * df, ETA + t * deta, d, p=distribution)
 
     up, down = at(h), at(-h)
     return {name: (getattr(up, name) - getattr(down, name)) / (2 * h) for name in FIELDS}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from phiball.backends import use
+from phiball.backends import backend
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -20,14 +20,11 @@ from phiball.refimpl import (
     QUADRATIC,
     Divergence,
     bisection,
-    constrained_worst_case,
     cressie_read,
-    dual_value,
     indicator,
-    primal_value,
     worst_case,
-    worst_case_jvp,
 )
+from phiball.refimpl.inner import constrained_worst_case, dual_value, primal_value, worst_case_jvp
 from tests.support.divergences import ELASTIC, HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of, select
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -56,7 +53,7 @@ P = [[0.1, 0.2, 0.4, 0.3], [0.3, 0.15, 0.35, 0.2]]
 
 
 def fields(d: Divergence) -> Callable[..., Any]:
-    """The three fields as a function of losses, eta and a law, which the steps of a check may leave."""
+    """The three fields as a function of losses, eta and a distribution, which the steps of a check may leave."""
 
     def function(f: Any, eta: Any, p: Any = None) -> Any:
         out = worst_case(f, eta, d, p=None if p is None else p / p.sum(-1, keepdim=True))
@@ -65,11 +62,11 @@ def fields(d: Divergence) -> Callable[..., Any]:
     return function
 
 
-@pytest.mark.parametrize("backend", ["torch", "numba", "numpy"])
-def test_the_gradient_of_the_value_is_the_weights(backend: str) -> None:
+@pytest.mark.parametrize("backend_name", ["torch", "numba", "numpy"])
+def test_the_gradient_of_the_value_is_the_weights(backend_name: str) -> None:
     """Danskin's theorem, to the last bit; all but the gap carry one, and the value is the same without."""
     rows = [[0.11, -0.42, 0.9], [1e8 + 0.11, 1e8, 1e8 - 0.3], [1.0, 1.0, 0.0]]
-    with use(backend):
+    with backend(backend_name):
         for d, dtype in product((*select(usual=True), anonymous(ENTROPIC)), (torch.float64, torch.float32)):
             f = torch.tensor(rows, dtype=dtype, requires_grad=True)
             eta = torch.tensor([0.2, 1.0, 5.0], dtype=dtype, requires_grad=True)
@@ -107,8 +104,8 @@ def test_who_requires_a_gradient() -> None:
 
 @pytest.mark.parametrize("d", SMOOTH, ids=name_of)
 def test_gradcheck(d: Divergence) -> None:
-    for law in ([], [tensor(P, True)]):
-        arguments = (tensor(F, True), tensor(ETA, True), *law)
+    for distribution in ([], [tensor(P, True)]):
+        arguments = (tensor(F, True), tensor(ETA, True), *distribution)
         assert torch.autograd.gradcheck(fields(d), arguments, fast_mode=True, check_forward_ad=True)
         assert torch.autograd.gradgradcheck(fields(d), arguments, fast_mode=True)
 
@@ -119,15 +116,15 @@ def test_gradcheck_of_one_eta_and_one_p_for_all_rows() -> None:
     assert torch.autograd.gradgradcheck(fields(ENTROPIC), arguments)
 
 
-@pytest.mark.parametrize("law", [False, True], ids=["uniform", "p"])
+@pytest.mark.parametrize("distribution", [False, True], ids=["uniform", "p"])
 @pytest.mark.parametrize("d", SMOOTH + KINKED, ids=name_of)
-def test_backward_is_the_transpose_of_the_product(d: Divergence, law: bool) -> None:
+def test_backward_is_the_transpose_of_the_product(d: Divergence, distribution: bool) -> None:
     """For kinked divergences too, whose product is tested against differences."""
     f, eta, p = tensor(F, True), tensor(ETA, True), tensor(P, True)
     generator = torch.Generator().manual_seed(0)
-    out = worst_case(f, eta, d, p=p if law else None)
+    out = worst_case(f, eta, d, p=p if distribution else None)
     factors = [torch.randn(x.shape, generator=generator, dtype=f.dtype) for x in (out.value, out.mu, f)]
-    inputs = (f, eta, p) if law else (f, eta)
+    inputs = (f, eta, p) if distribution else (f, eta)
     gradients = torch.autograd.grad((out.value, out.mu, out.weights), inputs, factors)
     directions = [torch.randn(x.shape, generator=generator, dtype=f.dtype) for x in inputs]
     tangent = worst_case_jvp(
@@ -136,8 +133,8 @@ def test_backward_is_the_transpose_of_the_product(d: Divergence, law: bool) -> N
         d,
         directions[0],
         deta=directions[1],
-        dp=directions[2] if law else None,
-        p=p.detach() if law else None,
+        dp=directions[2] if distribution else None,
+        p=p.detach() if distribution else None,
     )
     along = sum(torch.sum(g * v) for g, v in zip(gradients, directions, strict=True))
     products = (tangent.value, tangent.mu, tangent.weights)
@@ -197,8 +194,8 @@ def test_compiled_into_one_graph_with_a_model() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
     x, eta = torch.randn(6, 3, dtype=torch.float64), tensor(0.3, True)
-    law = torch.full((6,), 1 / 6, dtype=torch.float64, requires_grad=True)
-    inputs, cvar = [*model.parameters(), eta, law], indicator(0.37)
+    distribution = torch.full((6,), 1 / 6, dtype=torch.float64, requires_grad=True)
+    inputs, cvar = [*model.parameters(), eta, distribution], indicator(0.37)
 
     def loss(x: Any, eta: Any, p: Any) -> Any:
         f = (model(x)[:, 0] - 1) ** 2
@@ -210,10 +207,10 @@ def test_compiled_into_one_graph_with_a_model() -> None:
     with warnings.catch_warnings(), inductor.patch(compile_threads=1):
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=r"Guards may run slower on Python 3\.13\.0")  # torch's own
-        result = torch.compile(loss, fullgraph=True, backend=compiler)(x, eta, law)
+        result = torch.compile(loss, fullgraph=True, backend=compiler)(x, eta, distribution)
         factors = torch.linspace(-1, 2, len(result), dtype=torch.float64)
         gradients = torch.autograd.grad(result, inputs, factors)
-    expected = loss(x, eta, law)
+    expected = loss(x, eta, distribution)
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, inputs, factors))
 

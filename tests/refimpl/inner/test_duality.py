@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phiball.backends import use
-from phiball.refimpl import QUADRATIC, Divergence, dual_value, primal_value, worst_case
+from phiball.backends import backend
+from phiball.refimpl import QUADRATIC, Divergence, worst_case
+from phiball.refimpl.inner import dual_value, primal_value
 from phiball.verification.oracles import definitions
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
@@ -25,7 +26,7 @@ divergences = st.sampled_from(select(usual=True))
 multipliers = st.integers(-81, 81).map(lambda n: n / 4 + 1 / 8)
 
 
-def law(n: int) -> Any:
+def distribution(n: int) -> Any:
     """Probabilities of n points, multiples of 1/64, with a zero where there is room for one."""
     p = np.arange(1.0, n + 1) % 4 * (n > 3) + (n <= 3)
     p = np.floor(64 * p / p.sum())
@@ -38,7 +39,7 @@ def test_values_are_those_of_the_definitions(
     f: list[float], eta: float, d: Divergence, mu: float, seed: int, arrays: Arrays
 ) -> None:
     assert d.family is not None
-    p = law(len(f))
+    p = distribution(len(f))
     w = np.random.default_rng(seed).dirichlet(np.ones(len(f))) * (p > 0)
     x, q, weights = arrays.asarray(f), arrays.asarray(p), arrays.asarray(w / w.sum())
     how: Any = (eta, d.family, d.parameter, p)
@@ -66,10 +67,10 @@ def test_mass_outside_p_has_infinite_divergence(arrays: Arrays) -> None:
 def test_the_gap_of_large_losses_keeps_its_digits() -> None:
     """mu + eta has more digits than a number: without the rest, the gap of losses near 1e8 is off by 1e-8."""
     f = 1e8 + np.array([0.0, 0.25, 1.0])
-    for backend, eta in product(("numpy", "numba"), (0.1, 0.3, 0.7)):
-        with use(backend):
+    for backend_name, eta in product(("numpy", "numba"), (0.1, 0.3, 0.7)):
+        with backend(backend_name):
             solution = worst_case(f, eta, QUADRATIC)
         exact = definitions.dual(f, float(solution.mu), eta, "quadratic") - definitions.primal(
             f, solution.weights, eta, "quadratic"
         )
-        assert float(solution.gap) == pytest.approx(float(exact), abs=1e-12), (backend, eta)
+        assert float(solution.gap) == pytest.approx(float(exact), abs=1e-12), (backend_name, eta)

@@ -7,15 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    constrained_worst_case,
-    cressie_read,
-    indicator,
-    worst_case,
-    worst_case_ragged,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
+from phiball.refimpl.inner import constrained_worst_case, worst_case_ragged
 from phiball.verification.oracles.inner import solve_exactly
 
 ROWS = np.random.default_rng(3).exponential(size=(40, 6)).astype(np.float16)
@@ -53,7 +46,7 @@ def test_the_gap_covers_the_rounding_of_the_value(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_is_that_of_single_precision_rounded(kind: str) -> None:
-    """With eta, a radius and a law in any precision."""
+    """With eta, a radius and a distribution in any precision."""
     f = halves(kind)
     wide = f.astype(np.float32) if isinstance(f, np.ndarray) else f.float()
     eta, p = wide[:, 0] + 0.125, wide / wide.sum(-1)[:, None]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, worst_case, worst_case_ragged
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, worst_case
+from phiball.refimpl.inner import worst_case_ragged
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each
 
@@ -17,7 +18,7 @@ OFFSETS = [0, *accumulate(LENGTHS)]
 
 
 def _problem() -> tuple[Any, Any, Any]:
-    """Losses with ties, eta for each row, and a law for each row with zeros."""
+    """Losses with ties, eta for each row, and a distribution for each row with zeros."""
     rng = np.random.default_rng(7)
     f = np.round(rng.exponential(size=OFFSETS[-1]), 1)
     p = rng.integers(0, 5, size=f.size) + 0.0
@@ -29,9 +30,9 @@ def _problem() -> tuple[Any, Any, Any]:
 
 @on_each(core=True)
 def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
-    f, eta, law = (doubles.asarray(x) for x in _problem())
+    f, eta, distribution = (doubles.asarray(x) for x in _problem())
     offsets = doubles.asarray(OFFSETS, doubles.xp.int64)
-    for p in (None, law):
+    for p in (None, distribution):
         together = worst_case_ragged(f, offsets, eta, d, p=p)
         for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:])):
             alone = worst_case(f[part], float(eta[row]), d, p=None if p is None else p[part])

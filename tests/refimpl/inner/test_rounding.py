@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import to_numpy, use
+from phiball.backends import backend, to_numpy
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
     HINGE,
     QUADRATIC,
     Divergence,
-    constrained_worst_case,
     cressie_read,
-    dual_value,
     indicator,
-    primal_value,
     worst_case,
 )
+from phiball.refimpl.inner import constrained_worst_case, dual_value, primal_value
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 from tests.support.extended_precision import AVAILABLE, FAMILIES, LAYOUTS, Problem, failures
@@ -33,15 +31,15 @@ CLOSED = [ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.3), indicator(1.0)] 
 def judged(f: Any, eta: Any, d: Divergence, p: Any, out: Any) -> list[str]:
     """The checks of a solution that fail."""
     rows = to_numpy(f).reshape(-1, f.shape[-1])
-    law = None if p is None else np.broadcast_to(to_numpy(p), f.shape).reshape(rows.shape)
+    distribution = None if p is None else np.broadcast_to(to_numpy(p), f.shape).reshape(rows.shape)
     etas = np.broadcast_to(np.asarray(eta), f.shape[:-1]).reshape(-1)
     got = {name: to_numpy(getattr(out, name)) for name in ("value", "mu", "weights", "gap")}
     got = {name: x.reshape(rows.shape if x.ndim == f.ndim else -1) for name, x in got.items()}
-    return failures(Problem.of(rows, etas, law, d), got)
+    return failures(Problem.of(rows, etas, distribution, d), got)
 
 
 def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
-    """Losses of all sizes and offsets, and laws with zeros and masses far below one."""
+    """Losses of all sizes and offsets, and distributions with zeros and masses far below one."""
     random = np.random.default_rng(seed)
     f = random.normal(size=(3, m)) * [[1.0], [1e-3], [50.0]] + [[0.0], [1.0], [-1e4]]
     f[2] = np.round(f[2])
@@ -50,27 +48,32 @@ def rows_of(m: int, dtype: Any, seed: int) -> tuple[Any, Any]:
     return f.astype(dtype), (p / p.sum(axis=-1, keepdims=True)).astype(dtype)
 
 
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
+@pytest.mark.parametrize("backend_name", ["numpy", "numba"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_error_is_within_gap_and_rounding(layout: str, backend: str) -> None:
+def test_the_error_is_within_gap_and_rounding(layout: str, backend_name: str) -> None:
     move, eta = LAYOUTS[layout], [1e-4, 0.7, 1e6]
-    with use(backend):
+    with backend(backend_name):
         for d in (*CLOSED, cressie_read(0.5), cressie_read(1.5), cressie_read(3)):
             for dtype in (np.float64, np.float32):
                 for m in (1, 40) if d not in CLOSED else (7, 5000):
                     f, p = map(move, rows_of(m, dtype, m))
-                    for law in (None, p):
-                        out = worst_case(f, np.array(eta, dtype=dtype), d, p=law)
-                        assert not judged(f, eta, d, law, out), (d.name, dtype, m, law is None)
+                    for distribution in (None, p):
+                        out = worst_case(f, np.array(eta, dtype=dtype), d, p=distribution)
+                        assert not judged(f, eta, d, distribution, out), (
+                            d.name,
+                            dtype,
+                            m,
+                            distribution is None,
+                        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["numpy", "numba"])
-def test_many_points_in_single_precision(backend: str) -> None:
+@pytest.mark.parametrize("backend_name", ["numpy", "numba"])
+def test_many_points_in_single_precision(backend_name: str) -> None:
     f, p = map(np.asfortranarray, rows_of(200_000, np.float32, 3))
-    with use(backend):
-        for d, law in ((ABSOLUTE, None), (indicator(1.0), None), (indicator(0.3), p)):
-            assert not judged(f, 0.5, d, law, worst_case(f, 0.5, d, p=law)), d.name
+    with backend(backend_name):
+        for d, distribution in ((ABSOLUTE, None), (indicator(1.0), None), (indicator(0.3), p)):
+            assert not judged(f, 0.5, d, distribution, worst_case(f, 0.5, d, p=distribution)), d.name
 
 
 def test_the_judge_sees_what_naive_sums_lose() -> None:
@@ -87,10 +90,10 @@ def test_a_running_sum_that_misses_the_quantile() -> None:
     p = np.append(np.full(4000, 2.0**-60), [0.7, 0.3 - 4000 * 2.0**-60])
     f = np.append(np.linspace(1.0, 2.0, 4000), [0.0, 3.0])
     alpha = float(p[-1] + 2000.5 * 2.0**-60)
-    for backend in ("numpy", "numba"):
-        with use(backend):
+    for backend_name in ("numpy", "numba"):
+        with backend(backend_name):
             out = worst_case(f[None], 1.0, indicator(alpha), p=p)
-        assert not judged(f[None], 1.0, indicator(alpha), p, out), backend
+        assert not judged(f[None], 1.0, indicator(alpha), p, out), backend_name
 
 
 def test_tiny_mass_at_the_top(arrays: Arrays) -> None:
@@ -120,9 +123,9 @@ def test_huge_eta(arrays: Arrays) -> None:
     most = 1e37 if arrays.eps > 1e-10 else 1e300
     for d in select(core=True):
         for eta in (1e9, 1e15, 1e25, most):
-            for law in (None, p):
-                out = worst_case(f, eta, d, p=law)
-                assert not judged(f, eta, d, law, out), (d.name, eta, law is None)
+            for distribution in (None, p):
+                out = worst_case(f, eta, d, p=distribution)
+                assert not judged(f, eta, d, distribution, out), (d.name, eta, distribution is None)
 
 
 def test_the_dual_is_finite_at_the_multiplier_of_the_examples(arrays: Arrays) -> None:
@@ -159,12 +162,12 @@ def test_bounds_are_never_nan(arrays: Arrays) -> None:
 
 def test_a_budget_in_fortran_order() -> None:
     f, p = rows_of(3000, np.float32, 5)
-    with use("numpy"):
-        for d, law in product((QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC), (None, p)):
-            plain = constrained_worst_case(f, 0.1, d, p=law)
-            order = None if law is None else np.asfortranarray(p)
+    with backend("numpy"):
+        for d, distribution in product((QUADRATIC, ABSOLUTE, HINGE, cressie_read(0.5), ENTROPIC), (None, p)):
+            plain = constrained_worst_case(f, 0.1, d, p=distribution)
+            order = None if distribution is None else np.asfortranarray(p)
             moved = constrained_worst_case(np.asfortranarray(f), 0.1, d, p=order)
-            double = constrained_worst_case(f.astype(float), 0.1, d, p=law)
+            double = constrained_worst_case(f.astype(float), 0.1, d, p=distribution)
             for out in (plain, moved):
                 error = np.abs(out.value - double.value)
                 assert np.all(error <= 2.0**-23 * np.abs(double.value)), d.name

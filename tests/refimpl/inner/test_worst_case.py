@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 
 from phiball.backends import array_namespace
-from phiball.refimpl import (
-    ABSOLUTE,
-    HINGE,
-    QUADRATIC,
-    Divergence,
-    bisection,
-    dual_value,
-    indicator,
-    primal_value,
-    worst_case,
-)
+from phiball.refimpl import ABSOLUTE, HINGE, QUADRATIC, Divergence, bisection, indicator, worst_case
+from phiball.refimpl.inner import dual_value, primal_value
 from phiball.refimpl.inner.divergences import centred
 from tests.support.arrays import Arrays
 from tests.support.divergences import ELASTIC, HALF, anonymous, name_of, select
@@ -82,10 +73,10 @@ def agree(arrays: Arrays, d: Divergence, *pairs: tuple[Any, Any], eps: float = 6
 
 def test_zeros_in_p_leave_the_point_out(arrays: Arrays) -> None:
     f, p, kept = [0.3, 1e6, 0.7, -1e6, 0.1], [0.25, 0.0, 0.5, 0.0, 0.25], [0, 2, 4]
-    fewer, law = (arrays.asarray([x[i] for i in kept]) for x in (f, p))
+    fewer, distribution = (arrays.asarray([x[i] for i in kept]) for x in (f, p))
     for d in select(usual=True):
         solution = worst_case(arrays.asarray(f), 0.3, d, p=arrays.asarray(p))
-        less = worst_case(fewer, 0.3, d, p=law)
+        less = worst_case(fewer, 0.3, d, p=distribution)
         w = arrays.numpy(solution.weights)
         assert w[1] == w[3] == 0, d.name
         np.testing.assert_allclose(w[kept], arrays.numpy(less.weights), atol=16 * arrays.eps)
@@ -103,8 +94,8 @@ def test_p_and_eta_broadcast(arrays: Arrays) -> None:
             full = worst_case(f, eta, d, p=arrays.asarray(np.broadcast_to(p, (3, 4, 6))))
             # Sums run in another order where the strides differ.
             agree(arrays, d, (out.weights, full.weights), (out.value, full.value))
-            law = arrays.asarray(np.broadcast_to(p, (3, 4, 6))[1, 3])
-            row = worst_case(f[1, 3, :], float(eta[1, 3]), d, p=law)
+            distribution = arrays.asarray(np.broadcast_to(p, (3, 4, 6))[1, 3])
+            row = worst_case(f[1, 3, :], float(eta[1, 3]), d, p=distribution)
             agree(arrays, d, (out.weights[1, 3, :], row.weights), (out.value[1, 3], row.value))
         out = worst_case(f, arrays.asarray(etas), QUADRATIC)
         full = worst_case(f, arrays.asarray(np.broadcast_to(etas, (3, 4))), QUADRATIC)

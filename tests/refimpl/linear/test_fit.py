@@ -14,15 +14,11 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    QUADRATIC,
-    Ball,
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, indicator
+from phiball.refimpl.linear import (
     LinearProblem,
     Reweighting,
     fit_linear_model,
-    indicator,
     linear_model_risk,
     quantile_loss,
 )
@@ -52,7 +48,7 @@ CASES = {
     "no intercept": LinearProblem("squared", Ball(2, 0.5), inf, ridge=0.01, intercept=False),
     "price": LinearProblem("logistic", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(ENTROPIC, 0.2)),
     "budget": LinearProblem(
-        "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, radius=0.3)
+        "squared", Ball(2, 0.3), 0.1, ridge=0.01, reweighting=Reweighting(QUADRATIC, budget=0.3)
     ),
     "cvar of examples": LinearProblem(
         "logistic", ridge=0.01, reweighting=Reweighting(indicator(0.2), eta=1.0)
@@ -78,12 +74,12 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
     """
     problem = CASES[name]
     X, y = data_of(problem)
-    fine = fit_linear_model(problem, X, y, tolerance=1e-8, points=64, max_iterations=2000)
+    fine = fit_linear_model(problem, X, y, tol=1e-8, n_points=64, max_iter=2000)
     assert fine.converged
     assert problem.intercept or fine.intercept == 0
     assert -1e-12 < fine.gap < 1e-7
     for most in (1, 2, 4):
-        rough = fit_linear_model(problem, X, y, points=64, max_iterations=most)
+        rough = fit_linear_model(problem, X, y, n_points=64, max_iter=most)
         if rough.nodes == fine.nodes:  # else the two integrate differently, by their errors
             assert rough.value - fine.value <= rough.gap + 1e-13
     # Powell's method knows nothing of gradients, planes or ridges.
@@ -91,7 +87,7 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
     start = np.concatenate([np.ravel(fine.coef), np.ravel(fine.intercept)])
 
     def value(v: Any) -> float:
-        return linear_model_risk(problem, v[:size], v[size], X, y, tolerance=1e-3).value
+        return linear_model_risk(problem, v[:size], v[size], X, y, tol=1e-3).value
 
     if name in ("logistic", "cvar of examples", "no intercept"):
         found = minimize(value, start + 0.01, method="Powell", options={"maxfev": 600})
@@ -102,7 +98,7 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
     """Coefficients that are off have a gap of that size: the value minus the bound from their own planes."""
     problem = CASES["logistic"]
     X, y = data_of(problem)
-    rough = fit_linear_model(problem, X, y, max_iterations=1)
+    rough = fit_linear_model(problem, X, y, max_iter=1)
     fine = fit_linear_model(problem, X, y)
     assert rough.gap > rough.value - fine.value > 1e-4
     without = LinearProblem("logistic", Ball(2, 0.5), 0.1)
@@ -112,7 +108,7 @@ def test_a_planted_fault_makes_the_gap_large() -> None:
     for shift in (0.3, 1e-2, 1e-4):
         flat = fit_linear_model(problem, one, y)
         moved = replace(flat, intercept=flat.intercept + shift)
-        early = fit_linear_model(problem, one, y, start=moved, tolerance=1.0)
+        early = fit_linear_model(problem, one, y, start=moved, tol=1.0)
         assert early.iterations == 0
         assert early.gap + 1e-15 > early.value - flat.value > 1e-10
 
@@ -122,7 +118,7 @@ def test_kinks_with_no_example_near_them() -> None:
     X, y = load_iris(return_X_y=True)
     X, y = (X[:, :3] - X[:, :3].mean(axis=0))[::3], np.where(y[::3] == 1, 1.0, -1.0)
     problem = LinearProblem("hinge", ridge=1 / len(y))
-    ours = fit_linear_model(problem, X, y, tolerance=1e-4)
+    ours = fit_linear_model(problem, X, y, tol=1e-4)
     theirs = SVC(kernel="linear", tol=1e-10).fit(X, y)
     bound = linear_model_risk(problem, theirs.coef_[0], float(theirs.intercept_[0]), X, y).value
     assert ours.converged
@@ -139,14 +135,14 @@ def test_a_start_saves_iterations_and_weights_repeat_examples() -> None:
     """A warm start ends at the same model; a weight of two is the example twice, and 0 leaves it out."""
     problem = CASES["logistic"]
     X, y = data_of(problem)
-    first = fit_linear_model(problem, X, y, tolerance=1e-10)
-    again = fit_linear_model(problem, X, y, start=first, tolerance=1e-10)
+    first = fit_linear_model(problem, X, y, tol=1e-10)
+    again = fit_linear_model(problem, X, y, start=first, tol=1e-10)
     assert again.iterations == 0
     w = np.ones(len(y))
     w[:5], w[5:8] = 2.0, 0.0
-    weighted = fit_linear_model(problem, X, y, sample_weight=w, tolerance=1e-10)
+    weighted = fit_linear_model(problem, X, y, sample_weight=w, tol=1e-10)
     index = np.repeat(np.arange(len(y)), w.astype(int))
-    repeated = fit_linear_model(problem, X[index], y[index], tolerance=1e-10)
+    repeated = fit_linear_model(problem, X[index], y[index], tol=1e-10)
     np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-8)
 
 

@@ -9,19 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, indicator
+from phiball.refimpl.linear import (
     LinearLoss,
     LinearProblem,
     Reweighting,
-    cressie_read,
     huber_loss,
-    indicator,
     linear_model_risk,
     quantile_loss,
     smoothed_hinge_loss,
@@ -122,7 +115,7 @@ def test_classes_against_a_rule_for_the_ball() -> None:
         source = np.random.default_rng(classes)
         W, x, y = source.normal(size=(classes, 3)), source.normal(size=(1, 3)), np.asarray([classes - 1.0])
         scale = np.asarray([1.0, 2.0, 0.5])
-        problem = LinearProblem("multinomial", Ball(2, 0.4), 0.3, scale=scale)
+        problem = LinearProblem("multinomial", Ball(2, 0.4), 0.3, feature_scale=scale)
         risk = linear_model_risk(problem, W, np.zeros(classes), x, y)
         exact = class_risk(W * scale, x[0] / scale, classes - 1, 0.4, 0.3)
         bound = 1e-9 if classes < 4 else 4 * risk.error
@@ -139,7 +132,7 @@ def test_more_classes_lie_in_a_subspace() -> None:
     b *= 3 * source.uniform(size=(4000, 1)) ** (1 / 40) / np.linalg.norm(b, axis=1, keepdims=True)
     z = (X @ W.T)[:, None, :] + (b @ W.T)[None, :, :]
     f = np.log(np.exp(z).sum(axis=2)) - np.take_along_axis(z, y[:, None, None].astype(int), axis=2)[..., 0]
-    risk = linear_model_risk(problem, W, np.zeros(5), X, y, points=64)
+    risk = linear_model_risk(problem, W, np.zeros(5), X, y, n_points=64)
     assert abs(risk.value - f.mean()) < 4 * risk.error + 4 * f.mean(axis=0).std() / 4000**0.5
     assert risk.error < 0.01 * f.mean()
 
@@ -152,7 +145,7 @@ def test_more_nodes_are_taken_until_the_value_is_right() -> None:
     assert abs(steep.value - example_risk("logistic", 0.5, 20.0, 1.0, 4, 0.05, "entropic")) < 1e-7
     problem = LinearProblem("logistic", Ball(2, 1.0), 0.05)
     theta = np.full(4, 10.0)
-    loose = linear_model_risk(problem, theta, 0.5, np.zeros((1, 4)), np.ones(1), tolerance=1e-2)
+    loose = linear_model_risk(problem, theta, 0.5, np.zeros((1, 4)), np.ones(1), tol=1e-2)
     assert loose.nodes < steep.nodes
 
 
@@ -175,7 +168,7 @@ def data(loss: LinearLoss | str, n: int = 40, d: int = 4) -> tuple[Any, Any, Any
 COSH = LinearLoss("log cosh", lambda z, y: (np.log(np.cosh(z - y)), np.tanh(z - y), np.cosh(z - y) ** -2.0))
 PROBLEMS = {
     "logistic": LinearProblem("logistic", Ball(2, 0.6), 0.1, ridge=0.1),
-    "quadratic": LinearProblem("squared", Ball(2, 0.6), 0.1, QUADRATIC, scale=[1.0, 0.0, 2.0, 0.5]),
+    "quadratic": LinearProblem("squared", Ball(2, 0.6), 0.1, QUADRATIC, feature_scale=[1.0, 0.0, 2.0, 0.5]),
     "indicator": LinearProblem(quantile_loss(0.8), Ball(2, 0.6), 0.1, indicator(0.3)),
     "absolute": LinearProblem("hinge", Ball(2, 0.6), 0.1, ABSOLUTE),
     "hellinger": LinearProblem("huber", Ball(2, 0.6), 0.1, cressie_read(0.5)),
@@ -184,7 +177,7 @@ PROBLEMS = {
     "adversarial": LinearProblem(COSH, Ball(inf, 0.3), 0.0),
     "average": LinearProblem(huber_loss(0.5), Ball(2, 0.6), inf, intercept=False),
     "price": LinearProblem("logistic", Ball(2, 0.6), 0.1, reweighting=Reweighting(ENTROPIC, eta=0.2)),
-    "budget": LinearProblem("squared", Ball(2, 0.0), 0.1, reweighting=Reweighting(QUADRATIC, radius=0.3)),
+    "budget": LinearProblem("squared", Ball(2, 0.0), 0.1, reweighting=Reweighting(QUADRATIC, budget=0.3)),
     "both": LinearProblem("squared", Ball(1, 0.6), 0.1, reweighting=Reweighting(QUADRATIC, eta=1.0)),
     "multinomial": LinearProblem("multinomial", Ball(2, 0.6), 0.1, ridge=0.1),
     "multinomial, price": LinearProblem(
@@ -248,14 +241,14 @@ def test_features_of_their_own_radii() -> None:
     theta, scale = np.asarray([0.8, -1.5, 0.4]), np.asarray([1.0, 0.0, 2.0])
     x, y, reach = np.asarray([[0.3, 0.2, -0.5]]), np.ones(1), 0.7 * np.hypot(0.8, 0.8)
     for name in ("entropic", "indicator", "hinge"):
-        problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, FAMILIES[name], scale=scale)
+        problem = LinearProblem("logistic", Ball(2, 0.7), 0.2, FAMILIES[name], feature_scale=scale)
         exact = example_risk("logistic", float(x[0] @ theta), reach, 1.0, 2, 0.2, name)
         assert linear_model_risk(problem, theta, 0.0, x, y).value == pytest.approx(exact, abs=1e-10)
     u, a = np.polynomial.legendre.leggauss(40)
     z = (x @ theta)[0] + 0.7 * (0.8 * u[:, None] + 0.8 * u)
-    box = LinearProblem("logistic", Ball(inf, 0.7), 0.2, scale=scale)
+    box = LinearProblem("logistic", Ball(inf, 0.7), 0.2, feature_scale=scale)
     weighted = np.sum(a[:, None] * a / 4 * (1 + np.exp(-z)) ** (1 / 0.2))  # exp of the loss over eta
-    found = linear_model_risk(box, theta, 0.0, x, y, points=1024)
+    found = linear_model_risk(box, theta, 0.0, x, y, n_points=1024)
     assert abs(found.value - 0.2 * np.log(weighted)) <= 4 * found.error <= 0.02
     X, y, w = np.concatenate([x, 2 * x, 0 * x]), np.asarray([1.0, -1.0, 1.0]), np.asarray([0.2, 0.5, 0.3])
     risk = linear_model_risk(replace(problem, ridge=0.3), theta, 0.0, X, y, sample_weight=w)
@@ -272,7 +265,7 @@ def test_the_limits_in_eta(norm: float) -> None:
 
     def value(eta: float) -> float:
         problem = LinearProblem("logistic", Ball(norm, 0.5), eta)
-        return linear_model_risk(problem, theta[:4], theta[4], X, y, points=1024).value
+        return linear_model_risk(problem, theta[:4], theta[4], X, y, n_points=1024).value
 
     assert value(0.0) == pytest.approx(closed, abs=1e-14)
     assert value(inf) < value(0.3) < value(0.01) < closed
@@ -284,12 +277,14 @@ def test_one_moving_feature_is_exact_in_every_norm() -> None:
     X, y, theta = data("squared")
     scale = [0.0, 1.0, 0.0, 0.0]
     risks = [
-        linear_model_risk(LinearProblem("squared", Ball(p, 0.5), 0.1, scale=scale), theta[:4], 0.0, X, y)
+        linear_model_risk(
+            LinearProblem("squared", Ball(p, 0.5), 0.1, feature_scale=scale), theta[:4], 0.0, X, y
+        )
         for p in (1, 2, 3, inf)
     ]
     assert len({risk.value for risk in risks}) == 1
     nothing = linear_model_risk(LinearProblem("squared"), theta[:4], 0.0, X, y)
-    still = LinearProblem("squared", Ball(1, 0.5), 0.1, scale=[0.0] * 4)
+    still = LinearProblem("squared", Ball(1, 0.5), 0.1, feature_scale=[0.0] * 4)
     assert linear_model_risk(still, theta[:4], 0.0, X, y).value == nothing.value
 
 

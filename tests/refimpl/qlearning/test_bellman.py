@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.backends import use
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
+from phiball.backends import backend
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence
+from phiball.refimpl.qlearning import (
     DecisionProcess,
-    Divergence,
     Maximum,
     Neighbourhood,
     bellman,
@@ -32,10 +30,10 @@ def problem(seed: int, arrays: Arrays, S: int = 6, A: int = 3, k: int = 4, disco
     weight[0, :2] = [0.0, weight[0, :2].sum()]
     terminal = np.zeros(S, dtype=bool)
     terminal[S - 1] = True
-    law, ends = table(arrays, index, weight), arrays.asarray(terminal, dtype=arrays.xp.bool)
+    distribution, ends = table(arrays, index, weight), arrays.asarray(terminal, dtype=arrays.xp.bool)
     mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(r), discount, ends)
     plain = {"P": P, "r": r, "index": index, "weight": weight, "terminal": terminal, "discount": discount}
-    return mdp, law, plain
+    return mdp, distribution, plain
 
 
 def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, maximum: Maximum) -> list[float]:
@@ -51,46 +49,46 @@ def oracle_value(Q: Any, index: Any, weight: Any, eta: float, d: Divergence, max
 
 @on_each(core=True)
 def test_backup_matches_the_oracle(d: Divergence, arrays: Arrays) -> None:
-    mdp, law, plain = problem(0, arrays)
+    mdp, distribution, plain = problem(0, arrays)
     Q = arrays.numpy(arrays.asarray(np.random.default_rng(1).normal(size=(6, 3))))
-    weight = arrays.numpy(law.weight).astype(float)
+    weight = arrays.numpy(distribution.weight).astype(float)
     for eta, maximum in ((0.2, Maximum.OUTSIDE), (2.0, Maximum.OUTSIDE), (0.2, Maximum.INSIDE)):
         V = oracle_value(Q.astype(float), plain["index"], weight, eta, d, maximum)
-        found = arrays.numpy(robust_value(arrays.asarray(Q), law, eta, d, maximum=maximum))
+        found = arrays.numpy(robust_value(arrays.asarray(Q), distribution, eta, d, maximum=maximum))
         np.testing.assert_allclose(found, V, atol=64 * arrays.eps)
         V = np.where(plain["terminal"], 0.0, V)
         expected = plain["r"] + 0.9 * plain["P"] @ V
         expected[plain["terminal"]] = 0.0
         given = arrays.asarray(Q)
-        found = arrays.numpy(bellman(given, mdp, law, eta, d, maximum=maximum))
+        found = arrays.numpy(bellman(given, mdp, distribution, eta, d, maximum=maximum))
         np.testing.assert_allclose(found, expected, atol=64 * arrays.eps)
         np.testing.assert_array_equal(arrays.numpy(given), Q)
 
 
 def test_batch_of_tables(doubles: Arrays) -> None:
-    mdp, law, _ = problem(4, doubles)
+    mdp, distribution, _ = problem(4, doubles)
     Q = np.random.default_rng(5).normal(size=(2, 3, 6, 3))
-    batch = bellman(doubles.asarray(Q), mdp, law, 0.5, QUADRATIC)
+    batch = bellman(doubles.asarray(Q), mdp, distribution, 0.5, QUADRATIC)
     for i, j in np.ndindex(2, 3):
-        one = bellman(doubles.asarray(Q[i, j]), mdp, law, 0.5, QUADRATIC)
+        one = bellman(doubles.asarray(Q[i, j]), mdp, distribution, 0.5, QUADRATIC)
         np.testing.assert_allclose(doubles.numpy(batch)[i, j], doubles.numpy(one), atol=16 * doubles.eps)
 
 
 @places
 def test_certificate_of_the_fixed_point(maximum: Maximum) -> None:
     """Against the fixed point found by plain iteration, to rounding."""
-    mdp, law, plain = problem(8, NUMPY, S=4, A=2, k=3, discount=0.7)
+    mdp, distribution, plain = problem(8, NUMPY, S=4, A=2, k=3, discount=0.7)
     exact, live = np.zeros((4, 2)), ~plain["terminal"]
     for _ in range(130):  # 0.7^130 = 1e-20
         near = exact[plain["index"]]
         near = near.max(axis=-1, keepdims=True) if maximum is Maximum.INSIDE else near
-        soft = -0.5 * np.log(np.sum(law.weight[..., None] * np.exp(-near / 0.5), axis=1))
+        soft = -0.5 * np.log(np.sum(distribution.weight[..., None] * np.exp(-near / 0.5), axis=1))
         exact = live[:, None] * (plain["r"] + 0.7 * mdp.transition @ (live * soft.max(axis=-1)))
-    found = value_iteration(mdp, law, 0.5, ENTROPIC, tol=1e-10, maximum=maximum)
+    found = value_iteration(mdp, distribution, 0.5, ENTROPIC, tol=1e-10, maximum=maximum)
     assert np.max(np.abs(found.Q - exact)) <= found.error <= 1e-10
     assert found.residual > 0
     # A loose certificate holds too, for a table that is not the solution yet.
-    loose = value_iteration(mdp, law, 0.5, ENTROPIC, tol=0.1, maximum=maximum)
+    loose = value_iteration(mdp, distribution, 0.5, ENTROPIC, tol=0.1, maximum=maximum)
     error = np.max(np.abs(loose.Q - exact))
     assert 1e4 * found.error < error <= loose.error <= 0.1
     assert loose.iterations < found.iterations
@@ -98,19 +96,19 @@ def test_certificate_of_the_fixed_point(maximum: Maximum) -> None:
 
 
 def test_single_precision_certificate(arrays: Arrays) -> None:
-    mdp, law, _ = problem(9, arrays)
-    found = value_iteration(mdp, law, 0.5, QUADRATIC, tol=1e-3)
+    mdp, distribution, _ = problem(9, arrays)
+    found = value_iteration(mdp, distribution, 0.5, QUADRATIC, tol=1e-3)
     assert found.Q.dtype == arrays.dtype
-    with use("numpy"):
-        exact_mdp, exact_law, _ = problem(9, NUMPY)
-        exact = value_iteration(exact_mdp, exact_law, 0.5, QUADRATIC, tol=1e-9)
+    with backend("numpy"):
+        exact_mdp, exact_distribution, _ = problem(9, NUMPY)
+        exact = value_iteration(exact_mdp, exact_distribution, 0.5, QUADRATIC, tol=1e-9)
     # The data were rounded to the dtype: each changes Q by eps max|Q|/(1 - discount) at most a few times.
     slack = 16 * arrays.eps * np.max(np.abs(exact.Q)) / 0.1
     assert np.max(np.abs(arrays.numpy(found.Q) - exact.Q)) <= found.error + exact.error + slack
 
 
 P1, R1 = np.ones((1, 2, 1)), np.zeros((1, 2))
-LAW = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
+DISTRIBUTION = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
 MDP = DecisionProcess(P1, R1 + 1.0, 0.5)
 FAR = Neighbourhood(np.array([[3]]), np.ones((1, 1)))
 TWO = Neighbourhood(np.zeros((2, 1), np.int64), np.ones((2, 1)))
@@ -120,16 +118,18 @@ def process(P: Any = P1, r: Any = R1, discount: Any = 0.5, terminal: Any = None)
     return DecisionProcess(P, r, discount, terminal)
 
 
-def value(Q: Any = R1, law: Any = LAW, eta: float = 1.0, d: Any = ENTROPIC, **how: Any) -> Any:
-    return robust_value(Q, law, eta, d, **how)
+def value(
+    Q: Any = R1, distribution: Any = DISTRIBUTION, eta: float = 1.0, d: Any = ENTROPIC, **how: Any
+) -> Any:
+    return robust_value(Q, distribution, eta, d, **how)
 
 
-def backup(Q: Any = R1, mdp: Any = MDP, law: Any = LAW) -> Any:
-    return bellman(Q, mdp, law, 1.0, ENTROPIC)
+def backup(Q: Any = R1, mdp: Any = MDP, distribution: Any = DISTRIBUTION) -> Any:
+    return bellman(Q, mdp, distribution, 1.0, ENTROPIC)
 
 
-def iterate(law: Any = LAW, **how: Any) -> Any:
-    return value_iteration(MDP, law, 1.0, ENTROPIC, **{"tol": 1.0, **how})
+def iterate(distribution: Any = DISTRIBUTION, **how: Any) -> Any:
+    return value_iteration(MDP, distribution, 1.0, ENTROPIC, **{"tol": 1.0, **how})
 
 
 def test_bad_arguments() -> None:
@@ -145,22 +145,22 @@ def test_bad_arguments() -> None:
         (lambda: process(discount=1.0), ValueError, "discount is 1.0"),
         (lambda: process(terminal=np.array([0])), ValueError, r"terminal is array\(\[0\]\)"),
         (lambda: value([[0.0]]), TypeError, r"Q is \[\[0.0\]\]"),
-        (lambda: value(law=FAR), ValueError, "neighbourhood.index contains 3; .*S = 1"),
+        (lambda: value(distribution=FAR), ValueError, "neighbourhood.index contains 3; .*S = 1"),
         (lambda: value(R1 + np.inf), ValueError, "Q contains NaN or an infinity"),
-        (lambda: value(law=(0, 1)), TypeError, r"neighbourhood is \(0, 1\)"),
+        (lambda: value(distribution=(0, 1)), TypeError, r"neighbourhood is \(0, 1\)"),
         (lambda: value(eta=0.0), ValueError, "eta is 0.0"),
         (lambda: value(d="kl"), TypeError, "divergence is 'kl'"),
         (lambda: value(maximum="inside"), TypeError, "maximum is 'inside'"),
         (lambda: backup(np.zeros((2, 2))), ValueError, r"Q has shape \(2, 2\)"),
         (lambda: backup(R1.astype(np.float32)), TypeError, "Q has dtype float32"),
         (lambda: backup(mdp=R1), TypeError, "mdp is array"),
-        (lambda: backup(law=TWO), ValueError, "neighbourhood has 2 rows; expected one a state, 1"),
+        (lambda: backup(distribution=TWO), ValueError, "neighbourhood has 2 rows; expected one a state, 1"),
         (lambda: iterate(None), TypeError, "neighbourhood is None"),
         (lambda: iterate(tol=0.0), ValueError, "tol is 0.0"),
         (lambda: iterate(tol=1e-17), ValueError, "tol is 1e-17; expected at least"),
-        (lambda: iterate(iterations=0), ValueError, "iterations is 0"),
+        (lambda: iterate(max_iter=0), ValueError, "iterations is 0"),
         (
-            lambda: iterate(tol=1e-6, iterations=5),
+            lambda: iterate(tol=1e-6, max_iter=5),
             RuntimeError,
             r"error of 0.06\d* in 5 iterations; expected",
         ),

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from phiball.backends.numba import qlearning as numba_qlearning
-from phiball.refimpl import Grid, Neighbourhood
+from phiball.refimpl.qlearning import Grid, Neighbourhood
 from tests.support.arrays import Arrays
 
 
-def dense(law: Neighbourhood, states: int, arrays: Arrays) -> Any:
-    """The laws as rows over all states, entries of one cell added up."""
-    out = np.zeros((law.index.shape[0], states))
-    index, weight = arrays.numpy(law.index), arrays.numpy(law.weight)
+def dense(distribution: Neighbourhood, states: int, arrays: Arrays) -> Any:
+    """The distributions as rows over all states, entries of one cell added up."""
+    out = np.zeros((distribution.index.shape[0], states))
+    index, weight = arrays.numpy(distribution.index), arrays.numpy(distribution.weight)
     for row in range(out.shape[0]):
         np.add.at(out[row], index[row], weight[row])
     return out
@@ -23,7 +23,7 @@ def dense(law: Neighbourhood, states: int, arrays: Arrays) -> Any:
 
 def test_by_hand(arrays: Arrays) -> None:
     """Cells [0, 1), [1, 2), [2, 3), [3, 4), the outer ones open; and two dimensions."""
-    for x, radius, law in [
+    for x, radius, distribution in [
         (1.75, 0.5, [0, 0.75, 0.25, 0]),
         (1.5, 0.5, [0, 1, 0, 0]),
         (1.5, 1.0, [0.25, 0.5, 0.25, 0]),
@@ -41,16 +41,21 @@ def test_by_hand(arrays: Arrays) -> None:
     ]:
         found = Grid((0.0,), (4.0,), (4,)).perturbed(arrays.asarray([[x]]), radius)
         assert found.weight.dtype == arrays.dtype
-        assert dense(found, 4, arrays)[0].tolist() == pytest.approx(law, abs=4 * arrays.eps), (x, radius)
+        assert dense(found, 4, arrays)[0].tolist() == pytest.approx(distribution, abs=4 * arrays.eps), (
+            x,
+            radius,
+        )
     grid = Grid((0.0, 0.0), (2.0, 3.0), (2, 3))
     both = dense(grid.perturbed(arrays.asarray([[1.0, 0.9]]), (0.5, 0.2)), 6, arrays)[0]
     expected = np.outer([0.5, 0.5], [0.75, 0.25, 0.0]).ravel()
     assert both.tolist() == pytest.approx(expected.tolist(), abs=8 * arrays.eps)
     assert grid.perturbed(arrays.asarray([[1.0, 0.9]]), (0.5, 0.0)).index.shape == (1, 2)
     cube, x = Grid((-1.0, 0.0, -2.0), (1.0, 1.5, 4.0), (2, 3, 4)), arrays.asarray([[0.25, 9.0, -0.25]])
-    law = np.einsum("i,j,k->ijk", [0.25, 0.75], [0.0, 0.0, 1.0], [1.25 / 3, 0.5, 0.25 / 3, 0.0]).ravel()
+    distribution = np.einsum(
+        "i,j,k->ijk", [0.25, 0.75], [0.0, 0.0, 1.0], [1.25 / 3, 0.5, 0.25 / 3, 0.0]
+    ).ravel()
     assert dense(cube.perturbed(x, (0.5, 0.1, 1.5)), 24, arrays)[0].tolist() == pytest.approx(
-        law.tolist(), abs=16 * arrays.eps
+        distribution.tolist(), abs=16 * arrays.eps
     )
 
 
@@ -61,9 +66,9 @@ def test_cell_clips_to_the_grid(doubles: Arrays) -> None:
     assert doubles.numpy(found).tolist() == [0, 1, 5, 6, 7, 6]
     assert doubles.numpy(found).dtype == np.int64
     assert doubles.numpy(grid.cell(doubles.asarray(x.reshape(2, 3, 2)))).shape == (2, 3)
-    # With radius zero the law is the cell itself.
-    law = grid.perturbed(doubles.asarray(x), 0.0)
-    assert doubles.numpy(law.index)[:, 0].tolist() == [0, 1, 5, 6, 7, 6]
+    # With radius zero the distribution is the cell itself.
+    distribution = grid.perturbed(doubles.asarray(x), 0.0)
+    assert doubles.numpy(distribution.index)[:, 0].tolist() == [0, 1, 5, 6, 7, 6]
 
 
 def test_neighbourhood_of_the_centres(doubles: Arrays) -> None:

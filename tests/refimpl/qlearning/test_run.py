@@ -11,11 +11,9 @@ import pytest
 
 from phiball.backends import Rng, array_namespace, rng
 from phiball.backends.numba import qlearning as numba_qlearning
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence
+from phiball.refimpl.qlearning import (
     DecisionProcess,
-    Divergence,
     ExactNeighbours,
     Grid,
     Maximum,
@@ -31,10 +29,10 @@ from tests.support.divergences import name_of
 from tests.support.qlearning_problems import places, problem, table
 
 
-def replayed(mdp: Any, law: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
+def replayed(mdp: Any, distribution: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
     """The run again in plain NumPy, from the same uniform numbers."""
     P, r, terminal = (arrays.numpy(x) for x in (mdp.transition, mdp.reward, mdp.terminal))
-    index, weight = arrays.numpy(law.index), arrays.numpy(law.weight)
+    index, weight = arrays.numpy(distribution.index), arrays.numpy(distribution.weight)
     S, A = r.shape
     Q, visits, rewards, ended = np.zeros((S, A)), np.zeros((S, A), int), [], []
     live = np.flatnonzero(~terminal)
@@ -58,11 +56,11 @@ def replayed(mdp: Any, law: Any, numbers: Any, eta: float, maximum: Maximum, arr
 
 @places
 def test_run_matches_a_replay(maximum: Maximum, doubles: Arrays) -> None:
-    mdp, law = problem(0, doubles)
+    mdp, distribution = problem(0, doubles)
     steps = 120
-    run = q_learning(mdp, law, 0.5, ENTROPIC, steps=steps, rng=rng(3), epsilon=0.3, maximum=maximum)
+    run = q_learning(mdp, distribution, 0.5, ENTROPIC, steps=steps, rng=rng(3), epsilon=0.3, maximum=maximum)
     numbers = doubles.numpy(rng(3).uniform((steps, 4), like=mdp.reward))
-    Q, visits, rewards, ended = replayed(mdp, law, numbers, 0.5, maximum, doubles)
+    Q, visits, rewards, ended = replayed(mdp, distribution, numbers, 0.5, maximum, doubles)
     np.testing.assert_array_equal(doubles.numpy(run.visits), visits)
     np.testing.assert_array_equal(doubles.numpy(run.ended), ended)
     np.testing.assert_allclose(doubles.numpy(run.rewards), rewards, rtol=1e-15)
@@ -74,10 +72,12 @@ def test_run_matches_a_replay(maximum: Maximum, doubles: Arrays) -> None:
 
 
 def test_seed_determines_the_run(doubles: Arrays) -> None:
-    mdp, law = problem(1, doubles)
+    mdp, distribution = problem(1, doubles)
     for neighbours in (ExactNeighbours(), SampledNeighbours(2), TelescopedNeighbours(2)):
         how: dict[str, Any] = {"steps": 25, "epsilon": 0.5, "neighbours": neighbours}
-        first, second, other = (q_learning(mdp, law, 0.5, QUADRATIC, rng=rng(k), **how) for k in (7, 7, 8))
+        first, second, other = (
+            q_learning(mdp, distribution, 0.5, QUADRATIC, rng=rng(k), **how) for k in (7, 7, 8)
+        )
         for name in ("Q", "visits", "rewards", "ended"):
             a, b = (doubles.numpy(getattr(x, name)) for x in (first, second))
             np.testing.assert_array_equal(a, b)
@@ -87,10 +87,10 @@ def test_seed_determines_the_run(doubles: Arrays) -> None:
 
 
 def test_epsilon_start_and_first_table() -> None:
-    mdp, law = problem(4, NUMPY)
+    mdp, distribution = problem(4, NUMPY)
 
     def learn(steps: int, **how: Any) -> Any:
-        return q_learning(mdp, law, 0.5, ENTROPIC, steps=steps, rng=rng(0), **how)
+        return q_learning(mdp, distribution, 0.5, ENTROPIC, steps=steps, rng=rng(0), **how)
 
     run = learn(1, epsilon=0.0, start=np.eye(6)[2], Q0=np.tile([0.0, 1.0], (6, 1)))
     assert run.visits[2].tolist() == [0, 1]
@@ -109,9 +109,17 @@ def test_uniform_number_that_rounds_to_one() -> None:
     P = np.zeros((3, 1, 3))
     P[:, :, :2] = 0.5
     mdp = DecisionProcess(P, np.zeros((3, 1)), 0.5)
-    law = Neighbourhood(np.arange(3)[:, None], np.ones((3, 1)))
+    distribution = Neighbourhood(np.arange(3)[:, None], np.ones((3, 1)))
     given: list[Any] = [np.zeros((3, 1)), mdp, (np.cumsum(P, axis=-1), np.ones(3)), np.ones((5, 4))]
-    given += [(np.ones(5), np.ones(5)), law, 1.0, ENTROPIC, Maximum.OUTSIDE, ExactNeighbours(), rng(0)]
+    given += [
+        (np.ones(5), np.ones(5)),
+        distribution,
+        1.0,
+        ENTROPIC,
+        Maximum.OUTSIDE,
+        ExactNeighbours(),
+        rng(0),
+    ]
     for out in (q_run.reference(*given), numba_qlearning.q_run(*given)):  # type: ignore[attr-defined]
         assert out[1].tolist() == [[1], [4], [0]]
 
@@ -145,11 +153,11 @@ def test_telescoping_has_the_mean_of_sampling(
 ) -> None:
     """By enumeration of all levels and draws: E RT-MLMC = E SG at the same level."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5], [0.3, 0.2]])
-    law = table(NUMPY, [list(range(len(weight)))], [weight])
+    distribution = table(NUMPY, [list(range(len(weight)))], [weight])
 
     def mean(neighbours: Any, before: list[float], n: int) -> float:
         return sum(
-            p * float(neighbours(Q, law, 0.4, d, maximum, Script([*before, *u]))[0])
+            p * float(neighbours(Q, distribution, 0.4, d, maximum, Script([*before, *u]))[0])
             for u, p in draws(weight, n)
         )
 
@@ -163,7 +171,7 @@ def test_telescoping_has_the_mean_of_sampling(
     )
     assert telescoped == pytest.approx(sampled[-1], abs=1e-13)
     # More points, lower: the value of the whole neighbourhood is below all of them.
-    exact = float(ExactNeighbours()(Q, law, 0.4, d, maximum, None)[0])
+    exact = float(ExactNeighbours()(Q, distribution, 0.4, d, maximum, None)[0])
     assert all(a > b for a, b in zip(sampled, [*sampled[1:], exact], strict=True))
 
 
@@ -171,11 +179,13 @@ def test_telescoping_has_the_mean_of_sampling(
 def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
     """One draw of level 1, of the states 0 and then 1: V(0, 1) - (V(0) + V(1))/2, over P(1) = 1/3."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5]])
-    law = table(doubles, [[0, 1]], [[0.3, 0.7]])
+    distribution = table(doubles, [[0, 1]], [[0.3, 0.7]])
     near = Q.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else Q
     both = np.max(-0.4 * np.log(np.mean(np.exp(-near / 0.4), axis=0)))
     expected = 3 * (both - (1.0 + 1.5) / 2)
-    found = TelescopedNeighbours(1)(doubles.asarray(Q), law, 0.4, ENTROPIC, maximum, Script([0.8, 0.1, 0.9]))
+    found = TelescopedNeighbours(1)(
+        doubles.asarray(Q), distribution, 0.4, ENTROPIC, maximum, Script([0.8, 0.1, 0.9])
+    )
     assert float(found[0]) == pytest.approx(expected, abs=1e-14)
 
 
@@ -183,8 +193,8 @@ def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
     """A number that rounds to the total mass leads to the last state with weight, and 0 to the first."""
     Q = doubles.asarray([[-100.0], [1.0], [2.0]])
     for weight, u, value in (([0.5, 0.5, 0.0], 1.0, 1.0), ([0.0, 0.5, 0.5], 0.0, 1.0)):
-        law = table(doubles, [[2, 1, 0]], [weight])
-        found = SampledNeighbours(0)(Q, law, 1.0, ENTROPIC, Maximum.OUTSIDE, Script([u]))
+        distribution = table(doubles, [[2, 1, 0]], [weight])
+        found = SampledNeighbours(0)(Q, distribution, 1.0, ENTROPIC, Maximum.OUTSIDE, Script([u]))
         assert float(found[0]) == value
 
 
@@ -197,7 +207,13 @@ def update(**changes: Any) -> Any:
         "s_next": 0,
         "done": False,
     }
-    options |= {"alpha": 0.5, "discount": 0.5, "neighbourhood": LAW, "eta": 1.0, "divergence": ENTROPIC}
+    options |= {
+        "alpha": 0.5,
+        "discount": 0.5,
+        "neighbourhood": DISTRIBUTION,
+        "eta": 1.0,
+        "divergence": ENTROPIC,
+    }
     options |= changes
     return q_update(options.pop("Q"), **options)
 
@@ -205,7 +221,7 @@ def update(**changes: Any) -> Any:
 @places
 def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
     Q = np.array([[0.0, 2.0], [1.0, -1.0], [0.5, 0.25]])
-    law = table(arrays, [[0, 1], [1, 2], [2, 0]], [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
+    distribution = table(arrays, [[0, 1], [1, 2], [2, 0]], [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
     near, w = Q[[1, 2]], np.array([0.25, 0.75])
     if maximum is Maximum.INSIDE:
         near = near.max(axis=1, keepdims=True)
@@ -214,7 +230,7 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
     options: dict[str, Any] = {"Q": given, "s": 2, "a": 1, "reward": 3.0, "s_next": 1, "maximum": maximum}
     options |= {"alpha": 0.25, "discount": 0.9, "eta": 0.5}
     for done, value in ((False, V), (True, 0.0)):
-        found = arrays.numpy(update(done=done, neighbourhood=law, **options))
+        found = arrays.numpy(update(done=done, neighbourhood=distribution, **options))
         expected = Q.copy()
         expected[2, 1] = 0.75 * 0.25 + 0.25 * (3.0 + 0.9 * value)
         np.testing.assert_allclose(found, expected, atol=16 * arrays.eps)
@@ -227,32 +243,34 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
 
 
 def test_update_at_a_continuous_state() -> None:
-    law = Grid((0.0,), (3.0,), (3,)).perturbed(np.array([[0.9]]), 0.2)  # cells 0 and 1, with 3/4 and 1/4
-    found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, alpha=1.0, eta=2.0, neighbourhood=law)
+    distribution = Grid((0.0,), (3.0,), (3,)).perturbed(
+        np.array([[0.9]]), 0.2
+    )  # cells 0 and 1, with 3/4 and 1/4
+    found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, alpha=1.0, eta=2.0, neighbourhood=distribution)
     V = -2 * np.log(0.75 + 0.25 * np.exp(-0.5))
     assert float(found[2, 0]) == pytest.approx(1 + 0.5 * V, abs=1e-14)
 
 
 def test_update_with_sampled_neighbours() -> None:
-    Q, law = np.array([[0.0], [1.0]]), table(NUMPY, [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]])
+    Q, distribution = np.array([[0.0], [1.0]]), table(NUMPY, [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]])
     for neighbours in (SampledNeighbours(3), TelescopedNeighbours(3)):
         how = {
             "Q": Q,
             "reward": 0.0,
             "s_next": 1,
             "alpha": 1.0,
-            "neighbourhood": law,
+            "neighbourhood": distribution,
             "neighbours": neighbours,
         }
         found = update(rng=rng(4), **how)
-        row = Neighbourhood(law.index[1:], law.weight[1:])
+        row = Neighbourhood(distribution.index[1:], distribution.weight[1:])
         expected = 0.5 * float(neighbours(Q, row, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(4))[0])
         assert float(found[0, 0]) == pytest.approx(expected, abs=1e-15)
         with pytest.raises(TypeError, match="rng is None; expected what"):
             update(**how)
 
 
-LAW = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
+DISTRIBUTION = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
 PROCESS = DecisionProcess(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5)
 HALF_ENDED = DecisionProcess(np.full((2, 1, 2), 0.5), np.ones((2, 1)), 0.5, np.array([False, True]))
 TWO = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
@@ -260,15 +278,23 @@ ENDED = DecisionProcess(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5, np.array([True
 
 
 def run(**changes: Any) -> Any:
-    given = {"mdp": PROCESS, "law": LAW, "eta": 1.0, "d": ENTROPIC, "steps": 5, "rng": rng(0), **changes}
-    first = [given.pop(name) for name in ("mdp", "law", "eta", "d")]
+    given = {
+        "mdp": PROCESS,
+        "distribution": DISTRIBUTION,
+        "eta": 1.0,
+        "d": ENTROPIC,
+        "steps": 5,
+        "rng": rng(0),
+        **changes,
+    }
+    first = [given.pop(name) for name in ("mdp", "distribution", "eta", "d")]
     return q_learning(*first, **given)
 
 
 def test_bad_arguments() -> None:
     cases: list[tuple[Any, Any, str]] = [
         (lambda: run(mdp=None), TypeError, "mdp is None"),
-        (lambda: run(law=None), TypeError, "neighbourhood is None"),
+        (lambda: run(distribution=None), TypeError, "neighbourhood is None"),
         (lambda: run(eta=0.0), ValueError, "eta is 0.0"),
         (lambda: run(d="kl"), TypeError, "divergence is 'kl'"),
         (lambda: run(steps=0), ValueError, "steps is 0"),
@@ -284,7 +310,7 @@ def test_bad_arguments() -> None:
         (lambda: run(start=np.ones(2) / 2), ValueError, r"start has shape \(2,\)"),
         (lambda: run(start=np.zeros(1)), ValueError, "start sums to"),
         (
-            lambda: run(mdp=HALF_ENDED, law=TWO, start=np.ones(2) / 2),
+            lambda: run(mdp=HALF_ENDED, distribution=TWO, start=np.ones(2) / 2),
             ValueError,
             "weight to a terminal state",
         ),

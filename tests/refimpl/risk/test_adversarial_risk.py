@@ -20,8 +20,8 @@ def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None
     """With one seed both see one sample, and the robust risk tends to its maximum as eta vanishes."""
     z = arrays.asarray(np.arange(6.0).reshape(3, 2))
     for samples, chunk in ((5, 3), (5, 1000), (1500, 700)):
-        out = adversarial_risk(total, z, Ball(2, 1.0), samples=samples, rng=rng(2), chunk=chunk)
-        soft = robust_risk(total, z, Ball(2, 1.0), 1e-6, ENTROPIC, samples=samples, rng=rng(2))
+        out = adversarial_risk(total, z, Ball(2, 1.0), n_samples=samples, rng=rng(2), chunk=chunk)
+        soft = robust_risk(total, z, Ball(2, 1.0), 1e-6, ENTROPIC, n_samples=samples, rng=rng(2))
         # The entropic risk is below the maximum by at most eta log n.
         assert arrays.numpy(out.values) == pytest.approx(arrays.numpy(soft.values), abs=1e-5)
         assert float(out.value) == pytest.approx(arrays.numpy(out.values).mean(), rel=4 * arrays.eps)
@@ -41,7 +41,7 @@ def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
         return total(x, i)
 
     out = adversarial_risk(
-        loss, z, Ball(inf, 0.5), samples=20, rng=rng(0), attack=lambda z: z + step, chunk=1
+        loss, z, Ball(inf, 0.5), n_samples=20, rng=rng(0), attack=lambda z: z + step, chunk=1
     )
     assert max(sizes) == 1
     values, points = doubles.numpy(out.values), doubles.numpy(out.points)

@@ -14,28 +14,33 @@ from phiball.refimpl import (
     Ball,
     Gaussian,
     adversarial_risk,
-    constrained_risk,
-    integrated_risk,
-    quadrature,
     robust_risk,
     worst_case_density,
     worst_case_sample,
 )
-from tests.support.risk_laws import first
+from phiball.refimpl.risk import constrained_risk, integrated_risk, quadrature
+from tests.support.risk_distributions import first
 
 Z = np.array([[0.0, 0.5], [0.25, 1.0]])
 BALL = Ball(2, 0.5)
-SAMPLED: dict[str, Any] = {"loss": first, "z": Z, "ball": BALL, "samples": 4, "rng": rng(0), "chunk": 10}
+SAMPLED: dict[str, Any] = {
+    "loss": first,
+    "x": Z,
+    "reference": BALL,
+    "n_samples": 4,
+    "rng": rng(0),
+    "chunk": 10,
+}
 PRICED: dict[str, Any] = {"eta": 1.0, "divergence": ENTROPIC}
-ONE, TWO = {"samples": 1}, {"samples": 2}  # the fewest of each
+ONE, TWO = {"n_samples": 1}, {"n_samples": 2}  # the fewest of each
 GOOD: dict[Any, dict[str, Any]] = {
     robust_risk: SAMPLED | PRICED | TWO,
-    adversarial_risk: SAMPLED | ONE | {"ball": Ball(2, 0.5, clip=(0.0, 1.0)), "attack": lambda z: z},
+    adversarial_risk: SAMPLED | ONE | {"reference": Ball(2, 0.5, clip=(0.0, 1.0)), "attack": lambda z: z},
     constrained_risk: SAMPLED | TWO | {"divergence": ENTROPIC, "radius": 0.1},
     worst_case_density: SAMPLED | ONE | PRICED | {"at": Z},
     worst_case_sample: SAMPLED | ONE | PRICED | {"n": 1},
-    integrated_risk: {"loss": first, "z": Z, "ball": BALL, "panels": 1, "chunk": 1} | PRICED,
-    quadrature: {"ball": BALL, "z": Z, "panels": 1, "event_ndim": 1},
+    integrated_risk: {"loss": first, "x": Z, "reference": BALL, "panels": 1, "chunk": 1} | PRICED,
+    quadrature: {"reference": BALL, "x": Z, "panels": 1, "event_ndim": 1},
 }
 # Of every function that has the argument.
 COMMON: list[tuple[str, Any, Any, str]] = [

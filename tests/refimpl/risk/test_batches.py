@@ -61,7 +61,7 @@ def test_robust_risk(samples: int, chunk: int) -> None:
     for d, proposal in ((ENTROPIC, None), (QUADRATIC, Uniform(antithetic=True)), (ENTROPIC, Tilted())):
 
         def risk(loss: Any, z: Any, slope: Any, d: Any = d, proposal: Any = proposal, **how: Any) -> Any:
-            how |= {"samples": samples, "chunk": chunk, "proposal": proposal, "rng": rng(5)}
+            how |= {"n_samples": samples, "chunk": chunk, "proposal": proposal, "rng": rng(5)}
             tilt = {"input_gradient": slope} if isinstance(proposal, Tilted) else {}
             return robust_risk(loss, z, BALL, 0.3, d, **how, **tilt)
 
@@ -78,7 +78,7 @@ def test_adversarial_risk() -> None:
         return z + 0.5 * step / np.linalg.norm(step, axis=-1, keepdims=True) * (1 - 1e-12)
 
     for samples, chunk in ((3, 64), (1100, 500)):
-        how = {"samples": samples, "chunk": chunk}
+        how = {"n_samples": samples, "chunk": chunk}
         z, y = Z[:90], Y[:90]
         whole = adversarial_risk(by_index, z, BALL, rng=rng(2), attack=lambda z: attack(z, Y[:90]), **how)
         for sizes in ((90,), (1, 31)):
@@ -95,8 +95,8 @@ def test_adversarial_risk() -> None:
 def test_on_every_library(doubles: Arrays) -> None:
     z = doubles.asarray(Z[:40])
     for risk in (
-        lambda z: robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.3, ENTROPIC, samples=9, rng=rng(1)),
-        lambda z: adversarial_risk(lambda x, i: x[:, 0] ** 2, z, BALL, samples=9, rng=rng(1)),
+        lambda z: robust_risk(lambda x, i: x[:, 0] ** 2, z, BALL, 0.3, ENTROPIC, n_samples=9, rng=rng(1)),
+        lambda z: adversarial_risk(lambda x, i: x[:, 0] ** 2, z, BALL, n_samples=9, rng=rng(1)),
     ):
         found, whole = risk(cut(z, 3, 8)), risk(z)
         np.testing.assert_array_equal(doubles.numpy(found.values), doubles.numpy(whole.values))
@@ -105,13 +105,13 @@ def test_on_every_library(doubles: Arrays) -> None:
 
 @pytest.mark.slow
 def test_loader_dask_array_and_file(tmp_path: Any) -> None:
-    whole = robust_risk(by_index, Z, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1))
+    whole = robust_risk(by_index, Z, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1))
     np.save(tmp_path / "z.npy", Z)
     mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
-    assert same(robust_risk(by_index, cut(mapped, 32), BALL, 0.3, ENTROPIC, samples=20, rng=rng(1)), whole)
+    assert same(robust_risk(by_index, cut(mapped, 32), BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1)), whole)
     dask = pytest.importorskip("dask.array", reason="dask: not installed")
     blocks = dask.from_array(Z, chunks=(64, 2))
-    assert same(robust_risk(by_index, blocks, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1)), whole)
+    assert same(robust_risk(by_index, blocks, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1)), whole)
     torch = pytest.importorskip("torch", reason="torch: not installed")
     weight = torch.asarray(SLOPES).requires_grad_()
 
@@ -120,8 +120,10 @@ def test_loader_dask_array_and_file(tmp_path: Any) -> None:
 
     z, y = torch.asarray(Z), torch.asarray(Y)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(z, y), batch_size=32)
-    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), labels=True, chunk=512)
-    held = robust_risk(lambda x, i: loss(x, y[i]), z, BALL, 0.3, ENTROPIC, samples=20, rng=rng(1), chunk=512)
+    found = robust_risk(loss, loader, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1), labels=True, chunk=512)
+    held = robust_risk(
+        lambda x, i: loss(x, y[i]), z, BALL, 0.3, ENTROPIC, n_samples=20, rng=rng(1), chunk=512
+    )
     assert not held.values.requires_grad
     assert not found.values.requires_grad
     assert torch.equal(found.values, held.values)
@@ -147,13 +149,13 @@ def test_memory_does_not_grow_with_the_data() -> None:
         return x[:, 0]
 
     with pytest.raises(StopError):
-        robust_risk(loss, endless(), BALL, 0.3, ENTROPIC, samples=5, rng=rng(0), chunk=100)
+        robust_risk(loss, endless(), BALL, 0.3, ENTROPIC, n_samples=5, rng=rng(0), chunk=100)
     assert 200 <= taken <= 200 + 2 * 204 // 10  # a block has 204 data points, in tiles of 1024 // 5
 
 
 def test_parts_merge_exactly() -> None:
     """As the estimate from all rows: here the rows of one estimate, cut in three."""
-    how: dict[str, Any] = {"ball": BALL, "samples": 30}
+    how: dict[str, Any] = {"reference": BALL, "n_samples": 30}
     for chunk in (30, 8192):  # one row at a time, and many
 
         def risk(z: Any, source: Any, chunk: int = chunk) -> Estimate:
@@ -177,8 +179,8 @@ def test_parts_merge_exactly() -> None:
 def test_pairs_need_labels() -> None:
     """Pairs are rejected without labels=True: by_index would read Y[label]."""
     ways: list[Any] = [
-        lambda z, **how: robust_risk(by_index, z, BALL, 0.3, ENTROPIC, samples=3, rng=rng(0), **how),
-        lambda z, **how: adversarial_risk(by_index, z, BALL, samples=3, rng=rng(0), **how),
+        lambda z, **how: robust_risk(by_index, z, BALL, 0.3, ENTROPIC, n_samples=3, rng=rng(0), **how),
+        lambda z, **how: adversarial_risk(by_index, z, BALL, n_samples=3, rng=rng(0), **how),
     ]
     for risk in ways:
         with pytest.raises(ValueError, match=r"is a pair \(z, y\).*expected labels=True, for loss\(x, y\)"):
@@ -193,7 +195,7 @@ def test_pairs_need_labels() -> None:
 
 def test_bad_batches() -> None:
     def risk(z: Any, **more: Any) -> Any:
-        how = {"eta": 0.3, "samples": 3, "rng": rng(0), **more}
+        how = {"eta": 0.3, "n_samples": 3, "rng": rng(0), **more}
         return robust_risk(lambda x, i: x[:, 0], z, BALL, divergence=ENTROPIC, **how)
 
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
@@ -216,15 +218,15 @@ def test_bad_batches() -> None:
         with pytest.raises(error, match=words):
             risk(iter(batches), labels=len(batches) == 1 and isinstance(batches[0], tuple))
     ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
-    robust_risk(by_index, Z, ball, 0.3, ENTROPIC, samples=3, rng=rng(0))
-    other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, samples=1, rng=rng(0))
+    robust_risk(by_index, Z, ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0))
+    other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, n_samples=1, rng=rng(0))
     cases: dict[str, Any] = {
         r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
         "retilt=0 for data in batches": lambda: risk(
             cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope
         ),
         "ball has sizes for each data point; expected the same for all": lambda: robust_risk(
-            by_index, cut(Z, 10), ball, 0.3, ENTROPIC, samples=3, rng=rng(0)
+            by_index, cut(Z, 10), ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0)
         ),
         "z is": lambda: risk([[0.0, 1.0]]),
         r"z is a list of arrays; expected an array, or iter\(z\) for batches": lambda: risk([Z[:2], Z[:2]]),

@@ -10,21 +10,12 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    constrained_risk,
-    cressie_read,
-    worst_case,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read, worst_case
+from phiball.refimpl.risk import constrained_risk
 from phiball.refimpl.risk.constrained import ConstrainedRisk
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import select
-from tests.support.risk_laws import Counted, first, fixed
+from tests.support.risk_distributions import Counted, first, fixed
 
 LOSSES = np.array(
     [[0.0, 1.0, 2.0, 3.5, 1.0, 0.5], [5.0, 5.5, 5.25, 5.0, 5.125, 5.75], [-1.0, 1.0, 4.0, 0.0, 0.0, 2.0]]
@@ -33,8 +24,10 @@ LOSSES = np.array(
 
 def risk(arrays: Arrays, d: Any, radius: float, losses: Any = LOSSES, **how: Any) -> ConstrainedRisk:
     """The constrained risk where the points around data point k have the losses losses[k]."""
-    z, law = fixed(losses, arrays)
-    return constrained_risk(first, z, law, d, radius=radius, samples=np.shape(losses)[1], rng=rng(0), **how)
+    z, distribution = fixed(losses, arrays)
+    return constrained_risk(
+        first, z, distribution, d, budget=radius, n_samples=np.shape(losses)[1], rng=rng(0), **how
+    )
 
 
 @cache
@@ -146,7 +139,7 @@ def test_value_does_not_depend_on_the_chunk() -> None:
     for chunk in (50, 5000):
         loss = Counted()
         out = constrained_risk(
-            loss, z, Ball(2, 0.7), ENTROPIC, radius=0.1, samples=400, rng=rng(1), chunk=chunk
+            loss, z, Ball(2, 0.7), ENTROPIC, budget=0.1, n_samples=400, rng=rng(1), chunk=chunk
         )
         assert max(loss.sizes) <= chunk
         values.append(float(out.value))

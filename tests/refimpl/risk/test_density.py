@@ -26,9 +26,9 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.risk.density import Density
 from tests.support.arrays import Arrays
-from tests.support.risk_laws import Counted, first
+from tests.support.risk_distributions import Counted, first
 
-LEVEL = 1e-4  # of each test of a law: sound draws fail one seed in ten thousand
+LEVEL = 1e-4  # of each test of a distribution: sound draws fail one seed in ten thousand
 N = 1000
 
 
@@ -47,7 +47,7 @@ def density(
 ) -> Density:
     """The worst-case density at points of the line, from N midpoints of each interval of half-width 1/2."""
     z, at = (arrays.asarray(np.asarray(x, dtype=float)[:, None]) for x in (z, at))
-    return worst_case_density(loss, z, Midpoints(2, 0.5), eta, d, at=at, samples=N, rng=rng(0), **how)
+    return worst_case_density(loss, z, Midpoints(2, 0.5), eta, d, at=at, n_samples=N, rng=rng(0), **how)
 
 
 AT = np.array([-0.2, 0.0, 0.05, 0.31, 0.5, 0.61, 0.77, 0.97, 1.0, 1.2])
@@ -157,7 +157,7 @@ def test_density_in_the_plane_from_a_sample(doubles: Arrays) -> None:
     eta, z = 0.5, doubles.asarray([[0.0, 0.0]])
     at = np.array([[0.0, 0.0], [0.5, 0.5], [-0.3, 0.9], [0.9, 0.9]])
     points = doubles.asarray(at)
-    out = worst_case_density(first, z, Ball(2, 1.0), eta, ENTROPIC, at=points, samples=20_000, rng=rng(1))
+    out = worst_case_density(first, z, Ball(2, 1.0), eta, ENTROPIC, at=points, n_samples=20_000, rng=rng(1))
     exact = np.exp(at[:, 0] / eta) / (2 * pi * eta * float(mpmath.besseli(1, 1 / eta)))
     exact[3] = 0  # outside
     # The density is off by the relative error of the sample's mean of exp(x/eta): std/mean < 1, z = 4.75.
@@ -166,7 +166,7 @@ def test_density_in_the_plane_from_a_sample(doubles: Arrays) -> None:
 
 def test_density_that_overflows_is_infinite() -> None:
     z = np.zeros((1, 400))
-    out = worst_case_density(first, z, Ball(inf, 1e-3), 1.0, ENTROPIC, at=z, samples=5, rng=rng(0))
+    out = worst_case_density(first, z, Ball(inf, 1e-3), 1.0, ENTROPIC, at=z, n_samples=5, rng=rng(0))
     assert out.density.tolist() == [inf]
 
 
@@ -178,7 +178,7 @@ def test_draws_follow_the_density_on_a_line(arrays: Arrays) -> None:
     ]
     z = arrays.asarray([[0.5]])
     for d, eta, cdf in cases:
-        out = worst_case_sample(first, z, Ball(2, 0.5), eta, d, n=400, samples=200, rng=rng(2))
+        out = worst_case_sample(first, z, Ball(2, 0.5), eta, d, size=400, n_samples=200, rng=rng(2))
         x = arrays.numpy(out.points)[:, 0].astype(np.float64)
         assert stats.kstest(x, cdf).pvalue > LEVEL
         # Draws are independent of their neighbours.
@@ -194,7 +194,7 @@ def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
     eta, ball = doubles.asarray([0.1, 0.2, 0.3]), Ball(2, 0.7)
     for chunk in (33, 5000):
         loss = Counted()
-        out = worst_case_sample(loss, z, ball, eta, ENTROPIC, n=20, samples=150, rng=rng(1), chunk=chunk)
+        out = worst_case_sample(loss, z, ball, eta, ENTROPIC, size=20, n_samples=150, rng=rng(1), chunk=chunk)
         assert max(loss.sizes) <= chunk
         assert sum(loss.sizes) == 20 * 150
         draws.append(doubles.numpy(out.points).tolist())
@@ -208,7 +208,7 @@ def test_draws_do_not_depend_on_the_chunk(doubles: Arrays) -> None:
 def test_each_data_point_has_its_own_eta() -> None:
     """A tiny eta at the second point: its draws are the largest of their samples."""
     z, eta = np.array([[0.5], [10.5]]), np.array([1e6, 1e-6])
-    out = worst_case_sample(first, z, Ball(2, 0.5), eta, ENTROPIC, n=200, samples=200, rng=rng(5))
+    out = worst_case_sample(first, z, Ball(2, 0.5), eta, ENTROPIC, size=200, n_samples=200, rng=rng(5))
     x, index = out.points[:, 0], out.index
     assert stats.binomtest(int(index.sum()), 200).pvalue > LEVEL
     assert np.min(x[index == 1]) > 10.9

@@ -8,21 +8,12 @@ import numpy as np
 import pytest
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    indicator,
-    integrated_risk,
-    quadrature,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, indicator
+from phiball.refimpl.risk import integrated_risk, quadrature
 from tests.support.arrays import Arrays
-from tests.support.laws import ANY_NORM, NORMS
-from tests.support.risk_laws import first
-from tests.support.tilting_laws import linear_value
+from tests.support.distributions import ANY_NORM, NORMS
+from tests.support.risk_distributions import first
+from tests.support.tilting_distributions import linear_value
 
 
 def test_weights_are_positive_and_sum_to_one(arrays: Arrays) -> None:

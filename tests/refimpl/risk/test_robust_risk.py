@@ -21,21 +21,20 @@ from phiball.refimpl import (
     Divergence,
     Tilted,
     adversarial_risk,
-    constrained_risk,
     cressie_read,
     fgm,
     indicator,
-    integrated_risk,
     pgm,
     robust_risk,
     white_noise,
 )
+from phiball.refimpl.risk import constrained_risk, integrated_risk
 from phiball.refimpl.types import PreparedProposal
 from tests.support.arrays import NUMPY, Arrays
+from tests.support.distributions import DISTRIBUTIONS
 from tests.support.divergences import name_of
-from tests.support.laws import LAWS
-from tests.support.risk_laws import Counted, first, fixed
-from tests.support.tilting_laws import THETA, in_x, linear_value, model
+from tests.support.risk_distributions import Counted, first, fixed
+from tests.support.tilting_distributions import THETA, in_x, linear_value, model
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ class Given:
     log_w: Any
     self_normalised: bool
 
-    def valid_for(self, law: Any, divergence: Any) -> None: ...
+    def valid_for(self, distribution: Any, divergence: Any) -> None: ...
 
-    def prepare(self, law: Any, x: Any, eta: Any, gradient: Any, rng: Any, chunk: int) -> Any:
+    def prepare(self, distribution: Any, x: Any, eta: Any, gradient: Any, rng: Any, chunk: int) -> Any:
         xp = array_namespace(x)
 
         def draw(index: Any, n: int, rng: Any) -> tuple[Any, Any]:
@@ -74,12 +73,12 @@ def oracle(f: Any, eta: float, name: str, p: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("weights", ["none", "exact", "self-normalised"])
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays) -> None:
-    """Exact weights w change the losses to f + eta log w; self-normalised ones are a reference law."""
+    """Exact weights w change the losses to f + eta log w; self-normalised ones are a reference distribution."""
     draws = np.random.default_rng(0)
     f, log_w, eta = draws.uniform(size=(3, 41)), 0.5 * draws.normal(size=(3, 41)), 0.3
-    z, law = fixed(f, arrays)
-    how = None if weights == "none" else Given(law.points, arrays.asarray(log_w), weights != "exact")
-    out = robust_risk(first, z, law, eta, d, samples=41, rng=rng(0), proposal=how)
+    z, distribution = fixed(f, arrays)
+    how = None if weights == "none" else Given(distribution.points, arrays.asarray(log_w), weights != "exact")
+    out = robust_risk(first, z, distribution, eta, d, n_samples=41, rng=rng(0), proposal=how)
     p = np.exp(log_w) if weights == "self-normalised" else np.ones_like(f)
     f = f + eta * log_w if weights == "exact" else f
     conj = {"entropic": np.expm1, "quadratic": lambda s: np.maximum(s, 0) ** 2 / 2}[d.name]
@@ -105,8 +104,8 @@ def test_every_field_on_known_losses(d: Divergence, weights: str, arrays: Arrays
 
 
 def test_population_error_of_one_data_point_is_infinite() -> None:
-    z, law = fixed([[0.0, 1.0]], NUMPY)
-    out = robust_risk(first, z, law, 1.0, ENTROPIC, samples=2, rng=rng(0))
+    z, distribution = fixed([[0.0, 1.0]], NUMPY)
+    out = robust_risk(first, z, distribution, 1.0, ENTROPIC, n_samples=2, rng=rng(0))
     assert float(out.population_stderr) == inf
     assert float(out.value) == pytest.approx(log((1 + exp(1)) / 2), abs=1e-14)
     assert float(out.bias) == pytest.approx(log((1 + exp(1)) / 2) - 0.5, abs=1e-14)
@@ -115,9 +114,9 @@ def test_population_error_of_one_data_point_is_infinite() -> None:
 def test_large_eta_keeps_the_digits_of_the_error(arrays: Arrays) -> None:
     """The risk tends to the mean, whose standard error is known."""
     f = np.random.default_rng(1).uniform(size=(1, 50))
-    z, law = fixed(f, arrays)
+    z, distribution = fixed(f, arrays)
     for d in (ENTROPIC, QUADRATIC, cressie_read(1.5)):
-        out = robust_risk(first, z, law, 1e12, d, samples=50, rng=rng(0))
+        out = robust_risk(first, z, distribution, 1e12, d, n_samples=50, rng=rng(0))
         assert float(out.value) == pytest.approx(f.mean(), rel=4 * arrays.eps)
         assert float(out.stderr) == pytest.approx(f.std(ddof=1) / sqrt(50), rel=1e3 * arrays.eps)
 
@@ -134,7 +133,7 @@ def test_lower_bound_label(doubles: Arrays) -> None:
         (HINGE, 2.0, 4000, False),  # no mass moves
         (indicator(0.01), 1.0, 400, True),
     ]:
-        out = robust_risk(first, z, Ball(2, 0.5), eta, d, samples=samples, rng=rng(0))
+        out = robust_risk(first, z, Ball(2, 0.5), eta, d, n_samples=samples, rng=rng(0))
         assert out.lower_bound is label, (d.name, eta)
 
 
@@ -149,7 +148,7 @@ def test_loss_gets_the_index_of_its_data_point(doubles: Arrays) -> None:
         return xp.take(labels, i) + 0 * x[:, 0]
 
     for samples, chunk in ((5, 4), (5, 1000), (2500, 100), (2500, 10000)):
-        out = robust_risk(loss, z, Ball(2, 1.0), 1.0, QUADRATIC, samples=samples, rng=rng(0), chunk=chunk)
+        out = robust_risk(loss, z, Ball(2, 1.0), 1.0, QUADRATIC, n_samples=samples, rng=rng(0), chunk=chunk)
         assert doubles.numpy(out.values) == pytest.approx(np.array([5.0, -3.0, 10.0]), rel=4 * doubles.eps)
     assert doubles.numpy(z).tolist() == [[0.0], [10.0], [20.0]]
 
@@ -159,7 +158,7 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
     z = np.linspace(-1, 1, 10).reshape(5, 2)
     outs = []
     for chunk in (37, 999, 3000, 100_000):
-        loss, at = Counted(), {"samples": samples, "rng": rng(1), "chunk": chunk}
+        loss, at = Counted(), {"n_samples": samples, "rng": rng(1), "chunk": chunk}
         outs.append(robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, **at))
         assert max(loss.sizes) <= chunk
         assert sum(loss.sizes) == 5 * samples  # each point once
@@ -170,7 +169,7 @@ def test_estimate_does_not_depend_on_the_chunk(samples: int) -> None:
         assert out.values == pytest.approx(outs[0].values, abs=1e-14)
         assert float(out.stderr) == pytest.approx(float(outs[0].stderr), rel=1e-13)
         assert float(out.bias) == pytest.approx(float(outs[0].bias), abs=1e-14)
-    other = robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, samples=samples, rng=rng(2))
+    other = robust_risk(loss, z, Ball(2, 0.7), 0.1, ENTROPIC, n_samples=samples, rng=rng(2))
     assert float(other.value) != float(outs[0].value)
 
 
@@ -188,13 +187,13 @@ def test_results_carry_no_graph() -> None:
 
     ball, slope = Ball(2, 1.0), partial(input_gradient, loss)
     results = [
-        robust_risk(loss, z, ball, 0.3, QUADRATIC, samples=8, rng=rng(0)),
-        constrained_risk(loss, z, ball, QUADRATIC, radius=0.2, samples=8, rng=rng(0)),
+        robust_risk(loss, z, ball, 0.3, QUADRATIC, n_samples=8, rng=rng(0)),
+        constrained_risk(loss, z, ball, QUADRATIC, budget=0.2, n_samples=8, rng=rng(0)),
         integrated_risk(loss, z, ball, 0.3, QUADRATIC),
-        adversarial_risk(loss, z, ball, samples=8, rng=rng(0), attack=lambda z: z),
+        adversarial_risk(loss, z, ball, n_samples=8, rng=rng(0), attack=lambda z: z),
     ]
     assert not any(graphs)
-    results.append(robust_risk(loss, z, ball, 0.3, ENTROPIC, samples=8, rng=rng(0), proposal=Tilted()))
+    results.append(robust_risk(loss, z, ball, 0.3, ENTROPIC, n_samples=8, rng=rng(0), proposal=Tilted()))
     for result in results:
         numbers = [getattr(result, field.name) for field in fields(result)]
         assert not any(getattr(x, "requires_grad", False) for x in numbers)
@@ -209,7 +208,7 @@ def test_loss_of_another_library_is_rejected() -> None:
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict: not installed")
     z, ball = strict.asarray([[0.0], [1.0]]), Ball(2, 1.0)
     with pytest.raises(TypeError, match=r"loss\(x, i\) is a numpy array"):
-        robust_risk(lambda x, i: np.zeros(x.shape[0]), z, ball, 1.0, ENTROPIC, samples=2, rng=rng(0))
+        robust_risk(lambda x, i: np.zeros(x.shape[0]), z, ball, 1.0, ENTROPIC, n_samples=2, rng=rng(0))
 
 
 def test_errors_scale_to_the_end_of_the_range() -> None:
@@ -217,20 +216,20 @@ def test_errors_scale_to_the_end_of_the_range() -> None:
     z, ball = np.full((3, 1), 0.5), Ball(2, 0.5)
     for d in (ENTROPIC, indicator(0.75)):
         small, large = (
-            robust_risk(lambda x, i, t=t: t * x[:, 0], z, ball, t * 0.1, d, samples=8, rng=rng(0))
+            robust_risk(lambda x, i, t=t: t * x[:, 0], z, ball, t * 0.1, d, n_samples=8, rng=rng(0))
             for t in (1.0, 2.0**1015)
         )
         for field in ("value", "bias", "stderr", "population_stderr"):
             assert abs(float(getattr(large, field)) / 2.0**1015 - float(getattr(small, field))) < 1e-13, field
     tiny = robust_risk(
-        lambda x, i: 2.0**1015 * x[:, 0], z, ball, 1e-3, indicator(0.75), samples=8, rng=rng(0)
+        lambda x, i: 2.0**1015 * x[:, 0], z, ball, 1e-3, indicator(0.75), n_samples=8, rng=rng(0)
     )
     assert float(tiny.stderr) == float(large.stderr)  # it does not depend on eta
 
 
 def test_losses_near_the_end_of_the_range() -> None:
     z = np.array([0.0, 3e38], dtype=np.float32)  # data points that are numbers
-    risk = robust_risk(lambda x, i: x, z, Ball(1, 0.0), 1.0, ENTROPIC, samples=4, rng=rng(0))
+    risk = robust_risk(lambda x, i: x, z, Ball(1, 0.0), 1.0, ENTROPIC, n_samples=4, rng=rng(0))
     np.testing.assert_array_equal(risk.values, z)
     assert float(risk.bias) == 0
 
@@ -247,7 +246,7 @@ def test_gradients_are_taken_in_chunks() -> None:
             return in_x(THETA, x, i)
 
         how: dict[str, Any] = {"chunk": chunk, "proposal": Tilted(retilt=1), "input_gradient": slope}
-        risk = robust_risk(loss, x, Ball(1, 0.5), 0.3, ENTROPIC, samples=30, rng=rng(12), **how)
+        risk = robust_risk(loss, x, Ball(1, 0.5), 0.3, ENTROPIC, n_samples=30, rng=rng(12), **how)
         assert max(asked) <= chunk
         assert sum(asked) == 100  # once at the data points, once at the tilted points
         out.append(risk)
@@ -257,8 +256,8 @@ def test_gradients_are_taken_in_chunks() -> None:
         assert risk.bias == out[0].bias
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_risk_of_linear_losses_is_exact(law: Any, doubles: Arrays) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> None:
     """From a few samples, with an eta for each data point; nothing is left to chance."""
     xp = doubles.xp
     slopes = np.array([[1.0, -2.0, 0.5], [0.0, 0.3, 0.0], [0.0, 0.0, 0.0]])
@@ -267,16 +266,16 @@ def test_risk_of_linear_losses_is_exact(law: Any, doubles: Arrays) -> None:
     risk = robust_risk(
         lambda x, i: xp.sum(x * xp.take(a, i, axis=0), axis=-1),
         doubles.asarray(np.zeros((3, 3))),
-        law,
+        distribution,
         doubles.asarray(etas),
         ENTROPIC,
-        samples=50,
+        n_samples=50,
         rng=rng(13),
         chunk=70,  # less than two data points
         proposal=Tilted(),
         input_gradient=lambda x, i: xp.take(a, i, axis=0),
     )
-    exact = np.array([linear_value(law, g, eta) for g, eta in zip(slopes, etas, strict=True)])
+    exact = np.array([linear_value(distribution, g, eta) for g, eta in zip(slopes, etas, strict=True)])
     slack = 50 * doubles.eps
     assert np.abs(doubles.numpy(risk.values) - exact).max() <= slack
     assert float(risk.bias) <= slack
@@ -291,7 +290,7 @@ def test_self_normalised_weights_are_labelled() -> None:
 
     def risk(**how: Any) -> Any:
         how = {"proposal": Tilted(**how), "input_gradient": lambda x, i: slope + 0 * x}
-        return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, ENTROPIC, samples=256, rng=rng(0), **how)
+        return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, ENTROPIC, n_samples=256, rng=rng(0), **how)
 
     found = risk(self_normalised=True)
     assert found.value > 1.2 * 0.001 * float(ball.log_mgf(1000 * slope))

@@ -19,8 +19,8 @@ from phiball.refimpl import (
     Gaussian,
     RegularizedLoss,
     Uniform,
-    signed_weights,
 )
+from phiball.refimpl.sampling import signed_weights
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each
@@ -91,7 +91,7 @@ def test_level_probabilities_at_each_place_of_a_batch(allocation: str) -> None:
     for _ in range(runs):
         for group in estimator.assign_levels(n, source, like=like):
             assert group.telescoping
-            assert group.scale == 1 / estimator.probabilities[group.level]
+            assert group.weight == 1 / estimator.probabilities[group.level]
             for place in group.members:
                 counts[place, group.level] += 1
     assert np.array_equal(counts.sum(axis=1), np.full(n, runs))
@@ -126,10 +126,12 @@ def test_objective_on_every_backend(arrays: Arrays) -> None:
     def square(x: Any, i: Any) -> Any:
         return arrays.xp.sum(x * x, axis=-1)
 
-    laws = (Ball(2, 0.5), Ball(float("inf"), 0.5), Gaussian(0.2))
-    for estimator, law in zip((SG(2), RTMLMC(4), RTMLMC(4, allocation="stratified")), laws, strict=True):
+    distributions = (Ball(2, 0.5), Ball(float("inf"), 0.5), Gaussian(0.2))
+    for estimator, distribution in zip(
+        (SG(2), RTMLMC(4), RTMLMC(4, allocation="stratified")), distributions, strict=True
+    ):
         for d in (ENTROPIC, QUADRATIC):
-            objective = RegularizedLoss(law, 0.5, d, estimator)
+            objective = RegularizedLoss(distribution, 0.5, d, estimator)
             signed = objective.points(square, x, rng=rng(1))
             value = objective(square, x, rng=rng(1))
             assert value.dtype == signed.value.dtype == arrays.dtype
@@ -172,7 +174,7 @@ def test_bad_arguments() -> None:
         (
             lambda: RegularizedLoss(Gaussian(1.0), 1.0, ENTROPIC, SG(1), Uniform(qmc=True)),
             ValueError,
-            r"expected Uniform\(\) for a law",
+            r"expected Uniform\(\) for a distribution",
         ),
         (lambda: estimate(lambda x, i: x.mean(), X), ValueError, "reduction='none'"),
         (lambda: estimate(lambda x, i: x[:, 0] * np.nan, X), ValueError, "losses contains nan"),

@@ -56,8 +56,10 @@ def test_half_precision_matches_single_precision(dtype: Any) -> None:
     assert float(chunked) == pytest.approx(float(exact), abs=10 * eps)
     assert theta.grad is not None
     for proposal in (None, Tilted()):
-        risk = robust_risk(loss, x, ball, 0.3, ENTROPIC, samples=64, rng=rng(0), proposal=proposal)
-        other = robust_risk(single, x.float(), ball, 0.3, ENTROPIC, samples=64, rng=rng(0), proposal=proposal)
+        risk = robust_risk(loss, x, ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), proposal=proposal)
+        other = robust_risk(
+            single, x.float(), ball, 0.3, ENTROPIC, n_samples=64, rng=rng(0), proposal=proposal
+        )
         assert float(risk.value) == pytest.approx(float(other.value), abs=10 * eps)
     slope = partial(input_gradient, loss)
     attacks = [
@@ -73,7 +75,7 @@ def test_half_precision_matches_single_precision(dtype: Any) -> None:
         assert points.dtype == dtype
         assert bool(torch.all(ball.contains(points, x)))
         assert not torch.equal(points, x)
-    worst = adversarial_risk(loss, x, ball, samples=8, rng=rng(0), attack=lambda z: fgm(slope, z, ball))
+    worst = adversarial_risk(loss, x, ball, n_samples=8, rng=rng(0), attack=lambda z: fgm(slope, z, ball))
     assert worst.points.dtype == dtype
     assert float(worst.value) >= float(loss(x, torch.arange(6)).float().mean())
     assert set(seen) == {dtype}

@@ -28,8 +28,8 @@ from phiball.refimpl import (
 )
 from phiball.verification.oracles import inner as oracles
 from tests.support.arrays import Arrays
-from tests.support.laws import ESTIMATORS, LAWS
-from tests.support.tilting_laws import THETA, in_theta, in_x, linear_value, model
+from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS
+from tests.support.tilting_distributions import THETA, in_theta, in_x, linear_value, model
 
 ETA = 0.3
 
@@ -47,15 +47,15 @@ def linear(arrays: Arrays, event: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
     return z, slopes, loss, lambda x, i: xp.take(a, i, axis=0)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_linear_loss_is_exact_from_one_point(law: Any, doubles: Arrays) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays) -> None:
     for event, estimator in zip([(), (3,), (2, 1, 2), (3,)], ESTIMATORS, strict=True):
         z, slopes, loss, slope = linear(doubles, event)
         x = doubles.asarray(z)
         pairs = zip(slopes, z, strict=True)
-        each = [float((a * b).sum()) + linear_value(law, a.ravel(), ETA) for a, b in pairs]
+        each = [float((a * b).sum()) + linear_value(distribution, a.ravel(), ETA) for a, b in pairs]
         slack = 200 * doubles.eps * np.abs(each).max()  # sums of a few terms, and weights over P(l)
-        objective = RegularizedLoss(law, ETA, ENTROPIC, estimator, Tilted())
+        objective = RegularizedLoss(distribution, ETA, ENTROPIC, estimator, Tilted())
         value = objective(loss, x, rng=rng(2), input_gradient=slope)
         signed = objective.points(loss, x, rng=rng(2), input_gradient=slope)
         assert value.dtype == signed.value.dtype == signed.log_weights.dtype == doubles.dtype
@@ -72,16 +72,16 @@ def test_linear_loss_is_exact_from_one_point(law: Any, doubles: Arrays) -> None:
             assert np.allclose(w, 1 / len(w), rtol=200 * doubles.eps)
 
 
-@pytest.mark.parametrize("law", LAWS[:3], ids=str)
-def test_kappa_sets_eta_from_the_gradient(law: Ball, doubles: Arrays) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS[:3], ids=str)
+def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -> None:
     """eta_z = rho |g|_* / (kappa d), and the eta of the objective where the gradient vanishes."""
     kappa, xp = 0.4, doubles.xp
     slopes = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-3, 0.0, 2e-3], [-500.0, 1.0, 1.0]])
-    objective = RegularizedLoss(law, ETA, ENTROPIC, SG(2), Tilted(kappa=kappa))
+    objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(2), Tilted(kappa=kappa))
     exact = []
     for g in slopes:
-        size = {1: np.abs(g).max(), 2: sqrt(g @ g), inf: np.abs(g).sum()}[law.norm]
-        exact.append(linear_value(law, g, 0.5 * size / (kappa * 3)) if size else 0.0)
+        size = {1: np.abs(g).max(), 2: sqrt(g @ g), inf: np.abs(g).sum()}[distribution.norm]
+        exact.append(linear_value(distribution, g, 0.5 * size / (kappa * 3)) if size else 0.0)
     for rows in ([0], [1], [2], [3], [0, 1, 2, 3]):
         a, want = doubles.asarray(slopes[rows]), np.mean([exact[k] for k in rows])
         value = objective(
@@ -103,20 +103,20 @@ def test_kappa_sets_eta_from_the_gradient(law: Ball, doubles: Arrays) -> None:
 
 @pytest.mark.parametrize("estimator", [SG(2), RTMLMC(2), RTMLMC(2, "stratified")], ids=str)
 @pytest.mark.parametrize(
-    ("law", "how", "d"),
+    ("distribution", "how", "d"),
     [
-        *((law, Tilted(retilt=1), ENTROPIC) for law in LAWS),
+        *((distribution, Tilted(retilt=1), ENTROPIC) for distribution in DISTRIBUTIONS),
         *(
             (Ball(2, 0.7), Tilted(self_normalised=True), d)
             for d in (QUADRATIC, indicator(0.3), HINGE, ENTROPIC)
         ),
     ],
 )
-def test_weights_of_the_signed_points(law: Any, how: Tilted, d: Divergence, estimator: Any) -> None:
+def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Divergence, estimator: Any) -> None:
     """The points of a data point, and those of each half, have reference weights proportional to nu/q."""
     n = 30
     x = np.random.default_rng(4).normal(size=(n, 2))
-    objective = RegularizedLoss(law, ETA, d, estimator, how)
+    objective = RegularizedLoss(distribution, ETA, d, estimator, how)
     signed = objective.points(loss, x, rng=rng(10), input_gradient=lambda x, i: in_x(THETA, x, i))
     found = objective.gradient(THETA, model, in_theta, x, rng=rng(10), input_gradient=in_x)
     assert np.allclose(found, signed.weights @ in_theta(THETA, signed.points, None), atol=1e-13)
@@ -168,13 +168,13 @@ def loss(x: Any, i: Any) -> Any:
     return model(THETA, x, i)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_gradient_is_taken_again_at_tilted_points(law: Any) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
     """Once at the data points, then at a point drawn from the previous tilt; the last one is drawn from."""
     retilt = 2
     x = np.random.default_rng(5).normal(size=(7, 2))
     slope = Slope(lambda x, i: in_x(THETA, x, i))
-    objective = RegularizedLoss(law, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt))
+    objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt))
     signed = objective.points(loss, x, rng=rng(11), input_gradient=slope)
     assert len(slope.at) == 1 + retilt
     assert np.array_equal(slope.at[0], x)
@@ -182,23 +182,23 @@ def test_gradient_is_taken_again_at_tilted_points(law: Any) -> None:
     source = rng(11)  # SG draws nothing for its levels
     s = in_x(THETA, x, None) / ETA
     for k in range(retilt):
-        points, _ = law.sample_tilted(x, s, 1, source)
+        points, _ = distribution.sample_tilted(x, s, 1, source)
         assert np.array_equal(slope.at[k + 1], points[:, 0])
         s = in_x(THETA, points[:, 0], None) / ETA
-    points, log_w = law.sample_tilted(x, s, 2, source)
+    points, log_w = distribution.sample_tilted(x, s, 2, source)
     assert np.array_equal(signed.points, points.reshape(14, 2))
     assert np.array_equal(signed.log_weights, log_w.ravel())
 
 
 class Only:
-    """A law that can be drawn from and not tilted."""
+    """A distribution that can be drawn from and not tilted."""
 
     def sample(self, z: Any, n: int, rng: Any, *, event_ndim: int = 1) -> Any:
         return np.repeat(z[:, None], n, axis=1)
 
 
-def objective(how: Any, law: Any = None, divergence: Divergence = ENTROPIC) -> RegularizedLoss:
-    return RegularizedLoss(law or Ball(2, 1.0), ETA, divergence, SG(1), how)
+def objective(how: Any, distribution: Any = None, divergence: Divergence = ENTROPIC) -> RegularizedLoss:
+    return RegularizedLoss(distribution or Ball(2, 1.0), ETA, divergence, SG(1), how)
 
 
 X = np.zeros((3, 2))
@@ -210,7 +210,7 @@ def call(slope: Any) -> Any:
 
 def risk_with(how: Any, slope: Any = None) -> Any:
     return robust_risk(
-        loss, X, Ball(2, 1.0), ETA, ENTROPIC, samples=4, rng=rng(0), proposal=how, input_gradient=slope
+        loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), proposal=how, input_gradient=slope
     )
 
 
@@ -247,33 +247,33 @@ def test_bad_arguments() -> None:
             make()
 
 
-def drawn(law: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
+def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
     """Draws for the loss |x|^2 around n copies of the point 0, and the starts, which are drawn first."""
     slope = Slope(lambda x, i: 2 * x)
-    given = RegularizedLoss(law, ETA, ENTROPIC, SG(level), how)
+    given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), how)
     signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1), input_gradient=slope)
     assert sum(map(len, slope.at)) == n * (1 + how.retilt)
     return signed, slope.at[0]
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_random_start_has_exact_weights(law: Any) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_random_start_has_exact_weights(distribution: Any) -> None:
     """log w = log E e^{s.b} - s.b with s of the start, by an oracle: for each start, not on average."""
-    assert not drawn(law, Tilted(), 3, 1)[1].any()  # without it, at the data points
-    signed, starts = drawn(law, Tilted(start="uniform"), 5, 1)
-    assert np.array_equal(starts, law.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
+    assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # without it, at the data points
+    signed, starts = drawn(distribution, Tilted(start="uniform"), 5, 1)
+    assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
     s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points for each start, and the tilt is around 0
-    moments = [float(linear_value(law, a, 1.0)) for a in s]
+    moments = [float(linear_value(distribution, a, 1.0)) for a in s]
     assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)
 
 
 def test_random_start_with_kappa_has_a_random_eta() -> None:
-    law, kappa = Ball(inf, 0.5), 2.0
-    signed, starts = drawn(law, Tilted(kappa=kappa, start="uniform"), 6, 0)
+    distribution, kappa = Ball(inf, 0.5), 2.0
+    signed, starts = drawn(distribution, Tilted(kappa=kappa, start="uniform"), 6, 0)
     eta = 0.5 * np.abs(2 * starts).sum(-1) / (kappa * 2)  # rho |g|_1 / (kappa d) of each start
     assert np.ptp(eta) > 0.05
     each = signed.losses + eta * signed.log_weights  # from one point
     assert float(signed.value) == pytest.approx(each.mean())
-    moments = [float(linear_value(law, a, 1.0)) for a in 2 * starts / eta[:, None]]
+    moments = [float(linear_value(distribution, a, 1.0)) for a in 2 * starts / eta[:, None]]
     aimed = (2 * starts / eta[:, None] * signed.points).sum(-1)
     assert np.allclose(signed.log_weights, moments - aimed, atol=1e-9)

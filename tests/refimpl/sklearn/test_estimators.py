@@ -25,7 +25,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from phiball.refimpl import QUADRATIC, Ball, Reweighting, indicator
+from phiball.refimpl import QUADRATIC, Ball, indicator
+from phiball.refimpl.linear import Reweighting
 from phiball.refimpl.sklearn import (
     RobustLinearRegression,
     RobustLogisticRegression,
@@ -44,8 +45,8 @@ with patch.dict(os.environ, SCIPY_ARRAY_API="1"):  # scikit-learn 1.6 asks for i
 @pytest.mark.parametrize(
     "estimator",
     [
-        RobustLogisticRegression(points=8),
-        RobustLogisticRegressionCV(radii=(0.0, 0.1), etas=(0.1,), cv=2, points=2),
+        RobustLogisticRegression(n_points=8),
+        RobustLogisticRegressionCV(radii=(0.0, 0.1), etas=(0.1,), cv=2, n_points=2),
         RobustLinearRegression(),
         RobustPoissonRegressor(),
         RobustQuantileRegressor(radius=0.5, eta=inf),
@@ -133,7 +134,7 @@ def test_class_weights_meet_sample_weights_as_in_scikit_learn(class_weight: Any)
         np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=atol)
     if class_weight == "balanced":  # a class without weight
         three = np.arange(90) % 3
-        none = RobustLogisticRegression(class_weight="balanced", points=8)
+        none = RobustLogisticRegression(class_weight="balanced", n_points=8)
         assert np.all(np.isfinite(none.fit(x[:90], three, sample_weight=1.0 * (three < 2)).coef_))
 
 
@@ -186,7 +187,7 @@ def test_three_classes_and_no_ridge() -> None:
     shift = plain.intercept_ - theirs.intercept_
     np.testing.assert_allclose(shift, shift.mean(), atol=1e-6)
     assert plain.gap_ < 1e-10
-    model = RobustLogisticRegression(radius=0.3, points=32).fit(X, y)
+    model = RobustLogisticRegression(radius=0.3, n_points=32).fit(X, y)
     assert model.coef_.shape == (3, 13)
     assert model.score(X, y) > 0.97
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
@@ -251,7 +252,7 @@ def test_warnings_point_at_the_call_of_fit() -> None:
         with pytest.warns(ConvergenceWarning, match="stopped after") as seen:
             model.fit(X2[:, :3], y)
         assert {warning.filename for warning in seen} == {__file__}
-    few = RobustLinearRegression(norm=inf, radius=1.0, eta=1e-3, points=8)
+    few = RobustLinearRegression(norm=inf, radius=1.0, eta=1e-3, n_points=8)
     with pytest.warns(ConvergenceWarning, match=r"an error of about .* more points \(now 8\)") as seen:
         few.fit(XD, YD)
     assert seen[0].filename == __file__
@@ -267,6 +268,6 @@ def test_divergences_by_name() -> None:
     x = X2[:, :3]
     np.testing.assert_array_equal(by_name.fit(x, Y2).coef_, clone(by_object).fit(x, Y2).coef_)
     assert "reweighting=Reweighting(quadratic, eta=1.0))" in repr(by_name)
-    assert repr(Reweighting(indicator(0.1), radius=0.5)) == "Reweighting(indicator(0.1), radius=0.5)"
+    assert repr(Reweighting(indicator(0.1), budget=0.5)) == "Reweighting(indicator(0.1), radius=0.5)"
     with pytest.raises(ValueError, match="divergence is 'kl'; expected one of entropic"):
         Reweighting("kl", eta=1.0)

@@ -70,7 +70,7 @@ def test_regressors_trees_and_risks() -> None:
     exact = np.mean((np.abs(line.predict(x) - y) + 0.2 * np.linalg.norm(line.coef_)) ** 2)
     assert robust_scorer(Ball(2, 0.2))(line, x, y) == pytest.approx(-exact)
     forest = RandomForestClassifier(10, random_state=0).fit(X, Y)
-    assert robust_scorer(Ball(2, 0.5), samples=16)(forest, X, Y) < forest.score(X, Y)
+    assert robust_scorer(Ball(2, 0.5), n_samples=16)(forest, X, Y) < forest.score(X, Y)
     risks = [robust_scorer(Ball(2, 0.2), eta=eta)(line, x, y) for eta in (0.01, 0.1, 1e6)]
     assert risks[0] < risks[1] < risks[2]
     moved = np.mean((line.predict(x) - y) ** 2 / 2) + np.sum(line.coef_**2) * 0.04 / (2 * 5)
@@ -114,7 +114,7 @@ def test_models_are_scored_by_their_own_loss() -> None:
         risk = -robust_scorer(Ball(2, 0.3), eta=0.5)(model, x, target)
         assert risk + ridge / 2 * np.sum(model.coef_**2) == pytest.approx(model.objective_, abs=1e-8)
     trees = RandomForestRegressor(5, random_state=0).fit(x, counts)
-    assert robust_scorer(Ball(2, 0.3), loss="poisson", samples=4)(trees, x, counts) < -1e-3
+    assert robust_scorer(Ball(2, 0.3), loss="poisson", n_samples=4)(trees, x, counts) < -1e-3
     three = RobustSVC(radius=0.0, tol=1e-4).fit(x, Y[::3])
     hinge = sum(
         np.maximum(0, 1 - np.where(Y[::3] == k, 1, -1) * three.decision_function(x)[:, k]) for k in range(3)
@@ -138,7 +138,9 @@ def test_what_cannot_be_scored_is_refused() -> None:
         "without predict_proba and decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
         r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
         r"'north'\): encode them first, and score": lambda: robust_scorer(ball)(model, words, Y[:2]),
-        r"scale is \[1\.0\]; expected 4 numbers, one": lambda: robust_scorer(ball, scale=[1.0])(model, X, Y),
+        r"scale is \[1\.0\]; expected 4 numbers, one": lambda: robust_scorer(ball, feature_scale=[1.0])(
+            model, X, Y
+        ),
     }
     for message, call in cases.items():
         with pytest.raises((TypeError, ValueError), match=message):
@@ -160,7 +162,7 @@ def test_searches_that_a_large_ball_misleads() -> None:
     y = np.where(Y[50:] == 1, "yes", "no")
     keep = np.r_[0:50, 60:100]  # fewer of the one class: a constant model has the others right
     x, y = x.iloc[keep], y[keep]
-    score = robust_scorer(Ball(2, 3.0), scale={"a": 0.5})
+    score = robust_scorer(Ball(2, 3.0), feature_scale={"a": 0.5})
     radii = (0.0, 1.0, 100.0)
     options: dict[str, Any] = {"radii": radii, "etas": (0.1,), "cv": 3, "tol": 1e-4, "scoring": score}
     with pytest.warns(UserWarning, match="of radius 100, predicts one class"):
@@ -228,7 +230,7 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     again = pickle.loads(pickle.dumps(search))
     assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
-    full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, scale=X.std(axis=0), seed=3)
+    full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
     assert repr(full).endswith("eta=0.1, divergence=quadratic, scale=<4 numbers>, seed=3)")
     assert repr(refit) == "best_within(0.1)"
     assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
@@ -240,14 +242,14 @@ def test_tables_and_scales() -> None:
     for frame in frames:
         model = make_pipeline(StandardScaler(), LogisticRegression()).fit(frame, Y)
         inner = robust_scorer(Ball(2, 0.7))(model[-1], np.asarray(model[0].transform(frame)), Y)
-        assert robust_scorer(Ball(2, 0.7), scale=X.std(axis=0))(model, frame, Y) == inner
-        held = robust_scorer(Ball(2, 0.7), scale=[0.0] * 4)(model, frame, Y)
+        assert robust_scorer(Ball(2, 0.7), feature_scale=X.std(axis=0))(model, frame, Y) == inner
+        held = robust_scorer(Ball(2, 0.7), feature_scale=[0.0] * 4)(model, frame, Y)
         assert held == model.score(frame, Y) > inner
-        assert robust_scorer(Ball(2, 0.7), eta=0.1, scale=X.std(axis=0))(model, frame, Y) < 0
+        assert robust_scorer(Ball(2, 0.7), eta=0.1, feature_scale=X.std(axis=0))(model, frame, Y) < 0
         forest = RandomForestClassifier(5, random_state=0).fit(frame, Y)
-        assert robust_scorer(Ball(2, 0.5), samples=4, scale=[0.0] * 4)(forest, frame, Y) == forest.score(
-            frame, Y
-        )
+        assert robust_scorer(Ball(2, 0.5), n_samples=4, feature_scale=[0.0] * 4)(
+            forest, frame, Y
+        ) == forest.score(frame, Y)
 
 
 @pytest.mark.slow
@@ -267,7 +269,7 @@ def test_networks() -> None:
     assert len(net.history) > epochs
     attacked = net.attack(x, Y, Ball(2, 0.5))
     assert np.max(np.linalg.norm(attacked - x, axis=1)) <= 0.5 + 1e-5
-    score = robust_scorer(Ball(2, 0.5), samples=4)(net, x, Y)
+    score = robust_scorer(Ball(2, 0.5), n_samples=4)(net, x, Y)
     assert score <= np.mean(net.predict(attacked.astype(np.float32)) == Y) < net.score(x, Y)
     again = pickle.loads(pickle.dumps(net))
     np.testing.assert_array_equal(again.predict(x), net.predict(x))
@@ -288,12 +290,12 @@ def test_sizes_of_features_go_by_name() -> None:
     for scale in ([1, 0, 2], named, named[::-1], {"b": 0, "c": 2}):
         model = RobustLogisticRegression(radius=0.5, feature_scale=scale).fit(X, y)
         fits.append(model.coef_)
-        scores.append(robust_scorer(Ball(2, 0.5), scale=scale)(model, X, y))
+        scores.append(robust_scorer(Ball(2, 0.5), feature_scale=scale)(model, X, y))
     assert all(np.array_equal(coef, fits[0]) for coef in fits)
     assert len(set(scores)) == 1
     for wrong in ({"z": 0}, named.rename({"a": "q"})):
         with pytest.raises(ValueError, match="expected the columns of X"):
-            robust_scorer(Ball(2, 0.5), scale=wrong)(model, X, y)
+            robust_scorer(Ball(2, 0.5), feature_scale=wrong)(model, X, y)
         with pytest.raises(ValueError, match="expected the columns of X"):
             RobustLogisticRegression(feature_scale=wrong).fit(X, y)
 
@@ -326,11 +328,11 @@ def test_networks_take_what_the_estimators_take() -> None:
         with pytest.raises(TypeError, match="RobustClassifier takes no sample_weight"):
             few.fit(X, y, sample_weight=np.ones(120))
         held = RobustClassifier(module, feature_scale={"b": 0}, **options).fit(X, y)
-    score = robust_scorer(Ball(2, 0.5), samples=2)
+    score = robust_scorer(Ball(2, 0.5), n_samples=2)
     inside = model[0].transform(X)
-    moved = model[-1].attack(inside, y, Ball(2, 0.5, scale=1 / X.std(ddof=0).to_numpy()))
+    moved = model[-1].attack(inside, y, Ball(2, 0.5, feature_scale=1 / X.std(ddof=0).to_numpy()))
     assert score(model, X, y) <= np.mean(model[-1].predict(moved.astype(np.float32)) == y)
-    fixed = held.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, scale=[1, 0, 1]))
+    fixed = held.attack(X.to_numpy(), y.to_numpy(), Ball(2, 0.5, feature_scale=[1, 0, 1]))
     assert np.allclose(fixed[:, 1], X.b, atol=1e-6)
     with pytest.raises(ValueError, match="expected the whole numbers from 0 on"):
         RobustClassifier(module, **options).fit(X.to_numpy(), np.where(y, "no", "yes"))

@@ -13,10 +13,8 @@ import pytest
 from scipy import integrate
 
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    HINGE,
-    Ball,
+from phiball.refimpl import ENTROPIC, HINGE, Ball, robust_risk
+from phiball.refimpl.theory import (
     covering_bound,
     excess_order,
     generalization_bound,
@@ -25,7 +23,6 @@ from phiball.refimpl import (
     network_capacity,
     ramp_loss,
     regularized_adversarial_risk,
-    robust_risk,
 )
 from phiball.refimpl.theory.generalization import CoveringBound
 from tests.support.arrays import Arrays
@@ -141,7 +138,13 @@ def test_gradient_of_the_ramp_loss() -> None:
 def test_risk_is_the_robust_risk() -> None:
     found, expected = (
         risk(
-            lambda x, i: x[:, 0], np.full((2, 1), 0.5), Ball(inf, 0.1), 0.2, ENTROPIC, samples=40, rng=rng(0)
+            lambda x, i: x[:, 0],
+            np.full((2, 1), 0.5),
+            Ball(inf, 0.1),
+            0.2,
+            ENTROPIC,
+            n_samples=40,
+            rng=rng(0),
         )
         for risk in (regularized_adversarial_risk, robust_risk)
     )
@@ -150,7 +153,7 @@ def test_risk_is_the_robust_risk() -> None:
 
 def sampled_risk(loss: Any) -> Any:
     x, ball = np.zeros((1, 1)), Ball(2, 0.1)
-    return regularized_adversarial_risk(loss, x, ball, 1.0, HINGE, samples=4, rng=rng(0))
+    return regularized_adversarial_risk(loss, x, ball, 1.0, HINGE, n_samples=4, rng=rng(0))
 
 
 LOGITS, Y = np.zeros((2, 3)), np.array([0, 1])

@@ -23,13 +23,9 @@ from phiball.refimpl import (
     Gaussian,
     cressie_read,
     indicator,
-    r1,
-    r2,
-    r3,
-    surrogate,
-    surrogate_estimate,
     worst_case,
 )
+from phiball.refimpl.theory import r1, r2, r3, surrogate, surrogate_estimate
 from tests.support.arrays import Arrays
 from tests.support.divergences import anonymous, name_of, select
 
@@ -226,9 +222,9 @@ def test_range_far_beyond_eta_gives_the_maximum_or_an_error(d: Divergence) -> No
 def test_estimate_is_the_worst_case_over_the_draws(arrays: Arrays) -> None:
     g = np.reshape([1.0, -2.0, 0.5, 0.3, 0.2, 0.4, 0.0, 1.0], (2, 2, 2))
     given = arrays.asarray(g)
-    for divergence, law in product(select(core=True), (Ball(2, 0.5), Gaussian(0.5))):
-        value = surrogate_estimate(given, law, 0.6, divergence, samples=50, rng=rng(3))
-        draws = arrays.numpy(law.sample(0 * given, 50, rng(3), event_ndim=2))
+    for divergence, distribution in product(select(core=True), (Ball(2, 0.5), Gaussian(0.5))):
+        value = surrogate_estimate(given, distribution, 0.6, divergence, n_samples=50, rng=rng(3))
+        draws = arrays.numpy(distribution.sample(0 * given, 50, rng(3), event_ndim=2))
         exact = worst_case((draws.astype(float) * g[:, None]).sum(axis=(2, 3)), 0.6, divergence).value
         assert value.dtype == arrays.dtype
         np.testing.assert_allclose(arrays.numpy(value), exact, atol=64 * arrays.eps)
@@ -242,7 +238,7 @@ def value_of(g: Any = G, ball: Any = BALL, eta: Any = 1.0, divergence: Any = HIN
 
 
 def estimate(**change: Any) -> Any:
-    good: dict[str, Any] = {"g": G, "ball": BALL, "eta": 1.0, "divergence": HINGE, "samples": 8}
+    good: dict[str, Any] = {"g": G, "ball": BALL, "eta": 1.0, "divergence": HINGE, "n_samples": 8}
     return surrogate_estimate(**good | {"rng": rng(0)} | change)
 
 
@@ -269,7 +265,7 @@ def test_bad_arguments() -> None:
         (lambda: r2(G, 1.0), TypeError, "ball is 1.0; expected a Ball"),
         (lambda: r3(G, BALL, 1.0, HINGE), ValueError, "divergence is hinge, with phi''(1) = inf"),
         (lambda: r3(G, BALL, 1.0, indicator(0.5)), ValueError, "with phi''(1) = 0"),
-        (lambda: estimate(samples=0), ValueError, "samples is 0; expected a whole number of at least 1"),
+        (lambda: estimate(n_samples=0), ValueError, "samples is 0; expected a whole number of at least 1"),
         (lambda: estimate(rng=3), TypeError, "rng is 3; expected what"),
         (lambda: estimate(ball=BOX), ValueError, "expected one without clip"),
     ]

@@ -8,21 +8,10 @@ from typing import Any
 import pytest
 
 from phiball.backends import rng
-from phiball.refimpl import (
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    cressie_read,
-    r1,
-    r2,
-    r3,
-    surrogate,
-    surrogate_estimate,
-)
+from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read
+from phiball.refimpl.theory import r1, r2, r3, surrogate, surrogate_estimate
+from tests.support.distributions import NORMS
 from tests.support.divergences import on_each
-from tests.support.laws import NORMS
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
@@ -71,6 +60,6 @@ def test_gradients_of_the_estimate_and_of_one_number_per_point() -> None:
     g = tensor([[1.0, -0.5], [0.3, 2.0]])
     for d in (QUADRATIC, HINGE):
         assert_differentiates(
-            lambda g, d=d: surrogate_estimate(g, Ball(1, 0.4), 0.2, d, samples=50, rng=rng(0)), g
+            lambda g, d=d: surrogate_estimate(g, Ball(1, 0.4), 0.2, d, n_samples=50, rng=rng(0)), g
         )
     assert_differentiates(lambda g: surrogate(g, Ball(inf, 0.4), 0.1, QUADRATIC), tensor([1.0, -0.5]))

@@ -22,7 +22,7 @@ from phiball.refimpl import (
     robust_risk,
     worst_case,
 )
-from tests.support.laws import ESTIMATORS, EVENTS, LAWS
+from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS, EVENTS
 from tests.support.training_models import (
     Recorder,
     close,
@@ -90,16 +90,16 @@ def test_points_of_any_shape(event: tuple[int, ...], estimator: Any) -> None:
     torch.sum(weights * cross_entropy(model, y)(points, index)).backward()
     assert close(found, gradients(model))
     assert close([value.detach()], [expected])
-    for law in LAWS:
-        assert_gradient_of_the_points(objective(SG(2), law, how=Tilted()), model, y, x, 3)
+    for distribution in DISTRIBUTIONS:
+        assert_gradient_of_the_points(objective(SG(2), distribution, how=Tilted()), model, y, x, 3)
 
 
 @pytest.mark.parametrize("how", [Uniform(), *TILTED], ids=str)
 def test_gradient_is_the_sum_over_the_points(how: Any) -> None:
     model, (x, y) = network((5,)), data((5,))
     for estimator in ESTIMATORS:
-        for law in LAWS[: 3 if getattr(how, "kappa", None) else 4]:
-            assert_gradient_of_the_points(objective(estimator, law, how=how), model, y, x, 1)
+        for distribution in DISTRIBUTIONS[: 3 if getattr(how, "kappa", None) else 4]:
+            assert_gradient_of_the_points(objective(estimator, distribution, how=how), model, y, x, 1)
         if isinstance(how, Uniform) or how.self_normalised:
             for d in (QUADRATIC, indicator(0.3)):
                 assert_gradient_of_the_points(objective(estimator, None, d, how), model, y, x, 2)
@@ -160,7 +160,9 @@ def test_gradients_accumulate_over_batches() -> None:
     assert close(gradients(model), mean)
     for scale in (1 / 3, torch.tensor(1 / 3, dtype=torch.float64)):
         for k, b in enumerate(batches):
-            value = objective().backward(cross_entropy(model, y[b]), x[b], rng=rng(k), chunk=7, scale=scale)
+            value = objective().backward(
+                cross_entropy(model, y[b]), x[b], rng=rng(k), chunk=7, grad_scale=scale
+            )
             plain = objective()(cross_entropy(model, y[b]), x[b], rng=rng(k))
             assert close([value], [plain.detach()])  # which is not scaled
         assert close(gradients(model), mean)
@@ -266,7 +268,7 @@ def test_value_without_gradients(block: Any) -> None:
 
     def risk() -> Any:
         return robust_risk(
-            loss, x, Ball(1, 0.5), ETA, ENTROPIC, samples=8, rng=rng(4), proposal=Tilted()
+            loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), proposal=Tilted()
         ).value
 
     calls = [lambda: objective()(loss, x, rng=rng(4)), lambda: objective(how=Tilted())(loss, x, rng=rng(4))]

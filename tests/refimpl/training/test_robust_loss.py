@@ -31,7 +31,7 @@ def test_objective_is_one_tilted_point() -> None:
     x, y = data()
     for norm, p in (("l2", 2.0), ("linf", inf), ("l1", 1.0), (2, 2.0), (inf, inf)):
         found = [network(), network()]
-        robust = RobustLoss(0.3, norm, seed=4)
+        robust = RobustLoss(0.3, norm, rng=4)
         value = robust(cross_entropy(found[0], y), x)
         value.backward()
         radius, kappa = (0.3, 10) if p == inf else (0.6, 1)
@@ -55,7 +55,7 @@ def test_masks_scales_and_boxes() -> None:
 
     RobustLoss(0.3)(loss, x, mask=mask)
     assert torch.equal(moved[-1] != 0, mask > 0)
-    RobustLoss(0.3, scale=[0, 1, 2, 1, 0])(loss, x)
+    RobustLoss(0.3, feature_scale=[0, 1, 2, 1, 0])(loss, x)
     assert torch.equal((moved[-1] != 0).any(0), torch.tensor([False, True, True, True, False]))
     RobustLoss(0.3, clip=(-9, 9))(loss, x)
     with pytest.raises(ValueError, match="box"):
@@ -69,7 +69,7 @@ def test_masks_scales_and_boxes() -> None:
 
 def test_explanation() -> None:
     x, y = data()
-    robust = RobustLoss(0.3, "linf", scale=[1, 1, 1, 1, 0], clip=(-9, 9))
+    robust = RobustLoss(0.3, "linf", feature_scale=[1, 1, 1, 1, 0], clip=(-9, 9))
     assert "Nothing measured yet" in robust.explain()
     model = network()
     robust(cross_entropy(model, y), x)
@@ -92,7 +92,7 @@ def test_explanation() -> None:
 def test_checkpoint_continues_with_the_same_numbers() -> None:
     x, y = data()
     loss = cross_entropy(network(), y)
-    robust = RobustLoss(0.3, seed=5)
+    robust = RobustLoss(0.3, rng=5)
     assert robust.state_dict()["size"] == 0  # nothing is measured yet
     robust(loss, x)
     file = io.BytesIO()
@@ -104,19 +104,19 @@ def test_checkpoint_continues_with_the_same_numbers() -> None:
     assert again.explain().splitlines()[-1].startswith("- Measured at the last of 1 calls, on 12 points")
     assert [float(again(loss, x).detach()) for _ in range(3)] == after
     assert again.explain() == robust.explain()
-    assert [float(RobustLoss(0.3, seed=6)(loss, x).detach()) for _ in range(3)] != after
+    assert [float(RobustLoss(0.3, rng=6)(loss, x).detach()) for _ in range(3)] != after
     twin = copy.deepcopy(again)
     assert float(twin(loss, x).detach()) == float(again(loss, x).detach())
     with pytest.raises(ValueError, match=r"l2 attacks of radius 0\.3"):
         RobustLoss(0.4).load_state_dict(robust.state_dict())
-    sized = RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.0])
+    sized = RobustLoss(0.3, clip=(0, 1), feature_scale=[1.0, 0.0])
     for name, other in (
-        ("clip", RobustLoss(0.3, scale=[1.0, 0.0])),
-        ("scale", RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.5])),
+        ("clip", RobustLoss(0.3, feature_scale=[1.0, 0.0])),
+        ("scale", RobustLoss(0.3, clip=(0, 1), feature_scale=[1.0, 0.5])),
     ):
         with pytest.raises(ValueError, match=f"state has the {name} .*; expected .*, that of this loss"):
             other.load_state_dict(sized.state_dict())
-    RobustLoss(0.3, clip=(0, 1), scale=[1.0, 0.0]).load_state_dict(sized.state_dict())
+    RobustLoss(0.3, clip=(0, 1), feature_scale=[1.0, 0.0]).load_state_dict(sized.state_dict())
     for bad in ({}, None, {**robust.state_dict(), "version": 9}):
         with pytest.raises(ValueError, match="state_dict"):
             robust.load_state_dict(bad)  # type: ignore[arg-type]
@@ -130,9 +130,9 @@ def test_seeds_and_bad_arguments() -> None:
         assert repr(as_rng(make(1))) == repr(as_rng(make(1))) != repr(as_rng(make(2)))
     for bad in (True, "0", 1.5, None):
         with pytest.raises(TypeError, match="seed is"):
-            RobustLoss(0.3, seed=bad)
+            RobustLoss(0.3, rng=bad)
     with pytest.raises(ValueError, match="seed is -1"):
-        RobustLoss(0.3, seed=-1)
+        RobustLoss(0.3, rng=-1)
     with pytest.raises(ValueError, match="norm is"):
         RobustLoss(0.3, "l3")
     with pytest.raises(ValueError, match="radius is"):

@@ -50,8 +50,8 @@ def accumulated(objective: RegularizedLoss, model: Any, x: Any, y: Any, source: 
     """Two halves of a batch, of which the first is not averaged for itself."""
     half = len(x) // 2
     with model.no_sync():
-        objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, scale=0.5)
-    objective.backward(loss_of(model, y[half:]), x[half:], rng=source, chunk=16, scale=0.5)
+        objective.backward(loss_of(model, y[:half]), x[:half], rng=source, chunk=16, grad_scale=0.5)
+    objective.backward(loss_of(model, y[half:]), x[half:], rng=source, chunk=16, grad_scale=0.5)
 
 
 def train(how: Any, objective: RegularizedLoss, model: Any) -> list[list[Any]]:

@@ -9,22 +9,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    chi_square_bound,
-    convex_plan,
-    nonconvex_plan,
-    projected_sgd,
-    second_moment,
-    signed_weights,
-)
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import ENTROPIC, RTMLMC, SG
+from phiball.refimpl.optimize import projected_sgd
+from phiball.refimpl.sampling import signed_weights
+from phiball.refimpl.theory import chi_square_bound, convex_plan, nonconvex_plan, second_moment
+from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.distributions import Distribution, bounded_distributions
 from phiball.verification.instances.enumeration import Weights, second_moment_of
-from phiball.verification.instances.laws import Law, bounded_laws
 from phiball.verification.instances.printed_algorithms import (
     CONVEX_UNITS,
     DELTAS,
@@ -126,16 +119,18 @@ Moment = Callable[[RTMLMC, float, float], float]
     formula=r"\mathbb{E}\| V \|^2 \le (2 - 2^{-L}) L_f^2 \left[ 1 + \sum_{\ell=1}^L 2^{\ell}"
     r" \min\left( 1, \frac{C}{2^{\ell} - 1} \right) \right], \quad C = \sinh^2\frac{B}{2\eta}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi; one data point",
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     top=st.integers(0, 3),
 )
 def second_moment_by_chi_square(
-    law: Law, top: int, weights: Weights = signed_weights, moment: Moment = second_moment
+    distribution: Distribution, top: int, weights: Weights = signed_weights, moment: Moment = second_moment
 ) -> Evidence:
     """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
-    bound = moment(RTMLMC(top), law.lipschitz, chi_square_bound(ENTROPIC, law.height, law.eta))
-    exact = second_moment_of(law, top, weights)
-    slack = 2.0**top * law.lipschitz**2 * law.rounding
+    bound = moment(
+        RTMLMC(top), distribution.lipschitz, chi_square_bound(ENTROPIC, distribution.height, distribution.eta)
+    )
+    exact = second_moment_of(distribution, top, weights)
+    slack = 2.0**top * distribution.lipschitz**2 * distribution.rounding
     return Evidence.at_most(exact, bound, slack, f"E|V|^2 is {exact:.4g}, the bound {bound:.4g}")
 
 

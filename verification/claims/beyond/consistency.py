@@ -27,14 +27,14 @@ from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
+from phiball.verification.instances.distributions import Midpoints
 from phiball.verification.instances.divergences import restricted
 from phiball.verification.instances.faulty_solvers import (
     LARGEST_LOSS,
     quadratic_without_half,
     with_divergence,
 )
-from phiball.verification.instances.laws import Midpoints
-from phiball.verification.instances.solutions import Solver, exact_law, solved
+from phiball.verification.instances.solutions import Solver, exact_distribution, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
 from phiball.verification.oracles import uniform
@@ -46,7 +46,7 @@ Limit: TypeAlias = Callable[[Problem, float, float], Fraction]
 
 def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
     """a E f + (1 - a) AV@R of level (1 - a)/(b - a), which is the maximum for b = infinity."""
-    rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_law(problem), strict=True) if q]
+    rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_distribution(problem), strict=True) if q]
     mean = sum((q * v for v, q in rows), Fraction(0))
     top = max(v for v, _ in rows)
     low = Fraction(a)
@@ -176,12 +176,12 @@ CELLS = 1000
 
 
 @claim(
-    "Worst case of the absolute value and the hinge, without atoms in the reference law",
+    "Worst case of the absolute value and the hinge, without atoms in the reference distribution",
     id="E4c",
     verdict=Verdict.HOLDS,
     formula=r"P_* = 1\{f>\max f-c\}\,\nu + \nu(f\le\max f-c)\,\delta_{\arg\max f},\quad"
     r" \mathbb{E}_{P_*}[f]-\eta\left(\mathbb{E}_\nu[\phi(\zeta)]+\phi'(\infty)\,P_*^{\perp}(Z)\right) = R",
-    assumptions="D counts mass that is singular to the reference law at phi'(infinity) a unit; "
+    assumptions="D counts mass that is singular to the reference distribution at phi'(infinity) a unit; "
     "c = 2 eta for the absolute value, eta for the hinge; f(x) = x on [0, 1], in cells",
 )
 def density_and_atom(density: Callable[..., Density] = worst_case_density) -> Iterator[Evidence]:

@@ -11,19 +11,9 @@ from hypothesis import strategies as st
 from scipy.special import erf
 
 from phiball.backends import Array
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    integrated_risk,
-    r1,
-    r2,
-    r3,
-    surrogate,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence
+from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, mean
@@ -199,7 +189,7 @@ def variance_is_exact(
     else:
         yield Evidence(-gap, rounding, f"R1 <= R3 at C norm = {reach:g}")
     if reach >= 1.2:
-        # In four dimensions little of the law lies beyond 1/1.2 of the norm, but more than this.
+        # In four dimensions little of the distribution lies beyond 1/1.2 of the norm, but more than this.
         yield Evidence(1e-6 * R3 - gap, 0.0, f"R1 < R3 at C norm = {reach:g}: {exact / R3:.6f} of it")
 
 

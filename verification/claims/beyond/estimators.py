@@ -19,28 +19,28 @@ from phiball.refimpl import (
     SG,
     Ball,
     Divergence,
-    dual_value,
     indicator,
-    second_moment,
-    signed_weights,
     worst_case,
 )
+from phiball.refimpl.inner import dual_value
+from phiball.refimpl.sampling import signed_weights
+from phiball.refimpl.theory import second_moment
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
-from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
-from phiball.verification.instances.laws import (
-    Law,
+from phiball.verification.instances.distributions import (
+    Distribution,
     Mean,
     bias_of_order_statistics,
     bias_of_two,
     chi_square,
+    distributions,
     half_variance,
-    laws,
     simplex,
 )
+from phiball.verification.instances.divergences import NAMED
+from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL
@@ -96,12 +96,12 @@ def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
     formula=(r"\mathbb{E}\|G^\ell\|_2^2 \le \frac{L_f^2\, \mathbb{E} \chi^2}{2^\ell - 1}, \quad \ell \ge 1"),
     assumptions="exact weights, any phi; chi^2 that of the weights on all 2^l points",
     examples=120,
-    law=laws(3),
+    distribution=distributions(3),
     phi=st.sampled_from(NAMED),
     level=st.integers(1, 2),
 )
 def level_second_moment(
-    law: Law,
+    distribution: Distribution,
     phi: Divergence,
     level: int,
     bound: Callable[[int, float], float] = _level_bound,
@@ -109,12 +109,14 @@ def level_second_moment(
 ) -> Evidence:
     """E|G^l|^2 is at most L_f^2 times the mean chi-square of the weights over 2^l - 1."""
     n = 2**level
-    picks, w = level_weights(law.f, level, lambda rows: weights(rows, law.eta, phi), telescoping=False)
-    exact = level_weights(law.f, level, weights_at(law.eta, phi), telescoping=False)[1]
-    mean = float(levels.chances(law.p, picks) @ levels.chi_square(exact))
-    square = moments(law.p, law.g, picks, w)[1]
-    limit = law.lipschitz**2 * bound(n, mean)
-    slack = SLACK * (1 + max(law.f) / law.eta)
+    picks, w = level_weights(
+        distribution.f, level, lambda rows: weights(rows, distribution.eta, phi), telescoping=False
+    )
+    exact = level_weights(distribution.f, level, weights_at(distribution.eta, phi), telescoping=False)[1]
+    mean = float(levels.chances(distribution.p, picks) @ levels.chi_square(exact))
+    square = moments(distribution.p, distribution.g, picks, w)[1]
+    limit = distribution.lipschitz**2 * bound(n, mean)
+    slack = SLACK * (1 + max(distribution.f) / distribution.eta)
     return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
 
 
@@ -139,23 +141,30 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
     r"\min\left(1, \frac{C}{2^\ell - 1}\right)\right], \quad \mathbb{E}\|V^{SG}\|_2^2 \le L_f^2",
     assumptions="exact weights, any phi; chi-square at most C on all draws",
     examples=80,
-    law=laws(),
+    distribution=distributions(),
     phi=st.sampled_from(NAMED),
     level=st.integers(0, 3),
 )
 def whole_second_moment(
-    law: Law, phi: Divergence, level: int, bound: Callable[[SG | RTMLMC, float, float], float] = second_moment
+    distribution: Distribution,
+    phi: Divergence,
+    level: int,
+    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
-    solve = weights_at(law.eta, phi)
+    solve = weights_at(distribution.eta, phi)
     # Where losses tie the weights of some phi are not unique: C is that of the weights in use.
-    C = max(largest_chi_square(law, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1))
-    square = rt_moments(law, level, solve)[1]
-    limit = bound(RTMLMC(level), law.lipschitz, C)
-    slack = 4**level * SLACK * (1 + max(law.f) / law.eta)
+    C = max(
+        largest_chi_square(distribution, k, lambda f: to_numpy(solve(array(f)))) for k in range(level + 1)
+    )
+    square = rt_moments(distribution, level, solve)[1]
+    limit = bound(RTMLMC(level), distribution.lipschitz, C)
+    slack = 4**level * SLACK * (1 + max(distribution.f) / distribution.eta)
     yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
-    plain = moments(law.p, law.g, *level_weights(law.f, level, solve, telescoping=False))[1]
-    yield Evidence.at_most(plain, bound(SG(level), law.lipschitz, C), slack, "SG")
+    plain = moments(
+        distribution.p, distribution.g, *level_weights(distribution.f, level, solve, telescoping=False)
+    )[1]
+    yield Evidence.at_most(plain, bound(SG(level), distribution.lipschitz, C), slack, "SG")
 
 
 @claim(
@@ -170,16 +179,16 @@ def second_moment_is_attained(
     bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
 ) -> Iterator[Evidence]:
     """The bound of D6-sharp is an equality for a constant loss, and at L = 1 for two losses."""
-    constant = Law((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+    constant = Distribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     for level in range(4):
         square = rt_moments(constant, level, weights_at(1.0, QUADRATIC))[1]
         off = abs(square - bound(RTMLMC(level), 1.0, 0.0))
         yield Evidence(off, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
     # Half of the pairs have unequal losses, so the mean chi-square of two points is half of the largest.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
-        law = Law((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
-        mean = float(levels.chi_square(levels.solve(law.f, eta, phi.family or "")[1])) / 2
-        square = rt_moments(law, 1, weights_at(eta, phi))[1]
+        distribution = Distribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
+        mean = float(levels.chi_square(levels.solve(distribution.f, eta, phi.family or "")[1])) / 2
+        square = rt_moments(distribution, 1, weights_at(eta, phi))[1]
         off = abs(square - bound(RTMLMC(1), 1.0, mean))
         yield Evidence(off, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
 
@@ -364,7 +373,7 @@ def bias_on_a_ball(
         # The next term is smaller by n^(-2/(d+1)), at n = 16 a quarter or less.
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
-        slopes = t / (1 - levels.coordinate_law(1 - t, d)[0])
+        slopes = t / (1 - levels.coordinate_distribution(1 - t, d)[0])
         note = f"d = {d}: from 1 - t on Q has slope {slopes[0]:.3g} for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
         yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
 

@@ -11,7 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import active, to_numpy
-from phiball.refimpl import Divergence, covering_bound, linear_covering, ramp_loss, worst_case
+from phiball.refimpl import Divergence, worst_case
+from phiball.refimpl.theory import covering_bound, linear_covering, ramp_loss
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array

@@ -21,15 +21,15 @@ from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.faulty_solvers import (
     LARGEST_LOSS,
-    reference_law,
+    reference_distribution,
     with_answer,
     with_eta,
     with_losses,
-    without_law,
+    without_distribution,
 )
 from phiball.verification.instances.solutions import (
     Solver,
-    exact_law,
+    exact_distribution,
     exact_mean,
     exact_value,
     primal_is,
@@ -173,14 +173,14 @@ def zero_probability_has_no_weight(
     yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
 
 
-zero_probability_has_no_weight.mutant("ignores the reference law")(without_law)
+zero_probability_has_no_weight.mutant("ignores the reference distribution")(without_distribution)
 
 
 @zero_probability_has_no_weight.mutant("replaces a probability of zero by 1e-9")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp, law = array_namespace(losses), reference_law(losses, p)
-    law = xp.where(law > 0, law, xp.full_like(law, 1e-9))
-    return worst_case(losses, eta, d, p=law / xp.sum(law))
+    xp, distribution = array_namespace(losses), reference_distribution(losses, p)
+    distribution = xp.where(distribution > 0, distribution, xp.full_like(distribution, 1e-9))
+    return worst_case(losses, eta, d, p=distribution / xp.sum(distribution))
 
 
 @inner_claim(
@@ -223,7 +223,7 @@ def extreme_eta_overflows_nothing(
     """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
     extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
     value, tolerance = float(solved(solve, extreme, d).value), value_tolerance(extreme)
-    pairs = list(zip(problem.f, exact_law(problem), strict=True))
+    pairs = list(zip(problem.f, exact_distribution(problem), strict=True))
     top = max(problem.charged)
     yield Evidence(value - top, tolerance, "the value, and the largest loss")
     if ratio > 1 and d.family != "indicator":
@@ -313,7 +313,7 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     r"f_{(j)}; \quad \text{comparisons} \le m \lceil \log_2 m \rceil",
     assumptions="phi = (x^2 - 1)/2, f sorted downwards; exact arithmetic",
     examples=150,
-    problem=problems(laws=False),
+    problem=problems(distributions=False),
 )
 def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
     """A sort of m ceil(log2 m) comparisons and one pass give mu* of Example 3, and the solution, exactly."""

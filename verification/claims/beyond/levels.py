@@ -8,9 +8,22 @@ from math import exp, expm1
 
 from hypothesis import strategies as st
 
-from phiball.refimpl import gradient_bias, signed_weights, worst_case
+from phiball.refimpl import worst_case
+from phiball.refimpl.sampling import signed_weights
+from phiball.refimpl.theory import gradient_bias
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
+from phiball.verification.instances.distributions import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    Distribution,
+    QuadraticLosses,
+    Smoothness,
+    bounded_distributions,
+    gradient_change,
+    quadratic_losses,
+)
 from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
@@ -21,34 +34,23 @@ from phiball.verification.instances.enumeration import (
     level_mean,
 )
 from phiball.verification.instances.faulty_solvers import halves_by_one
-from phiball.verification.instances.laws import (
-    BOUNDED,
-    LIPSCHITZ,
-    TWO_POINTS,
-    Law,
-    QuadraticLosses,
-    Smoothness,
-    bounded_laws,
-    gradient_change,
-    quadratic_losses,
-)
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level, two_point_limit
 
 
-def variance_bound(law: Law, level: int) -> float:
+def variance_bound(distribution: Distribution, level: int) -> float:
     """eta (e^(B/eta) - 1)^2/8 2^-l: log bends by at most 1 beyond 1, Var X <= (e^(B/eta) - 1)^2/4."""
-    return law.eta * expm1(law.ratio) ** 2 / 8 * 2.0**-level
+    return distribution.eta * expm1(distribution.ratio) ** 2 / 8 * 2.0**-level
 
 
-def large_ratio_bound(law: Law, level: int) -> float:
+def large_ratio_bound(distribution: Distribution, level: int) -> float:
     """eta (e^(B/(2 eta)) - 1)^2 2^-l: E log(m/mean X) <= Var X/(2^l m), m = E X, X in [1, e^(B/eta)]."""
-    return law.eta * expm1(law.ratio / 2) ** 2 * 2.0**-level
+    return distribution.eta * expm1(distribution.ratio / 2) ** 2 * 2.0**-level
 
 
-def sharp_value_bound(law: Law, level: int) -> float:
+def sharp_value_bound(distribution: Distribution, level: int) -> float:
     """The smaller of the two."""
-    return min(variance_bound(law, level), large_ratio_bound(law, level))
+    return min(variance_bound(distribution, level), large_ratio_bound(distribution, level))
 
 
 @claim(
@@ -59,24 +61,26 @@ def sharp_value_bound(law: Law, level: int) -> float:
     r"\left( e^{B/(2\eta)} - 1 \right)^2 \right) 2^{-\ell}",
     assumptions=BOUNDED,
     examples=150,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(0, 3),
 )
 def value_bias_is_smaller(
-    law: Law, level: int, solve: Solver = worst_case, bound: Bound = sharp_value_bound
+    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = sharp_value_bound
 ) -> Iterator[Evidence]:
     """F^l lies below F, by eta min((e^(B/eta) - 1)^2/8, (e^(B/(2 eta)) - 1)^2) over 2^l at most.
 
     For small eta it is e^(B/eta), for the paper's e^(2B/eta).
     """
-    under = law.limit[0] - level_mean(law, level, solve)[0]
-    slack = law.eta * law.rounding
+    under = distribution.limit[0] - level_mean(distribution, level, solve)[0]
+    slack = distribution.eta * distribution.rounding
     yield Evidence(-under, slack, "F^l <= F")
-    yield Evidence.at_most(under, bound(law, level), slack, f"F - F^l = {under:.4g}")
+    yield Evidence.at_most(under, bound(distribution, level), slack, f"F - F^l = {under:.4g}")
 
 
 for _name, _bound in (("32 for 8", variance_bound), ("a fourth for small eta", large_ratio_bound)):
-    value_bias_is_smaller.mutant(_name, replaces="bound")(lambda law, level, of=_bound: of(law, level) / 4)
+    value_bias_is_smaller.mutant(_name, replaces="bound")(
+        lambda distribution, level, of=_bound: of(distribution, level) / 4
+    )
 
 
 def _half_chi_square(q: float, ratio: float) -> float:
@@ -96,9 +100,9 @@ def value_bias_limit(
     """2^l (F - F^l) tends to eta chi^2/2."""
     for q in (0.5, 0.1, 0.9):
         for ratio in (0.5, 1.0, 2.0):
-            law = replace(TWO_POINTS, f=(0.0, ratio), p=(1 - q, q))
-            F, levels = law.limit[0], (6, 7)
-            scaled = [2**k * (F - level_mean(law, k, solve)[0]) for k in levels]
+            distribution = replace(TWO_POINTS, f=(0.0, ratio), p=(1 - q, q))
+            F, levels = distribution.limit[0], (6, 7)
+            scaled = [2**k * (F - level_mean(distribution, k, solve)[0]) for k in levels]
             # The next term is of order 2^-l: two levels give the limit up to 4^-l, of the size of X/E X.
             extrapolated = 2 * scaled[1] - scaled[0]
             slack = exp(2 * ratio) * 4.0 ** -levels[0]
@@ -130,17 +134,17 @@ Bias = Callable[..., float]
     r" \quad r = e^{B/(2\eta)}",
     assumptions=LIPSCHITZ,
     examples=150,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(0, 3),
 )
 def gradient_bias_by_cauchy_schwarz(
-    law: Law, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
+    distribution: Distribution, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
 ) -> Evidence:
     """The bias of the gradient is at most L_f r (r - 1)/2^l, r = e^(B/(2 eta)): twice the rate."""
-    bound = bias(level, lipschitz=law.lipschitz, bound=law.height, eta=law.eta)
-    error = gradient_error(law, level, solve) ** 0.5
+    bound = bias(level, lipschitz=distribution.lipschitz, bound=distribution.height, eta=distribution.eta)
+    error = gradient_error(distribution, level, solve) ** 0.5
     note = f"the bias is {error:.4g}, the bound {bound:.4g}"
-    return Evidence.at_most(error, bound, law.lipschitz * law.rounding, note)
+    return Evidence.at_most(error, bound, distribution.lipschitz * distribution.rounding, note)
 
 
 @claim(
@@ -173,9 +177,9 @@ def _(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
 # --- The differences ------------------------------------------------------------------------------
 
 
-def chi_square_level_bound(law: Law, level: int) -> float:
+def chi_square_level_bound(distribution: Distribution, level: int) -> float:
     """L_f^2 sinh^2(B/(2 eta))/(2^l - 1), which is at most twice that over 2^l."""
-    return law.lipschitz**2 * law.chi_square / float(2**level - 1)
+    return distribution.lipschitz**2 * distribution.chi_square / float(2**level - 1)
 
 
 @claim(
@@ -186,19 +190,24 @@ def chi_square_level_bound(law: Law, level: int) -> float:
     r" \sinh^2 \left( \frac{B}{2\eta} \right), \quad \ell \ge 1",
     assumptions=LIPSCHITZ,
     examples=150,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(1, 3),
 )
 def difference_by_chi_square(
-    law: Law, level: int, weights: Weights = signed_weights, bound: Bound = chi_square_level_bound
+    distribution: Distribution,
+    level: int,
+    weights: Weights = signed_weights,
+    bound: Bound = chi_square_level_bound,
 ) -> Evidence:
     """The second moment of the difference of level l >= 1 is at most L_f^2 sinh^2(B/(2 eta))/(2^l - 1)."""
-    moment = difference_moment(law, level, weights)
-    return Evidence.at_most(moment, bound(law, level), law.lipschitz**2 * law.rounding)
+    moment = difference_moment(distribution, level, weights)
+    return Evidence.at_most(
+        moment, bound(distribution, level), distribution.lipschitz**2 * distribution.rounding
+    )
 
 
 difference_by_chi_square.mutant("has a fourth of the constant", replaces="bound")(
-    lambda law, level: chi_square_level_bound(law, level) / 4
+    lambda distribution, level: chi_square_level_bound(distribution, level) / 4
 )
 
 

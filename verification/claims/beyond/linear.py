@@ -12,15 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    QUADRATIC,
-    Ball,
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, indicator
+from phiball.refimpl.linear import (
     LinearLoss,
     LinearProblem,
     huber_loss,
-    indicator,
     linear_model_risk,
     quantile_loss,
     smoothed_hinge_loss,

@@ -23,12 +23,12 @@ from phiball.refimpl import (
     Tilted,
     Uniform,
     robust_risk,
-    signed_weights,
 )
+from phiball.refimpl.sampling import signed_weights
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
-from phiball.verification.instances.laws import Sampler, tilted_sample
+from phiball.verification.instances.distributions import Sampler, tilted_sample
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
 from phiball.verification.oracles import levels
@@ -72,7 +72,7 @@ def tilted_values(
     verdict=Verdict.HOLDS,
     formula=r"f = g\cdot b \quad\Rightarrow\quad f(b_i) + \eta\log\frac{\nu}{q}(b_i) = "
     r"\eta\log\mathbb{E}_\nu e^{g\cdot b/\eta}",
-    assumptions="entropic phi, a linear loss; one point, norm 2 or inf, or the normal law",
+    assumptions="entropic phi, a linear loss; one point, norm 2 or inf, or the normal distribution",
     examples=60,
     g=st.lists(st.floats(-3, 3), min_size=1, max_size=4).map(tuple),
     eta=powers_of_ten(-2, 3),
@@ -88,7 +88,9 @@ def linear_loss_is_exact(
     yield Evidence(off, 2.0**-44 * (size + 1e-6), "a ball")
     values = estimate(Gaussian(0.5), eta, g, 0.0, 0, (3, 2), 1)
     exact = sum(v * v for v in g) / (8 * eta)
-    yield Evidence(float(np.max(np.abs(values - exact))), 2.0**-44 * (size + exact + 1e-6), "the normal law")
+    yield Evidence(
+        float(np.max(np.abs(values - exact))), 2.0**-44 * (size + exact + 1e-6), "the normal distribution"
+    )
 
 
 @linear_loss_is_exact.mutant("adds the log-weight without eta")
@@ -178,7 +180,7 @@ Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
 def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Array]]) -> Any:
-    """E of the value and of sum_i w_i x_i over all draws of 2^level points of the law q; x = (1, -2, 0.5)."""
+    """E of the value and of sum_i w_i x_i over all draws of 2^level points of the distribution q; x = (1, -2, 0.5)."""
     picks = np.array(list(product(range(len(f)), repeat=2**level)))
     chance = np.array([prod(q[k] for k in row) for row in picks])
     value, weights = solve(array(np.asarray(f)[picks]))
@@ -193,7 +195,7 @@ def _mean(f: Any, q: Any, level: int, solve: Callable[[Array], tuple[Array, Arra
     verdict=Verdict.HOLDS,
     formula=r"\sum_{l=0}^{L} P(l)\,\frac{1}{P(l)}\,\mathbb{E}_q\, G^l = \mathbb{E}_q\, g^L, \qquad "
     r"\lim_L \mathbb{E}_q\, R^L = \eta\log\mathbb{E}_\nu e^{f/\eta}",
-    assumptions="entropic phi, a law on three points, tilts s_i of the points; L up to 2",
+    assumptions="entropic phi, a distribution on three points, tilts s_i of the points; L up to 2",
     examples=60,
     f=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
     s=st.lists(st.floats(-3, 3), min_size=3, max_size=3),
@@ -219,7 +221,7 @@ def rt_mlmc_with_tilted_points(
     yield Evidence(float(np.max(np.abs(random - single))), rounding, "the value and the gradient")
     top = float(np.max(f))
     risk = top + eta * log(float(nu @ np.exp((np.array(f) - top) / eta)))
-    yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the untilted law")
+    yield Evidence(single[0] - risk, rounding, "level L is at most the risk of the untilted distribution")
 
 
 @rt_mlmc_with_tilted_points.mutant("drops the constant of level 0")
@@ -288,7 +290,7 @@ def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array
     error_level=18 * TEST_LEVEL,  # five scales and an exponent for each norm
 )
 def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Iterator[Evidence | Curve]:
-    """As eta grows the tilted law tends to the uniform one: all weights tend to 1, at rate 1/eta."""
+    """As eta grows the tilted distribution tends to the uniform one: all weights tend to 1, at rate 1/eta."""
     etas = [10.0**k for k in range(5)]
     n = 20_000
     for norm in (1.0, 2.0, inf):
@@ -351,7 +353,7 @@ def bowl_values(
         Ball(inf, RHO),
         eta,
         ENTROPIC,
-        samples=1 << level,
+        n_samples=1 << level,
         rng=rng(seed),
         proposal=proposal,
         input_gradient=lambda x, i: SLOPE + CURVATURE * x,

@@ -20,9 +20,9 @@ from phiball.refimpl import (
     Divergence,
     cressie_read,
     indicator,
-    integrated_risk,
     worst_case,
 )
+from phiball.refimpl.risk import integrated_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -34,7 +34,7 @@ from phiball.verification.instances.faulty_solvers import (
     MULTIPLIER_FOR_VALUE,
     with_answer,
     with_divergence,
-    without_law,
+    without_distribution,
 )
 from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -51,7 +51,7 @@ BURG = cressie_read(0.0)
     formula=r"\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty\ \text{or}\ \text{dom}\,\phi=\mathbb{R}_+"
     r" \;\Rightarrow\; \lim_{\eta\to 0} R_\eta ="
     r" \mathbb{E}_{z\sim\hat P}\left[\max_{z'\in B_\rho(z)} f(z')\right]",
-    assumptions="the laws searched are finite; there max f - R is at most e E[max f - f] + eta E "
+    assumptions="the distributions searched are finite; there max f - R is at most e E[max f - f] + eta E "
     "phi(zeta_e), zeta_e = e off the maximum, with e = 0 or eta/range",
     quote=r"Assume either one of the following conditions hold: [...] "
     r"$\lim_{t\to\infty}\frac{\phi(t)}{t}<\infty$; [...] "
@@ -248,7 +248,7 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.NONE,
-        "The reference law does not see what f is on a set of measure zero, and the maximum does.",
+        "The reference distribution does not see what f is on a set of measure zero, and the maximum does.",
     ),
     corrected=r"\lim_{\eta\to 0} R_\eta = \mathbb{E}_{z\sim\hat P}\left[\text{ess.sup}_{\nu_z} f\right]",
     problem=problems(),
@@ -282,7 +282,7 @@ def _one_point() -> Evidence:
     )
 
 
-limit_is_the_essential_supremum.mutant("counts points of measure zero")(without_law)
+limit_is_the_essential_supremum.mutant("counts points of measure zero")(without_distribution)
 indicator_is_inconsistent.mutant("takes the largest loss")(LARGEST_LOSS)
 limit_is_the_essential_supremum.mutant("takes the largest loss")(LARGEST_LOSS)
 

@@ -13,26 +13,17 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    indicator,
-    integrated_risk,
-    primal_value,
-    worst_case,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, indicator, worst_case
+from phiball.refimpl.inner import primal_value
 from phiball.refimpl.inner.divergences import centred
+from phiball.refimpl.risk import integrated_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, on_an_interval
 from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import without_law
+from phiball.verification.instances.faulty_solvers import without_distribution
 from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
 from phiball.verification.instances.solutions import Solver, exact_value, instance, solved, value_is
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
@@ -132,7 +123,7 @@ def _(d: Divergence) -> Divergence:
     r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
     assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in the Definition",
     examples=50,
-    problem=problems(laws=False),
+    problem=problems(distributions=False),
     d=divergences(),
     outside=st.lists(st.sampled_from([10.0, 1e6, -1.0]), min_size=1, max_size=3),
 )
@@ -152,11 +143,11 @@ def constraint_is_redundant(
     yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight out of reach")
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
-    reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.law))
+    reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
     yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")
 
 
-constraint_is_redundant.mutant("ignores the reference law", replaces="solve")(without_law)
+constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_distribution)
 
 
 @constraint_is_redundant.mutant("counts only points of positive reference", replaces="primal")

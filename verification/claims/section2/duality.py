@@ -22,13 +22,13 @@ from phiball.refimpl import (
     Ball,
     Divergence,
     adversarial_risk,
-    constrained_worst_case,
     cressie_read,
     fgm,
     indicator,
     worst_case,
     worst_case_density,
 )
+from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -36,9 +36,9 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
+from phiball.verification.instances.distributions import Midpoints
 from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, without_atom, without_law
-from phiball.verification.instances.laws import Midpoints
+from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, without_atom, without_distribution
 from phiball.verification.instances.solutions import Solver, rows_exactly, solved
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
@@ -56,14 +56,14 @@ from phiball.verification.oracles.inner import solve_exactly, solve_extended
     formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
-    assumptions="eta > 0; expectations under the reference law around one z, over which the risk is a mean",
+    assumptions="eta > 0; expectations under the reference distribution around one z, over which the risk is a mean",
     quote=r"Then for any $\eta>0$, it holds that [...] "
     r"$\eqref{Eq:primal:WDRO:phi:reg} = \eqref{Eq:dual:WDRO:phi:reg}$",
     correction="it is enough that phi is finite around 1, or that f is bounded above",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "A phi that allows no density below 1 leaves only the uniform law, so that the primal is E f; if f "
+        "A phi that allows no density below 1 leaves only the uniform distribution, so that the primal is E f; if f "
         "is unbounded, the dual is infinite all the same.",
     ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
@@ -120,7 +120,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=s.mu + eta * d.slope1)
 
 
-strong_duality.mutant("ignores the reference law")(without_law)
+strong_duality.mutant("ignores the reference distribution")(without_distribution)
 
 
 @claim(
@@ -285,7 +285,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
         "at a bounded price; no density is the best.",
     ),
     correction="true for a superlinear phi and for finite support; for the absolute value and the hinge "
-    "under a law without atoms the supremum is not reached",
+    "under a distribution without atoms the supremum is not reached",
     corrected=r"\exists\,\zeta^*\quad\text{if}\quad \lim_{t\to\infty}\frac{\phi(t)}{t}=\infty"
     r"\quad\text{or}\quad |\text{supp}\,\nu|<\infty",
 )
@@ -356,7 +356,7 @@ RHO = 0.5
     quote=r"can be viewed as the dual reformulation of the following DRO problem",
 )
 def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> Iterator[Evidence]:
-    """The worst law in the infinity-Wasserstein ball has the adversarial risk, by linear programs."""
+    """The worst distribution in the infinity-Wasserstein ball has the adversarial risk, by linear programs."""
     source = np.random.default_rng(seed)
     for trial in range(4):
         z, g, c = source.normal(size=(5, 2)), source.normal(size=2), float(source.normal())
@@ -398,7 +398,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     formula=r"\eta' = \mathbb{E}_\nu \phi\left(\frac{d\gamma^*_\eta}{d\nu}\right) \;\Rightarrow\; "
     r"\max\left\{ \mathbb{E}_\gamma f:\ \mathbb{E}_\nu \phi\left(\frac{d\gamma}{d\nu}\right) \le \eta' "
     r"\right\} = R_\eta + \eta \eta', \text{ at } \gamma^*_\eta",
-    assumptions="phi entropic or quadratic; f not constant; a finite law; gamma* not yet at the maximum "
+    assumptions="phi entropic or quadratic; f not constant; a finite distribution; gamma* not yet at the maximum "
     "alone",
     quote=r"the authors therein treat it as a Lagrangian multiplier associated with the hard constraint",
     examples=60,

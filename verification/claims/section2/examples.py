@@ -28,7 +28,7 @@ from phiball.verification.instances.faulty_solvers import (
     with_eta,
     without_atom,
 )
-from phiball.verification.instances.solutions import Solver, exact_law, solution_is, solved, value_is
+from phiball.verification.instances.solutions import Solver, exact_distribution, solution_is, solved, value_is
 from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
@@ -37,9 +37,9 @@ from phiball.verification.oracles.inner import solve_exactly
 # --- Example 1 ------------------------------------------------------------------------------------
 
 
-def _value_at_risk(f: tuple[float, ...], law: list[Fraction], alpha: float) -> float:
+def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: float) -> float:
     """The left-side (1 - alpha)-quantile: the least t with P(f <= t) >= 1 - alpha."""
-    pairs = list(zip(f, law, strict=True))
+    pairs = list(zip(f, distribution, strict=True))
     return min(t for t, q in pairs if q and sum(r for v, r in pairs if v <= t) >= 1 - Fraction(alpha))
 
 
@@ -72,22 +72,22 @@ def indicator_is_average_value_at_risk(
     problem: Problem, alpha: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Indicator: the value is AV@R, V@R is a multiplier, and the density is 1/alpha above V@R."""
-    law, a = exact_law(problem), Fraction(alpha)
+    distribution, a = exact_distribution(problem), Fraction(alpha)
     f = [Fraction(v) for v in problem.f]
     # mu + E(f - mu)_+ / alpha is convex and piecewise linear: it is least at one of the losses.
     avar = min(
-        mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, law, strict=True)) / a
-        for mu, r in zip(f, law, strict=True)
+        mu + sum(q * max(v - mu, Fraction(0)) for v, q in zip(f, distribution, strict=True)) / a
+        for mu, r in zip(f, distribution, strict=True)
         if r
     )
-    quantile = _value_at_risk(problem.f, law, alpha)
-    above = sum((q for v, q in zip(f, law, strict=True) if v > quantile), Fraction(0))
-    at = sum((q for v, q in zip(f, law, strict=True) if v == quantile), Fraction(0))
+    quantile = _value_at_risk(problem.f, distribution, alpha)
+    above = sum((q for v, q in zip(f, distribution, strict=True) if v > quantile), Fraction(0))
+    at = sum((q for v, q in zip(f, distribution, strict=True) if v == quantile), Fraction(0))
     share = (a - above) / at
     zeta = [(1 if v > quantile else share if v == quantile else Fraction(0)) / a for v in f]
-    value = sum(q * z * v for q, z, v in zip(law, zeta, f, strict=True))
+    value = sum(q * z * v for q, z, v in zip(distribution, zeta, f, strict=True))
     yield Evidence(abs(float(value - avar)), 0.0, "the corrected worst case and AV@R, in exact arithmetic")
-    excess = sum(q * max(v - Fraction(quantile), Fraction(0)) for v, q in zip(f, law, strict=True))
+    excess = sum(q * max(v - Fraction(quantile), Fraction(0)) for v, q in zip(f, distribution, strict=True))
     at_quantile = Fraction(quantile) + excess / a
     yield Evidence(abs(float(at_quantile - avar)), 0.0, "the dual at mu = V@R, in exact arithmetic")
     yield from solution_is(solved(solve, problem, indicator(alpha)), avar, zeta, problem)
@@ -97,10 +97,10 @@ def indicator_is_average_value_at_risk(
     margin=0.33, meets=lambda: chain(in_the_definition(indicator(0.75)), bounded_loss((0.0, 1.0)))
 )
 def _mass_of_an_atom() -> Evidence:
-    f, law, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
-    quantile = _value_at_risk(f, law, alpha)
+    f, distribution, alpha = (0.0, 1.0), [Fraction(1, 2)] * 2, 0.75
+    quantile = _value_at_risk(f, distribution, alpha)
     zeta = [1 / alpha if v >= quantile else 0.0 for v in f]
-    mass = sum(q * z for q, z in zip(law, zeta, strict=True))
+    mass = sum(q * z for q, z in zip(distribution, zeta, strict=True))
     note = (
         f"f = (0, 1) with probability 1/2 each, alpha = {alpha}: V@R = {quantile:g}, so both densities are "
         f"1/0.75 = 4/3, and their mass is {float(mass):.4g}, not 1"
@@ -128,10 +128,10 @@ indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULT
 def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* is exp((f - mu*)/eta)."""
     with mp.workdps(definitions.DIGITS):
-        law = [mp.mpf(q.numerator) / q.denominator for q in exact_law(problem)]
+        distribution = [mp.mpf(q.numerator) / q.denominator for q in exact_distribution(problem)]
         eta = mp.mpf(problem.eta)
-        mu = eta * mp.log(mp.fsum(q * mp.exp(v / eta) for q, v in zip(law, problem.f, strict=True)))
-        gamma = [q * mp.exp((v - mu) / eta) for q, v in zip(law, problem.f, strict=True)]
+        mu = eta * mp.log(mp.fsum(q * mp.exp(v / eta) for q, v in zip(distribution, problem.f, strict=True)))
+        gamma = [q * mp.exp((v - mu) / eta) for q, v in zip(distribution, problem.f, strict=True)]
     solution = solved(solve, problem, ENTROPIC)
     tolerance = value_tolerance(problem)
     yield Evidence(abs(definitions.difference(float(solution.value), mu)), tolerance, "the value")
@@ -161,16 +161,17 @@ entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda et
 def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, value mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
     solution = solved(solve, problem, QUADRATIC)
-    law, eta, mu = exact_law(problem), Fraction(problem.eta), Fraction(float(solution.mu))
+    distribution, eta, mu = exact_distribution(problem), Fraction(problem.eta), Fraction(float(solution.mu))
     above = [max(Fraction(v) - mu, Fraction(0)) for v in problem.f]
     scale = problem.size + problem.eta  # that of mu, which is about mean f - eta when eta is large
-    mean = sum(q * v for q, v in zip(law, above, strict=True))
+    mean = sum(q * v for q, v in zip(distribution, above, strict=True))
     yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta", Quantity.MU)
     errors = [
-        abs(float(w - q * v / eta)) for w, q, v in zip(numbers(solution.weights), law, above, strict=True)
+        abs(float(w - q * v / eta))
+        for w, q, v in zip(numbers(solution.weights), distribution, above, strict=True)
     ]
     yield Evidence(max(errors), ROUNDING * scale / problem.eta, "the weights", Quantity.WEIGHTS)
-    square = sum(q * v * v for q, v in zip(law, above, strict=True))
+    square = sum(q * v * v for q, v in zip(distribution, above, strict=True))
     formula = mu + eta / 2 + square / (2 * eta)
     exact = solve_exactly(problem.f, problem.eta, "quadratic", p=problem.p).value
     yield Evidence(abs(float(formula - exact)), value_tolerance(problem), "the printed formula")
@@ -191,21 +192,22 @@ quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_wit
 
 def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
     """The value of Examples 4 and 5, with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
-    law, eta = exact_law(problem), Fraction(problem.eta)
+    distribution, eta = exact_distribution(problem), Fraction(problem.eta)
     c = 2 * eta if d is ABSOLUTE else eta
     f = [Fraction(v) for v in problem.f]
-    pairs = list(zip(f, law, strict=True))
+    pairs = list(zip(f, distribution, strict=True))
     top = max(v for v, q in pairs if q)
     value = sum((q * max(v, top - c) for v, q in pairs), Fraction(0))
     below = sum((q for v, q in pairs if v <= top - c), Fraction(0))
     at_top = sum(q for v, q in pairs if v == top)
     zeta = [(Fraction(v > top - c) + (below / at_top if v == top else 0)) for v in f]
     cost = sum(
-        q * (abs(z - 1) if d is ABSOLUTE else max(z - 1, Fraction(0))) for q, z in zip(law, zeta, strict=True)
+        q * (abs(z - 1) if d is ABSOLUTE else max(z - 1, Fraction(0)))
+        for q, z in zip(distribution, zeta, strict=True)
     )
     reached = sum(q * z * v for (v, q), z in zip(pairs, zeta, strict=True)) - eta * cost
     yield Evidence(abs(float(value - reached)), 0.0, "the corrected worst case, in exact arithmetic")
-    mass = sum(q * z for q, z in zip(law, zeta, strict=True))
+    mass = sum(q * z for q, z in zip(distribution, zeta, strict=True))
     yield Evidence(abs(float(mass - 1)), 0.0, "its mass")
 
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
@@ -354,9 +356,15 @@ def _naive(shift: Callable[[Array], Array]) -> Solver:
         if d is not ENTROPIC:
             return s
         xp = array_namespace(losses)
-        law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
+        distribution = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p
         with ignore_float_warnings():
-            mean = xp.sum(xp.where(law > 0, law * xp.exp((losses - shift(losses)) / eta), xp.zeros_like(law)))
+            mean = xp.sum(
+                xp.where(
+                    distribution > 0,
+                    distribution * xp.exp((losses - shift(losses)) / eta),
+                    xp.zeros_like(distribution),
+                )
+            )
             return replace(s, value=shift(losses) + eta * xp.log(mean))
 
     return solve

@@ -206,9 +206,9 @@ def indicator_ignores_eta(
     problem: Problem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Indicator: the worst case depends on alpha alone, is uniform at alpha = 1, climbs as alpha falls."""
-    law = problem.probabilities
+    distribution = problem.probabilities
     even = numbers(solved(solve, problem, indicator(1.0)).weights)
-    off = max(abs(w - q) for w, q in zip(even, law, strict=True))
+    off = max(abs(w - q) for w, q in zip(even, distribution, strict=True))
     yield Evidence(off, ROUNDING, "uniform at alpha = 1")
     low, high = sorted(alphas)
     weights = numbers(solved(solve, problem, indicator(low)).weights)

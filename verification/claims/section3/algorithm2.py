@@ -12,16 +12,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, to_numpy
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    QUADRATIC,
-    Divergence,
-    cressie_read,
-    dual_value,
-    primal_value,
-    worst_case,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Divergence, cressie_read, worst_case
+from phiball.refimpl.inner import dual_value, primal_value
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -79,7 +71,7 @@ def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> 
     r"$[\underline{\mu}, \overline{\mu}]$",
     remark="Example 3 as printed is negative below 1, and its multiplier may lie outside: see A3.",
     examples=300,
-    problem=problems(laws=False),
+    problem=problems(distributions=False),
     phi=st.sampled_from([d for d in (*KAPPA, *NAMED) if d != QUADRATIC]),
 )
 def printed_bracket_holds_mu(
@@ -105,7 +97,7 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     assumptions="phi convex with phi(1) = 0, of any sign, Example 3 among them; g a subgradient of phi at 1; "
     "the bracket is cut at max f - eta lim phi(t)/t",
     examples=300,
-    problem=problems(laws=False),
+    problem=problems(distributions=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
     tilt=st.floats(-1, 1),
 )

@@ -17,10 +17,14 @@ from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, strongly_convex
+from phiball.verification.instances.distributions import (
+    bias_by_sampling,
+    bias_of_order_statistics,
+    bias_of_two,
+)
 from phiball.verification.instances.divergences import restricted
 from phiball.verification.instances.enumeration import halved, level_weights, moments
 from phiball.verification.instances.faulty_solvers import LARGEST_LOSS
-from phiball.verification.instances.laws import bias_by_sampling, bias_of_order_statistics, bias_of_two
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
@@ -32,7 +36,7 @@ POINTS = np.array([(1.0, 0.0), (0.0, 1.0), (-1.0, 0.3), (0.5, -1.0)])  # f_theta
 
 
 def _mean(theta: Any, level: int, solve: Callable[[Array], Array], points: Any = POINTS) -> Any:
-    """E V at theta, for the uniform law on the points."""
+    """E V at theta, for the uniform distribution on the points."""
     p = (1 / len(points),) * len(points)
     return moments(p, points, *level_weights(points @ theta, level, solve, telescoping=False))[0]
 
@@ -175,7 +179,7 @@ def printed_bias(n: int) -> float:
 def bias_of_a_level(
     solve: Solver = worst_case, bound: Callable[[int], float] = printed_bias, seed: int = 0
 ) -> Iterator[Evidence | Curve]:
-    """Taking n = 2^l points for the law lowers the risk, by at most G/n."""
+    """Taking n = 2^l points for the distribution lowers the risk, by at most G/n."""
     rounding = 2.0**-44
     for n in (1, 2, 4, 16, 128):
         for alpha in (1e-6, 0.01, 0.05, 0.1, 0.25, 0.5, 0.7, 0.95, 1.0):

@@ -13,19 +13,10 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from phiball.backends import Array, active, array_namespace, to_numpy
-from phiball.refimpl import (
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    chi_square_bound,
-    convex_plan,
-    onto_box,
-    projected_sgd,
-    worst_case,
-)
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import QUADRATIC, RTMLMC, SG, Ball, RegularizedLoss, worst_case
+from phiball.refimpl.optimize import onto_box, projected_sgd
+from phiball.refimpl.theory import chi_square_bound, convex_plan
+from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict

@@ -20,17 +20,17 @@ from phiball.refimpl import (
     RegularizedLoss,
     bisection,
     cressie_read,
-    signed_weights,
     worst_case,
 )
 from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl.sampling import signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition
 from phiball.verification.instances.divergences import PAPER_DIVERGENCES, divergences
-from phiball.verification.instances.enumeration import ListedLaw, batch_of_all_draws
+from phiball.verification.instances.enumeration import ListedDistribution, batch_of_all_draws
 from phiball.verification.instances.faulty_solvers import halves_by_one
 from phiball.verification.instances.printed_algorithms import (
     Algorithm,
@@ -51,9 +51,9 @@ def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
     """The gradient of R in the losses: by autograd where the arrays have it, else the worst case itself."""
     losses = problem.losses
     if not hasattr(losses, "requires_grad_"):
-        return numbers(worst_case(losses, problem.eta, d, p=problem.law).weights)
+        return numbers(worst_case(losses, problem.eta, d, p=problem.distribution).weights)
     losses.requires_grad_()
-    worst_case(losses, problem.eta, d, p=problem.law).value.backward()
+    worst_case(losses, problem.eta, d, p=problem.distribution).value.backward()
     return numbers(losses.grad)
 
 
@@ -94,7 +94,9 @@ def danskin_gradient(
         yield Evidence(tangent - rise, ROUNDING * h + 2.0**-50 * problem.size, f"a step of {sign * h:.4g}")
 
 
-danskin_gradient.mutant("averages under the reference law")(lambda problem, d: list(problem.probabilities))
+danskin_gradient.mutant("averages under the reference distribution")(
+    lambda problem, d: list(problem.probabilities)
+)
 
 
 Levels: TypeAlias = Callable[[int], tuple[float, ...]]
@@ -122,15 +124,17 @@ def _evaluations(level: int) -> float:
     examples=31,
     level=st.integers(0, 30),
 )
-def levels_are_a_law(level: int, law: Levels = _probabilities) -> Iterator[Evidence]:
+def levels_are_a_distribution(level: int, distribution: Levels = _probabilities) -> Iterator[Evidence]:
     """P(l) = 2^-l/(2 - 2^-L) for l = 0, ..., L are probabilities, each half of the one before."""
-    p = law(level)
+    p = distribution(level)
     yield Evidence(abs(sum(p) - 1), 2.0**-48, "the sum")
     yield Evidence(max((abs(a - 2 * b) for a, b in pairwise(p)), default=0.0), 2.0**-48)
     yield Evidence(abs(len(p) - level - 1), 0.0, "the number of levels")
 
 
-levels_are_a_law.mutant("is not truncated")(lambda level: tuple(2.0 ** -(k + 1) for k in range(level + 1)))
+levels_are_a_distribution.mutant("is not truncated")(
+    lambda level: tuple(2.0 ** -(k + 1) for k in range(level + 1))
+)
 
 
 @claim(
@@ -201,7 +205,7 @@ def same_expectation(
     # Weights near a kink of phi move by rounding/eta, and so does their sum.
     rounding = 2.0**-42 * (1 + max(map(abs, f)) + max(map(abs, f)) / eta)
     for estimator in (SG(level), RTMLMC(level), RTMLMC(level, "stratified")):
-        value, gradient = _enumerated(objective(ListedLaw(len(f)), eta, phi, estimator), f, level)
+        value, gradient = _enumerated(objective(ListedDistribution(len(f)), eta, phi, estimator), f, level)
         yield Evidence(abs(value - exact[0]), rounding, f"{estimator}: the value")
         if phi.family in ("entropic", "quadratic"):  # else the weights may not be unique
             yield Evidence(abs(gradient - exact[1]), rounding, f"{estimator}: the gradient")
@@ -242,10 +246,10 @@ def rescaled(scale: Callable[[Any], float]) -> type[RTMLMC]:
     margin=0.4, meets=lambda: chain(in_the_definition(ENTROPIC), bounded_loss((0.0, 1.0)))
 )
 def _without_level_zero() -> Evidence:
-    without_zero = rescaled(lambda group: float(group.scale) if group.level else 0.0)
+    without_zero = rescaled(lambda group: float(group.weight) if group.level else 0.0)
     f = [0.0, 1.0]
     whole = _level(f, 1.0, ENTROPIC, 1)[0]
-    rest = _enumerated(RegularizedLoss(ListedLaw(2), 1.0, ENTROPIC, without_zero(1)), f, 1)[0]
+    rest = _enumerated(RegularizedLoss(ListedDistribution(2), 1.0, ENTROPIC, without_zero(1)), f, 1)[0]
     return Evidence(
         whole - rest,
         0.0,
@@ -255,9 +259,9 @@ def _without_level_zero() -> Evidence:
 
 
 @same_expectation.mutant("forgets 1/P(l)")
-def _(law: ListedLaw, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
+def _(distribution: ListedDistribution, eta: float, phi: Divergence, estimator: Any) -> RegularizedLoss:
     wrong = rescaled(lambda _: 1.0)(estimator.level) if isinstance(estimator, RTMLMC) else estimator
-    return RegularizedLoss(law, eta, phi, wrong)
+    return RegularizedLoss(distribution, eta, phi, wrong)
 
 
 @claim(
@@ -403,21 +407,22 @@ def queries_of_level(level: int, eps: float, *, telescoping: bool) -> int:
     "1]",
 )
 def cost_of_estimators(
-    law: Levels = _probabilities, points: Callable[[int], int] = points_solved
+    distribution: Levels = _probabilities, points: Callable[[int], int] = points_solved
 ) -> Iterator[Evidence | Curve]:
     """SG costs O(2^L log 1/eps) queries, and RT-MLMC O(L log 1/eps) on average."""
     levels, eps = tuple(range(1, 11)), 1e-4
     T = iterations(1.0, 1.0, ETA, eps)
     for top in (0, *levels):
-        solved = sum(p * points(k) for k, p in enumerate(law(top)))
+        solved = sum(p * points(k) for k, p in enumerate(distribution(top)))
         exact = (1 + 2 * top) / (2 - 2.0**-top)
         yield Evidence(abs(solved - exact), 2.0**-44 * exact, f"L = {top}: (1 + 2L)/(2 - 2^-L) points solved")
     level_costs = [queries_of_level(k, eps, telescoping=True) for k in range(levels[-1] + 1)]
-    random = [sum(p * q for p, q in zip(law(top), level_costs, strict=False)) for top in levels]
+    random = [sum(p * q for p, q in zip(distribution(top), level_costs, strict=False)) for top in levels]
     plain = [queries_of_level(top, eps, telescoping=False) for top in levels]
     order = [(1 + 2 * top) / (2 - 2.0**-top) for top in levels]
     few = [
-        sum(p * queries_of_level(k, e, telescoping=True) for k, p in enumerate(law(6))) for e in PRECISIONS
+        sum(p * queries_of_level(k, e, telescoping=True) for k, p in enumerate(distribution(6)))
+        for e in PRECISIONS
     ]
     halvings = [iterations(1.0, 1.0, ETA, e) for e in PRECISIONS]
     for title, label, x, y, bound in (
@@ -432,7 +437,7 @@ def cost_of_estimators(
         yield curve.below_bound(2.0**-44)
 
 
-@cost_of_estimators.mutant("draws every level alike", replaces="law")
+@cost_of_estimators.mutant("draws every level alike", replaces="distribution")
 def _(level: int) -> tuple[float, ...]:
     return (1 / (level + 1),) * (level + 1)
 

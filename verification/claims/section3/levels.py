@@ -9,11 +9,23 @@ from math import exp
 import numpy as np
 from hypothesis import strategies as st
 
-from phiball.refimpl import ENTROPIC, signed_weights, worst_case
+from phiball.refimpl import ENTROPIC, worst_case
+from phiball.refimpl.sampling import signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
+from phiball.verification.instances.distributions import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    Distribution,
+    QuadraticLosses,
+    Smoothness,
+    bounded_distributions,
+    gradient_change,
+    quadratic_losses,
+)
 from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
@@ -24,17 +36,6 @@ from phiball.verification.instances.enumeration import (
     level_mean,
 )
 from phiball.verification.instances.faulty_solvers import with_answer, with_eta, without_halves
-from phiball.verification.instances.laws import (
-    BOUNDED,
-    LIPSCHITZ,
-    TWO_POINTS,
-    Law,
-    QuadraticLosses,
-    Smoothness,
-    bounded_laws,
-    gradient_change,
-    quadratic_losses,
-)
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.oracles.complexity import two_point_level
 
@@ -46,7 +47,7 @@ def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
 
 
 def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evidence:
-    """The library's levels are the binomial sums of the two-point law."""
+    """The library's levels are the binomial sums of the two-point distribution."""
     error = float(np.max(np.abs(np.array(computed) - np.array(exact))))
     return Evidence(error, TWO_POINTS.rounding, f"{what} against the binomial sums")
 
@@ -54,9 +55,9 @@ def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evid
 # --- The value ------------------------------------------------------------------------------------
 
 
-def value_bound(law: Law, level: int) -> float:
+def value_bound(distribution: Distribution, level: int) -> float:
     """Lemma EC.5 (tech:sum) (I)."""
-    return law.eta * law.growth(2) * 2.0 ** -(level + 1)
+    return distribution.eta * distribution.growth(2) * 2.0 ** -(level + 1)
 
 
 @claim(
@@ -65,15 +66,19 @@ def value_bound(law: Law, level: int) -> float:
     verdict=Verdict.HOLDS,
     formula=r"\left| F^{\ell}(\theta) - F(\theta) \right| \le \eta e^{2B/\eta} \cdot 2^{-(\ell+1)}",
     assumptions=BOUNDED,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(0, 3),
 )
 def value_bias_is_bounded(
-    law: Law, level: int, solve: Solver = worst_case, bound: Bound = value_bound
+    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = value_bound
 ) -> Evidence:
     """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
-    value, _ = level_mean(law, level, solve)
-    return Evidence.at_most(abs(value - law.limit[0]), bound(law, level), law.eta * law.rounding)
+    value, _ = level_mean(distribution, level, solve)
+    return Evidence.at_most(
+        abs(value - distribution.limit[0]),
+        bound(distribution, level),
+        distribution.eta * distribution.rounding,
+    )
 
 
 @claim(
@@ -98,9 +103,9 @@ def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> I
 # --- The gradient ---------------------------------------------------------------------------------
 
 
-def squared_bound(law: Law, level: int) -> float:
+def squared_bound(distribution: Distribution, level: int) -> float:
     """Lemma EC.5 (tech:sum) (II) and (III)."""
-    return law.lipschitz**2 * law.growth(4) * 2.0**-level
+    return distribution.lipschitz**2 * distribution.growth(4) * 2.0**-level
 
 
 @claim(
@@ -110,15 +115,17 @@ def squared_bound(law: Law, level: int) -> float:
     formula=r"\left\| \nabla F^{\ell}(\theta) - \nabla F(\theta) \right\|_2^2"
     r" \le L_f^2 e^{4B/\eta} \cdot 2^{-\ell}",
     assumptions=LIPSCHITZ,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(0, 3),
 )
 def gradient_bias_is_bounded(
-    law: Law, level: int, solve: Solver = worst_case, bound: Bound = squared_bound
+    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = squared_bound
 ) -> Evidence:
     """The squared bias of the gradient of level l is at most L_f^2 e^(4B/eta)/2^l."""
-    error = gradient_error(law, level, solve)
-    return Evidence.at_most(error, bound(law, level), law.lipschitz**2 * law.rounding)
+    error = gradient_error(distribution, level, solve)
+    return Evidence.at_most(
+        error, bound(distribution, level), distribution.lipschitz**2 * distribution.rounding
+    )
 
 
 @claim(
@@ -152,15 +159,17 @@ def gradient_bias_rate(
     formula=r"\mathbb{E} \left\| G^{\ell}(\theta, \zeta^{\ell}) \right\|_2^2"
     r" \le L_f^2 e^{4B/\eta} \cdot 2^{-\ell}",
     assumptions=LIPSCHITZ,
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     level=st.integers(0, 3),
 )
 def difference_is_bounded(
-    law: Law, level: int, weights: Weights = signed_weights, bound: Bound = squared_bound
+    distribution: Distribution, level: int, weights: Weights = signed_weights, bound: Bound = squared_bound
 ) -> Evidence:
     """The second moment of the difference of level l is at most L_f^2 e^(4B/eta)/2^l."""
-    moment = difference_moment(law, level, weights)
-    return Evidence.at_most(moment, bound(law, level), law.lipschitz**2 * law.rounding)
+    moment = difference_moment(distribution, level, weights)
+    return Evidence.at_most(
+        moment, bound(distribution, level), distribution.lipschitz**2 * distribution.rounding
+    )
 
 
 @claim(
@@ -261,8 +270,8 @@ gradient_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda e
 
 @gradient_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 @difference_is_bounded.mutant("has a constant that falls with B", replaces="bound")
-def _(law: Law, level: int) -> float:
-    return law.lipschitz**2 * law.growth(-4) * 2.0**-level
+def _(distribution: Distribution, level: int) -> float:
+    return distribution.lipschitz**2 * distribution.growth(-4) * 2.0**-level
 
 
 difference_is_bounded.mutant("does not subtract the halves", replaces="weights")(without_halves)

@@ -12,16 +12,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
-    QUADRATIC,
-    Divergence,
-    chi_square_bound,
-    cressie_read,
-    indicator,
-    signed_weights,
-    worst_case,
-)
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read, indicator, worst_case
+from phiball.refimpl.sampling import signed_weights
+from phiball.refimpl.theory import chi_square_bound
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -33,6 +26,14 @@ from phiball.verification.instances.assumptions import (
     in_the_definition,
     strongly_convex,
 )
+from phiball.verification.instances.distributions import (
+    Distribution,
+    Mean,
+    chi_square,
+    distributions,
+    half_variance,
+    simplex,
+)
 from phiball.verification.instances.divergences import KAPPA, NAMED, STRONGLY_CONVEX
 from phiball.verification.instances.enumeration import (
     RowSolver,
@@ -43,7 +44,6 @@ from phiball.verification.instances.enumeration import (
     moments,
     rt_moments,
 )
-from phiball.verification.instances.laws import Law, Mean, chi_square, half_variance, laws, simplex
 from phiball.verification.instances.solutions import CLIPPED, rows_exactly
 from phiball.verification.instances.strategies import powers_of_ten, precisions
 from phiball.verification.oracles import levels
@@ -52,9 +52,9 @@ Bound: TypeAlias = Callable[[float, float], float]
 MomentBound: TypeAlias = Callable[[float, float, float, int], float]
 
 
-def rounding(law: Law, phi: Divergence) -> float:
+def rounding(distribution: Distribution, phi: Divergence) -> float:
     """What the rounding of f and mu does to weights whose slope in mu is at most 1/(kappa eta)."""
-    return 2.0**-40 * (1 + (max(law.f) + law.eta) / (KAPPA[phi] * law.eta))
+    return 2.0**-40 * (1 + (max(distribution.f) + distribution.eta) / (KAPPA[phi] * distribution.eta))
 
 
 # --- The stochastic gradient estimator ------------------------------------------------------------
@@ -73,13 +73,13 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
     r"\mathrm{Var}[V^{SG}] \le \frac{2 L_f^2}{n} \left[1 + \frac{2 \epsilon}{\kappa \eta}\right]",
     assumptions=("phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps"),
     examples=150,
-    law=laws(3),
+    distribution=distributions(3),
     phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 2),
 )
 def sg_second_moment(
-    law: Law,
+    distribution: Distribution,
     phi: Divergence,
     eps: float,
     level: int,
@@ -88,19 +88,21 @@ def sg_second_moment(
 ) -> Iterator[Evidence]:
     """E|V|^2 <= 2 L_f^2 (1 + 2 eps/(kappa eta)) for SG, and its variance is at most that over the batch."""
     picks, weights = level_weights(
-        law.f, level, lambda rows: solve(rows, law.eta, phi, eps), telescoping=False
+        distribution.f, level, lambda rows: solve(rows, distribution.eta, phi, eps), telescoping=False
     )
-    mean, square = moments(law.p, law.g, picks, weights)
-    limit = bound(law.lipschitz, eps / (KAPPA[phi] * law.eta))
+    mean, square = moments(distribution.p, distribution.g, picks, weights)
+    limit = bound(distribution.lipschitz, eps / (KAPPA[phi] * distribution.eta))
     yield Evidence.at_most(
-        square, limit, rounding(law, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
+        square, limit, rounding(distribution, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
     )
     if level < 2:  # a batch of two data points, by all pairs of draws
-        chance = levels.chances(law.p, picks)
-        V = (weights[:, :, None] * np.asarray(law.g)[picks]).sum(axis=1)
+        chance = levels.chances(distribution.p, picks)
+        V = (weights[:, :, None] * np.asarray(distribution.g)[picks]).sum(axis=1)
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
-        yield Evidence.at_most(variance, limit / 2, rounding(law, phi), "the variance of a batch of two")
+        yield Evidence.at_most(
+            variance, limit / 2, rounding(distribution, phi), "the variance of a batch of two"
+        )
 
 
 @sg_second_moment.mutant("forgets the factor 2", replaces="bound")
@@ -140,13 +142,13 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
     r"\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 L L_f^2 C",
     examples=80,
-    law=laws(),
+    distribution=distributions(),
     phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 3),
 )
 def rt_second_moment(
-    law: Law,
+    distribution: Distribution,
     phi: Divergence,
     eps: float,
     level: int,
@@ -154,10 +156,12 @@ def rt_second_moment(
     bound: MomentBound = corrected_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 of RT-MLMC is bounded by eps, C and L_f."""
-    _, square = rt_moments(law, level, lambda rows: solve(rows, law.eta, phi, eps))
-    C = largest_chi_square(law, level, lambda rows: rows_exactly(rows, law.eta, phi).weights)
-    limit = bound(law.lipschitz, C, eps / (KAPPA[phi] * law.eta), level)
-    slack = 2 * 4**level * rounding(law, phi)  # 1/P(l) times the sum over the points
+    _, square = rt_moments(distribution, level, lambda rows: solve(rows, distribution.eta, phi, eps))
+    C = largest_chi_square(
+        distribution, level, lambda rows: rows_exactly(rows, distribution.eta, phi).weights
+    )
+    limit = bound(distribution.lipschitz, C, eps / (KAPPA[phi] * distribution.eta), level)
+    slack = 2 * 4**level * rounding(distribution, phi)  # 1/P(l) times the sum over the points
     yield Evidence.at_most(
         square, limit, slack, f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}, C = {C:.4g}"
     )
@@ -177,10 +181,12 @@ def _within_assumption_3() -> Iterator[Evidence]:
 def _level_zero() -> Iterator[Evidence]:
     # No density exceeds 1.01, so that E zeta^2 - 1 <= 1.01 E zeta - 1 = 0.01 for any data.
     C, level, eps = 0.01, 3, 1e-9
-    law = Law((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
-    mean, square = rt_moments(law, level, lambda rows: worst_case(rows, law.eta, CLIPPED).weights)
+    distribution = Distribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+    mean, square = rt_moments(
+        distribution, level, lambda rows: worst_case(rows, distribution.eta, CLIPPED).weights
+    )
     variance = square - float(mean @ mean)
-    limit = printed_moment(law.lipschitz, C, eps / law.eta, level)
+    limit = printed_moment(distribution.lipschitz, C, eps / distribution.eta, level)
     words = "phi = (x - 1)^2/2 on [0, 1.01], whose chi-square is at most C = 0.01 for any data; f_theta(z) = "
     words += "theta, L = 3, eps = 1e-9: G^0 = 1 and G^l = 0 above, so that"
     for name, value in (("E|V|^2 = 1/P(0) = 2 - 1/8", square), ("the variance is that less 1", variance)):
@@ -337,8 +343,8 @@ ONE_OF_TWO = [Fraction(1), Fraction(0)]
 
 def _within_two_points() -> Iterator[Evidence]:
     even = len(ONE_OF_TWO) % 2 == 0
-    law = min(ONE_OF_TWO) >= 0 and sum(ONE_OF_TWO) == 1
-    yield from each(("gamma a probability vector", law), ("m is even", even))
+    distribution = min(ONE_OF_TWO) >= 0 and sum(ONE_OF_TWO) == 1
+    yield from each(("gamma a probability vector", distribution), ("m is even", even))
 
 
 @random_half_variance_of_example_3.counterexample(margin=0.12, meets=_within_two_points)

@@ -12,27 +12,19 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from phiball.backends import Array, active, array_namespace, rng, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    SG,
-    Ball,
-    RegularizedLoss,
-    gradient_mapping,
-    nonconvex_plan,
-    onto_box,
-    projected_sgd,
-    signed_weights,
-)
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
+from phiball.refimpl.optimize import gradient_mapping, onto_box, projected_sgd
+from phiball.refimpl.sampling import signed_weights
+from phiball.refimpl.theory import nonconvex_plan
+from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
+from phiball.verification.instances.distributions import Distribution, bounded_distributions
 from phiball.verification.instances.enumeration import Bound, Weights, exact_level_mean, second_moment_of
 from phiball.verification.instances.faulty_solvers import without_halves
-from phiball.verification.instances.laws import Law, bounded_laws
 from phiball.verification.instances.printed_algorithms import (
     EPSILONS,
     INVERSE_EPSILONS,
@@ -53,9 +45,9 @@ from phiball.verification.oracles.complexity import wave_slope
 # --- The variance of RT-MLMC ----------------------------------------------------------------------
 
 
-def variance_bound(law: Law, top: int) -> float:
+def variance_bound(distribution: Distribution, top: int) -> float:
     """2 (L+1) L_f^2 e^(4B/eta)."""
-    return 2 * (top + 1) * law.lipschitz**2 * law.growth(4)
+    return 2 * (top + 1) * distribution.lipschitz**2 * distribution.growth(4)
 
 
 @claim(
@@ -65,16 +57,18 @@ def variance_bound(law: Law, top: int) -> float:
     formula=r"\mathbb{E}\left\| v(\theta) - \nabla F^L(\theta) \right\|^2"
     r" \le \frac{2 (L+1) L_f^2 e^{4B/\eta}}{n_L}",
     assumptions="0 <= f <= B, f is L_f-Lipschitz; n_L = 1, as n_L independent data points divide both sides",
-    law=bounded_laws(),
+    distribution=bounded_distributions(),
     top=st.integers(0, 4),
 )
 def variance_is_bounded(
-    law: Law, top: int, weights: Weights = signed_weights, bound: Bound = variance_bound
+    distribution: Distribution, top: int, weights: Weights = signed_weights, bound: Bound = variance_bound
 ) -> Evidence:
     """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
-    mean = exact_level_mean(law, top)
-    variance = second_moment_of(law, top, weights) - float(np.sum(mean**2))
-    return Evidence.at_most(variance, bound(law, top), 2.0**top * law.lipschitz**2 * law.rounding)
+    mean = exact_level_mean(distribution, top)
+    variance = second_moment_of(distribution, top, weights) - float(np.sum(mean**2))
+    return Evidence.at_most(
+        variance, bound(distribution, top), 2.0**top * distribution.lipschitz**2 * distribution.rounding
+    )
 
 
 variance_is_bounded.mutant("does not subtract the halves", replaces="weights")(without_halves)

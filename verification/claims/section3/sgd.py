@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from phiball.backends import Array, active, array_namespace, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
-    RTMLMC,
-    convex_plan,
-    gradient_mapping,
-    mirror_descent,
-    onto_box,
-    onto_simplex,
-    projected_sgd,
-    worst_case,
-)
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import ENTROPIC, RTMLMC, worst_case
+from phiball.refimpl.optimize import gradient_mapping, mirror_descent, onto_box, onto_simplex, projected_sgd
+from phiball.refimpl.theory import convex_plan
+from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict

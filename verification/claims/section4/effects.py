@@ -11,19 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, to_numpy
-from phiball.refimpl import (
-    ABSOLUTE,
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    Ball,
-    Divergence,
-    cressie_read,
-    r1,
-    r2,
-    r3,
-    surrogate,
-)
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, cressie_read
+from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -113,8 +102,8 @@ def r1_is_the_certainty_equivalent(
 ) -> Iterator[Evidence]:
     """R1 is rho times the certainty equivalent of g.b, whose two forms are equal."""
     size, rho = float(np.linalg.norm(g)), 0.25
-    law = (size, len(g), 1 / C, phi.family or "", phi.parameter)
-    inner_form, outer_form = inside(*law), certainty_outside(*law)
+    distribution = (size, len(g), 1 / C, phi.family or "", phi.parameter)
+    inner_form, outer_form = inside(*distribution), certainty_outside(*distribution)
     # Golden section ends within 2e-15 of an interval that is a few size + 1/C wide.
     rounding = 1e-14 * (size + 1 / C)
     yield Evidence(abs(inner_form - outer_form), rounding, "the two forms of the certainty equivalent")
@@ -374,7 +363,7 @@ def _infinite_near_zero() -> Iterator[Evidence]:
     yield Evidence(
         printed - exact,
         0.0,
-        "phi = abs(x - 1) on [1/2, inf), f = z, rho/eta = 1e4: half of the uniform law on [-1, 1] stays, so "
+        "phi = abs(x - 1) on [1/2, inf), f = z, rho/eta = 1e4: half of the uniform distribution on [-1, 1] stays, so "
         f"that E/rho is below 1/2: {exact:.4f}, and R2/rho = {printed:g}",
     )
     yield Evidence(printed - got, 0.0, f"the library finds the same: {got:.4f}")
@@ -516,7 +505,7 @@ r3_at_a_small_ratio.mutant("is seven times R3")(lambda g, ball, eta, phi: 7 * r3
 
 
 def _cap(C: float, cost: Callable[[float], float]) -> float:
-    """A bound on 1 - R1/R2 in the unit disc, from the uniform law on the cap x >= 1 - h, for the best h.
+    """A bound on 1 - R1/R2 in the unit disc, from the uniform distribution on the cap x >= 1 - h, for the best h.
 
     It loses h at most of the dual norm, and costs D(cap)/C.
     """
@@ -561,7 +550,7 @@ def r1_interpolates(
                 f"1 - R1/R2 in the plane, abs(g) = {size:.2g}, {phi.name} phi",
                 "C",
                 "abs(1 - R1/R2)",
-                "the uniform law on a cap of the disc",
+                "the uniform distribution on a cap of the disc",
                 wide,
                 tuple(abs(1 - value / top) for value in got),
                 tuple(_cap(C * size, COSTS[phi]) for C in wide),

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from phiball.backends import active, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
+from phiball.refimpl import ENTROPIC, worst_case
+from phiball.refimpl.theory import (
     covering_bound,
     excess_order,
     linear_capacity,
     linear_covering,
     network_capacity,
     ramp_loss,
-    worst_case,
 )
 from phiball.refimpl.theory.generalization import CoveringBound
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -44,7 +43,7 @@ Bound: TypeAlias = Callable[[int, float, LogCovering], CoveringBound]
 
 @cache
 def _population() -> tuple[Any, Any]:
-    """Robust losses (33, 162) of 33 ramp classifiers at all points of a population, and its law.
+    """Robust losses (33, 162) of 33 ramp classifiers at all points of a population, and its distribution.
 
     x is on a grid of 81 points, y one of two classes; classifier j has logits (x - c_j, c_j - x).
     """
@@ -88,12 +87,12 @@ def covering_number_bound(bound: Bound = covering_bound, seed: int = 0) -> Itera
             for alpha in np.geomspace(1e-6, 1, 25).tolist():
                 least = printed_bound(n, delta, log_covering, alpha)
                 yield Evidence(got.total / least - 1, 1e-9, f"n = {n}: the least over alpha, {alpha:g}")
-    losses, law = _robust_losses(), _population()[1]
+    losses, distribution = _robust_losses(), _population()[1]
     rng = np.random.default_rng(seed)
     sizes, gaps, totals = (100, 1000, 10_000, 100_000), [], []
     for n in sizes:
-        counts = rng.multinomial(n, law, size=300)
-        gap = ((losses @ law)[None] - counts @ losses.T / n).max(axis=-1)
+        counts = rng.multinomial(n, distribution, size=300)
+        gap = ((losses @ distribution)[None] - counts @ losses.T / n).max(axis=-1)
         total = bound(n, delta, lambda eps: log(33)).total
         failures = int((gap > total).sum())
         allowed = int(stats.binom.ppf(1 - TEST_LEVEL, 300, delta))

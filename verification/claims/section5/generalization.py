@@ -18,10 +18,10 @@ from phiball.refimpl import (
     Divergence,
     cressie_read,
     indicator,
-    primal_value,
-    ramp_loss,
     worst_case,
 )
+from phiball.refimpl.inner import primal_value
+from phiball.refimpl.theory import ramp_loss
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -92,8 +92,8 @@ def divergence_under_beta(
 ) -> Iterator[Evidence]:
     """T(g) is the value of the primal problem, whose divergence is an expectation under beta."""
     instance = (problem.eta, phi.family or "", phi.parameter, problem.p)
-    best = worst_case(problem.losses, problem.eta, phi, p=problem.law)
-    reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.law))
+    best = worst_case(problem.losses, problem.eta, phi, p=problem.distribution)
+    reached = float(objective(problem.losses, best.weights, problem.eta, phi, p=problem.distribution))
     exact = solve_exactly(problem.f, *instance).value
     # Rounding in the weights costs eta times phi' where phi is not flat.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
@@ -108,10 +108,14 @@ def under_the_worst_case(
 ) -> Array:
     """The printed objective, with phi averaged under P itself."""
     xp = array_namespace(losses)
-    law = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p / xp.sum(p)
+    distribution = xp.full_like(losses, 1 / losses.shape[-1]) if p is None else p / xp.sum(p)
     charged = weights > 0
-    ratio = xp.where(charged, weights / xp.where(law > 0, law, xp.ones_like(law)), xp.ones_like(law))
-    cost = xp.where(charged, weights * phi.phi(ratio), xp.zeros_like(law))
+    ratio = xp.where(
+        charged,
+        weights / xp.where(distribution > 0, distribution, xp.ones_like(distribution)),
+        xp.ones_like(distribution),
+    )
+    cost = xp.where(charged, weights * phi.phi(ratio), xp.zeros_like(distribution))
     return xp.sum(weights * losses, axis=-1) - eta * xp.sum(cost, axis=-1)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, active, array_namespace
-from phiball.refimpl import ENTROPIC, QUADRATIC, Conditional, Divergence, causal_value, conditional_loss
-from phiball.refimpl.causal import CausalValue
+from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence
+from phiball.refimpl.causal import CausalValue, Conditional, causal_value, conditional_loss
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -55,7 +55,7 @@ def erm_curvature(M: int, m: int, seed: int, sensitivity: Sensitivity) -> float:
     verdict=Verdict.REFUTED,
     formula=r"\inf_{\theta} \mathbb{E} \Psi(\theta^{\top} g(x), z) > -\infty, \quad "
     r"\Psi(w, z) = -w z^{\top} (w, 1)^{\top}",
-    assumptions="the printed law of x and z, linear rules on 100 random features, w in R",
+    assumptions="the printed distribution of x and z, linear rules on 100 random features, w in R",
     quote=r"where $\mathcal{R}^*$ denotes the ground truth optimal revenue",
     correction="prices have to be bounded, which the paper does not say: see P3",
     remark="The risk of a training set is unbounded as well, wherever the mean of z_1 is positive at one x_i "
@@ -80,7 +80,7 @@ def pricing_has_a_solution(sensitivity: Sensitivity = printed_sensitivity) -> It
 def _within_revenue_grows() -> Iterator[Evidence]:
     z = float(printed_sensitivity(1.0))
     printed = abs(z - float(np.tanh(3.0))) < 1e-15
-    yield from each(("the mean of z given x is that of the printed law", printed))
+    yield from each(("the mean of z given x is that of the printed distribution", printed))
 
 
 @pricing_has_a_solution.counterexample(margin=9e5, meets=_within_revenue_grows)
@@ -163,7 +163,7 @@ class Instance:
     """3 covariates, 4 parameters z and 5 places, nothing uniform, some places out of reach."""
 
     joint: Any  # (3, 4): P(x_k, z_j)
-    nu: Any  # (3, 5): the reference law on the places
+    nu: Any  # (3, 5): the reference distribution on the places
     places: Any  # (5,)
     z: Any  # (4,)
 
@@ -236,7 +236,7 @@ def regularized_causal_duality(solve: Solve = causal_value) -> Iterator[Evidence
 
 
 @causal_duality.mutant("goes beyond the reach")
-@regularized_causal_duality.mutant("takes the uniform law for the reference")
+@regularized_causal_duality.mutant("takes the uniform distribution for the reference")
 def _(loss: Any, data: Conditional, places: Array, eta: float, d: Divergence, *, p: Array) -> CausalValue:
     return causal_value(loss, data, places, eta, d)
 

@@ -10,22 +10,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, to_numpy
-from phiball.refimpl import (
-    ENTROPIC,
-    DecisionProcess,
-    Divergence,
-    Neighbourhood,
-    bellman,
-    q_update,
-    value_iteration,
-)
+from phiball.refimpl import ENTROPIC, Divergence
+from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood, bellman, q_update, value_iteration
 from phiball.refimpl.qlearning.bellman import FixedPoint
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each
-from phiball.verification.instances.decision_processes import Tables, law, tables
+from phiball.verification.instances.decision_processes import Tables, distribution, tables
 from phiball.verification.instances.divergences import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
@@ -79,7 +72,7 @@ def update_is_robust(
             *(0, 0, reward, 0, False),
             alpha=alpha,
             discount=discount,
-            neighbourhood=law([near], [weight]),
+            neighbourhood=distribution([near], [weight]),
             eta=eta,
             divergence=ENTROPIC,
         )
@@ -211,8 +204,10 @@ STAY, EITHER, HALF = np.eye(2)[:, None, :], np.full((2, 2), 0.5), 0.5
 
 
 def _within_supremum_rewards_noise() -> Iterator[Evidence]:
-    laws = bool(np.all(STAY.sum(axis=-1) == 1) and np.all(EITHER.sum(axis=-1) == 1))
-    yield from each(("transitions and perturbations are laws", laws), ("0 < discount < 1", 0 < HALF < 1))
+    distributions = bool(np.all(STAY.sum(axis=-1) == 1) and np.all(EITHER.sum(axis=-1) == 1))
+    yield from each(
+        ("transitions and perturbations are distributions", distributions), ("0 < discount < 1", 0 < HALF < 1)
+    )
 
 
 @fixed_point_is_an_infimum.counterexample(margin=0.2, meets=_within_supremum_rewards_noise)

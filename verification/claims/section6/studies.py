@@ -180,7 +180,7 @@ def shapes() -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=1)
 def toy_weights(seed: int) -> list[Any]:
-    """W_1 to W_4, drawn from the printed law."""
+    """W_1 to W_4, drawn from the printed distribution."""
     rng = np.random.default_rng(seed)
     # N(0, 0.25) is read as a variance, in the convention of N(0, I).
     drawn = [rng.standard_normal(size=shape, dtype=np.float32) for shape in shapes()]
@@ -188,7 +188,7 @@ def toy_weights(seed: int) -> list[Any]:
 
 
 def toy_loss(seed: int, z: Any) -> Any:
-    """f(z) = g(z)^2 at each z, with weights drawn from the printed law."""
+    """f(z) = g(z)^2 at each z, with weights drawn from the printed distribution."""
     W1, W2, W3, W4 = toy_weights(seed)
 
     def softplus(t: Any) -> Any:
@@ -263,7 +263,7 @@ LEAST = int(binom.ppf(TEST_LEVEL, DRAWS, SHARE))  # fewer hits are next to impos
     id="Q2",
     verdict=Verdict.HOLDS,
     formula=r"P\left(\text{f has three local maxima or more on } [-5, 5]\right) > \frac12",
-    assumptions="read as a statement on the printed law of the weights, as those of the paper are not given; "
+    assumptions="read as a statement on the printed distribution of the weights, as those of the paper are not given; "
     "many is three or more, of 1 % of the range",
     quote=r"the inner maximization problem contains many local maxima",
     error_level=TEST_LEVEL,
@@ -286,13 +286,15 @@ many_local_maxima.mutant("leaves out the network")(lambda seed, z: z * z)
     assessment=Assessment(
         Kind.OPEN,
         Consequence.NONE,
-        "Where the maximum lies depends on the draw, of which the paper gives the law alone.",
+        "Where the maximum lies depends on the draw, of which the paper gives the distribution alone.",
     ),
 )
 def worst_area_is_near_five() -> Evidence:
     """The maximum of the toy loss on [-5, 5] lies near 5."""
     hits = sum(POINTS[int(np.argmax(f))] >= 4 for f in _draws(toy_loss, 0))
-    return Evidence(nan, 0.0, f"of {DRAWS} draws from the printed law, {hits} have their maximum in [4, 5]")
+    return Evidence(
+        nan, 0.0, f"of {DRAWS} draws from the printed distribution, {hits} have their maximum in [4, 5]"
+    )
 
 
 # --- Section 6.2 ----------------------------------------------------------------------------------
@@ -426,7 +428,7 @@ def linearised_maximum(draw: int, x: float) -> float:
     id="Q3",
     verdict=Verdict.HOLDS,
     formula=r"\max_{[-5,5]} f - f(\pm 5) > \frac{1}{100} \left(\max f - \min f\right)",
-    assumptions="read as a statement on the printed law of the weights, as those of the paper are not "
+    assumptions="read as a statement on the printed distribution of the weights, as those of the paper are not "
     "given; the "
     "loss is linearised at x = 0.1, as it has no derivative at 0: one of its inputs is the root of abs(z)",
     quote=r"its linear approximation around $x=0$ will yield a wrong global maximum estimate",

@@ -1,4 +1,4 @@
-"""Moment generating functions of the uniform laws on the unit balls: log E exp(s.b).
+"""Moment generating functions of the uniform distributions on the unit balls: log E exp(s.b).
 
 They make the entropic regulariser exact: eta log E exp(g.b/eta) is the risk of a linear loss. All three
 are computed from sums of positive terms, or along a path on which nothing cancels, so that log E exp(s.b)
@@ -14,7 +14,7 @@ from math import ceil, exp, factorial, inf, lgamma, log, pi
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach
-from phiball.refimpl.laws.norms import dual, length
+from phiball.refimpl.distributions.norms import dual, length
 from phiball.refimpl.numerics import largest
 
 _HUGE = 1e75  # beyond it the powers that the functions below take would overflow

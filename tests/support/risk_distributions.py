@@ -1,4 +1,4 @@
-"""Laws and losses whose robust risk is known."""
+"""Distributions and losses whose robust risk is known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A law whose `sample` gives the same points in every run: the rows of `points`, one per data point."""
+    """A distribution whose `sample` gives the same points in every run: the rows of `points`, one per data point."""
 
     points: Any
 
@@ -42,6 +42,6 @@ class Fixed:
 
 
 def fixed(losses: Any, arrays: Arrays) -> tuple[Array, Fixed]:
-    """(z, law) such that the loss `first` on data point k takes the values losses[k]."""
+    """(z, distribution) such that the loss `first` on data point k takes the values losses[k]."""
     z = arrays.asarray(np.arange(len(losses))[:, None])
     return z, Fixed(arrays.asarray(np.asarray(losses)[:, :, None]))

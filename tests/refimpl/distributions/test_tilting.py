@@ -18,8 +18,8 @@ from scipy import stats
 from phiball.backends import Rng, rng
 from phiball.refimpl import Ball, Gaussian
 from tests.support.arrays import Arrays
-from tests.support.laws import LAWS, NORMS, laws
-from tests.support.tilting_laws import LEVEL, Z, log_mgf, moments, uniforms
+from tests.support.distributions import DISTRIBUTIONS, NORMS, distributions
+from tests.support.tilting_distributions import LEVEL, Z, log_mgf, moments, uniforms
 
 # None, weak, strong in one direction, ties of both signs, one that towers over the rest.
 TILTS = [[0.0, 0.0, 0.0], [0.5, -0.3, 0.2], [0.0, -9.0, 2.0], [4.0, 4.0, -4.0], [15.0, 0.1, -1.0]]
@@ -268,59 +268,59 @@ def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
         assert not np.array_equal(arrays.numpy(boxed), arrays.numpy(free))
         with pytest.raises(ValueError, match="z leaves the box"):
             Ball(norm, 0.75, clip=(0.0, 0.9)).sample_tilted(z, s, 2, rng(5))
-    for law in laws(0.0):
-        x, log_w = law.sample_tilted(z, 1e6 * s, 3, rng(0))
+    for distribution in distributions(0.0):
+        x, log_w = distribution.sample_tilted(z, 1e6 * s, 3, rng(0))
         assert np.all(arrays.numpy(x) == [[[0.0, 0.5, 1.0]] * 3])
         assert np.all(arrays.numpy(log_w) == 0)
 
 
 def test_a_tilt_that_overflows(arrays: Arrays) -> None:
     s = arrays.asarray(np.array([[3e38 if arrays.eps > 1e-10 else 1.7e308, 1.0]]))
-    for law in laws(10.0):
+    for distribution in distributions(10.0):
         with pytest.raises(ValueError, match=r"radius times s overflows|expected a tilt whose scale"):
-            law.sample_tilted(0 * s, s, 2, rng(0))
+            distribution.sample_tilted(0 * s, s, 2, rng(0))
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_invalid_arguments(law: Any) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_invalid_arguments(distribution: Any) -> None:
     z = np.zeros((2, 3))
     for bad in (np.nan, inf):
         s = np.where(np.arange(6).reshape(2, 3) == 5, bad, 1.0)
         with pytest.raises(ValueError, match="s contains NaN or infinity"):
-            law.sample_tilted(z, s, 4, rng(0))
+            distribution.sample_tilted(z, s, 4, rng(0))
     for s in (np.zeros(3), np.zeros((1, 3)), np.zeros((2, 3, 1)), np.zeros((2, 3), dtype=np.float32)):
         with pytest.raises(ValueError, match=r"s has shape .* expected those of z, \(2, 3\) and float64"):
-            law.sample_tilted(z, s, 4, rng(0))
+            distribution.sample_tilted(z, s, 4, rng(0))
     for s in (np.zeros((2, 3), dtype=int), [[0.0] * 3] * 2, 1.0, None):
         with pytest.raises(TypeError, match=r"^s (is|has dtype)"):
-            law.sample_tilted(z, s, 4, rng(0))
+            distribution.sample_tilted(z, s, 4, rng(0))
     for n in (0, -1, 1.5, True, "4"):
         with pytest.raises(ValueError, match=r"^n is"):
-            law.sample_tilted(z, z, n, rng(0))
+            distribution.sample_tilted(z, z, n, rng(0))
     for source in (None, 0, np.random.default_rng(0)):
         with pytest.raises(TypeError, match=r"^rng is"):
-            law.sample_tilted(z, z, 4, source)
+            distribution.sample_tilted(z, z, 4, source)
     for event_ndim in (-1, 3, True):
         with pytest.raises(ValueError, match=r"^event_ndim is"):
-            law.sample_tilted(z, z, 4, rng(0), event_ndim=event_ndim)
+            distribution.sample_tilted(z, z, 4, rng(0), event_ndim=event_ndim)
     with pytest.raises(TypeError, match=r"^z has dtype int64"):
-        law.sample_tilted(z.astype(int), z, 4, rng(0))
+        distribution.sample_tilted(z.astype(int), z, 4, rng(0))
     with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
         Ball(3, 1.0).sample_tilted(z, z, 2, rng(0))
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_gradients_in_torch(law: Any) -> None:
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=str)
+def test_gradients_in_torch(distribution: Any) -> None:
     """A gradient passes to z, one for one, and none to s or to the weights."""
     torch = pytest.importorskip("torch", reason="torch: not installed")
     z = torch.zeros((2, 3), dtype=torch.float64, requires_grad=True)
     s = torch.ones((2, 3), dtype=torch.float64, requires_grad=True)
-    x, log_w = law.sample_tilted(z, s, 5, rng(0))
+    x, log_w = distribution.sample_tilted(z, s, 5, rng(0))
     assert not log_w.requires_grad
     torch.sum(x).backward()
     assert torch.equal(z.grad, torch.full((2, 3), 5.0, dtype=torch.float64))
     assert s.grad is None
-    plain, _ = law.sample_tilted(z.detach(), s.detach(), 5, rng(0))
+    plain, _ = distribution.sample_tilted(z.detach(), s.detach(), 5, rng(0))
     assert torch.equal(plain, x.detach())
     with pytest.raises(TypeError, match="expected arrays of one library"):
-        law.sample_tilted(z.detach(), np.ones((2, 3)), 5, rng(0))
+        distribution.sample_tilted(z.detach(), np.ones((2, 3)), 5, rng(0))

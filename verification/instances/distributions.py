@@ -1,4 +1,4 @@
-"""Laws of the perturbations of one data point: of finitely many points, of midpoints, and tilted ones."""
+"""Distributions of the perturbations of one data point: of finitely many points, of midpoints, and tilted ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, Rng, active, array_namespace, rng, to_numpy
-from phiball.refimpl import ENTROPIC, Ball, Divergence, dual_value, indicator
+from phiball.refimpl import ENTROPIC, Ball, Divergence, indicator
+from phiball.refimpl.inner import dual_value
 from phiball.verification.instances.arrays import array
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
@@ -22,12 +23,12 @@ from phiball.verification.oracles.inner import solve_exactly
 
 BOUNDED = "0 <= f <= B; the entropic phi"
 LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
-"""What claims on `bounded_laws` assume, in words."""
+"""What claims on `bounded_distributions` assume, in words."""
 
 
 @dataclass(frozen=True)
-class Law:
-    """A law of a few points: losses f, their gradients g in the plane and probabilities p; and eta."""
+class Distribution:
+    """A distribution of a few points: losses f, their gradients g in the plane and probabilities p; and eta."""
 
     f: tuple[float, ...]
     g: tuple[tuple[float, float], ...]
@@ -39,7 +40,7 @@ class Law:
 
     @property
     def height(self) -> float:
-        """B, the largest loss of a law whose least loss is 0."""
+        """B, the largest loss of a distribution whose least loss is 0."""
         return max(self.f)
 
     @property
@@ -74,7 +75,7 @@ class Law:
 
 
 @st.composite
-def bounded_laws(draw: st.DrawFn) -> Law:
+def bounded_distributions(draw: st.DrawFn) -> Distribution:
     """Two or three losses, 0 and B among them, of any weights and gradients; B/eta from 1e-3 to 10."""
     eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
     ratio = draw(st.one_of(st.sampled_from([1.0, 0.1, 2.0, 4.0, 1e-3]), powers_of_ten(-1, 1)))
@@ -87,15 +88,15 @@ def bounded_laws(draw: st.DrawFn) -> Law:
     # The loss B has a gradient of full length, the others perhaps none.
     g = [draw(st.sampled_from(directions[:4] if k == 1 else directions)) for k in range(len(shares))]
     f = [0.0, ratio * eta, *(v * ratio * eta for v in between)]
-    return Law(tuple(f), tuple(g), tuple(c / sum(shares) for c in shares), eta)
+    return Distribution(tuple(f), tuple(g), tuple(c / sum(shares) for c in shares), eta)
 
 
-TWO_POINTS = Law((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+TWO_POINTS = Distribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
 """f = 0 or 1 with equal probabilities, eta = 1, gradients -1 and 1: the instance of the curves."""
 
 
 @st.composite
-def laws(draw: st.DrawFn, max_points: int = 2) -> Law:
+def distributions(draw: st.DrawFn, max_points: int = 2) -> Distribution:
     """Two points or more: ties, opposite and equal gradients, eta from far below the range to far above."""
     k = draw(st.integers(2, max_points))
     losses = st.one_of(st.integers(0, 3).map(float), st.floats(0, 3, width=32, allow_subnormal=False))
@@ -103,7 +104,9 @@ def laws(draw: st.DrawFn, max_points: int = 2) -> Law:
     gradients = st.sampled_from([(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.6, 0.8), (0.1, 0.0)])
     g = draw(st.lists(gradients, min_size=k, max_size=k))
     counts = draw(st.lists(st.sampled_from([1, 2, 10]), min_size=k, max_size=k))
-    return Law(tuple(f), tuple(g), tuple(c / sum(counts) for c in counts), draw(powers_of_ten(-2.0, 2.0)))
+    return Distribution(
+        tuple(f), tuple(g), tuple(c / sum(counts) for c in counts), draw(powers_of_ten(-2.0, 2.0))
+    )
 
 
 class Midpoints(Ball):
@@ -178,7 +181,7 @@ def bias_by_sampling(
 ) -> tuple[float, float]:
     """F - F^n for f uniform on [0, 1], and its standard error.
 
-    On every sample the dual at the mu* of the law has mean F and is above the value, by little.
+    On every sample the dual at the mu* of the distribution has mean F and is above the value, by little.
     """
     xp = active().namespace
     f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))

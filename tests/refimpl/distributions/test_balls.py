@@ -18,7 +18,7 @@ from scipy.special import gammaln
 from phiball.backends import rng
 from phiball.refimpl import Ball, Gaussian
 from tests.support.arrays import Arrays
-from tests.support.laws import ANY_NORM, LARGE_NORM, NORMS
+from tests.support.distributions import ANY_NORM, LARGE_NORM, NORMS
 
 LEVEL = 1e-6
 Z = 4.9  # two-sided, one in a million
@@ -56,8 +56,8 @@ def test_the_distribution_is_uniform(norm: float) -> None:
             assert stats.kstest(length ** (1.3 * d), "uniform").pvalue < LEVEL
         # Of one coordinate, whichever it is: |b_j|^norm is Beta(1/norm, (d-1)/norm + 1).
         one = np.abs(b[np.arange(len(b)), np.arange(len(b)) % d])
-        law = "uniform" if norm == inf else stats.beta(1 / norm, (d - 1) / norm + 1).cdf
-        assert stats.kstest(one if norm == inf else one**norm, law).pvalue > LEVEL, (d, mode)
+        distribution = "uniform" if norm == inf else stats.beta(1 / norm, (d - 1) / norm + 1).cdf
+        assert stats.kstest(one if norm == inf else one**norm, distribution).pvalue > LEVEL, (d, mode)
         # Symmetry: each coordinate is as often positive as negative, independently of its neighbour.
         signs = b[:, : min(d, 60)] > 0
         bound = Z * sqrt(0.25 / len(b)) if d == 1 else 5.6 * sqrt(0.25 / len(b))  # 60 coordinates: 1e-6/60
@@ -148,8 +148,8 @@ def test_the_gaussian_distribution(arrays: Arrays) -> None:
 def test_invalid_arguments() -> None:
     z, make = np.zeros((2, 3)), np.random.default_rng
 
-    def sample(z: Any = z, n: Any = 2, source: Any = None, law: Any = None, **how: Any) -> Any:
-        return lambda: (law or Ball(2, 1.0)).sample(z, n, source or rng(0), **how)
+    def sample(z: Any = z, n: Any = 2, source: Any = None, distribution: Any = None, **how: Any) -> Any:
+        return lambda: (distribution or Ball(2, 1.0)).sample(z, n, source or rng(0), **how)
 
     for error, calls in {
         ValueError: {
@@ -165,7 +165,7 @@ def test_invalid_arguments() -> None:
             "event_ndim is 3": sample(event_ndim=3),
             "at least one coordinate": sample(np.zeros((2, 0))),
             "z contains NaN": sample(np.array([[np.nan]])),
-            "leaves the box": sample(np.array([[1.5]]), law=Ball(2, 1.0, clip=(0.0, 1.0))),
+            "leaves the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
             "21201": sample(np.zeros((1, 21201)), qmc=True),
         },
         TypeError: {
@@ -174,7 +174,7 @@ def test_invalid_arguments() -> None:
             "z has dtype": sample(z.astype(int)),
             "z is": sample([[0.0]]),
             r"expected what phiball.backends.rng\(seed\) makes": sample(source=make(0)),
-            "rng is": sample(source=make(0), law=Gaussian(1.0)),
+            "rng is": sample(source=make(0), distribution=Gaussian(1.0)),
         },
     }.items():
         for message, call in calls.items():

@@ -1,4 +1,4 @@
-"""What tilted laws are, by quadrature and in many digits: oracles that share no code with the samplers."""
+"""What tilted distributions are, by quadrature and in many digits: oracles that share no code with the samplers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def first(s: tuple[float, ...], norm: float) -> Any:
 
 
 def uniforms(b: Any, s: Any, norm: float) -> Any:
-    """Rosenblatt's transform of points b (n, d): independent uniform numbers if their law is exp(s.b) dx."""
+    """Rosenblatt's transform of points b (n, d): independent uniform numbers if their distribution is exp(s.b) dx."""
     columns = [first(tuple(s), norm)(b[:, 0])]
     r = left(np.ones(len(b)), b[:, 0], norm)
     for k in range(1, b.shape[1]):
@@ -101,12 +101,15 @@ def moments(s: Any, c: Any, norm: float) -> tuple[float, float]:
         return float((up - down) / (2 * h)), float((up - 2 * at + down) / h**2)
 
 
-def linear_value(law: Any, g: Any, eta: float) -> float:
+def linear_value(distribution: Any, g: Any, eta: float) -> float:
     """eta log E exp(g.b/eta), in thirty digits."""
-    if isinstance(law, Gaussian):
-        return float(law.scale**2 * g @ g / (2 * eta))
+    if isinstance(distribution, Gaussian):
+        return float(distribution.std**2 * g @ g / (2 * eta))
     with mp.workdps(30):
-        return float(eta * log_mgf([mp.mpf(law.radius) * mp.mpf(v) / mp.mpf(eta) for v in g], law.norm))
+        return float(
+            eta
+            * log_mgf([mp.mpf(distribution.radius) * mp.mpf(v) / mp.mpf(eta) for v in g], distribution.norm)
+        )
 
 
 # A loss that is curved in the point and in the parameter, with its gradients in both.

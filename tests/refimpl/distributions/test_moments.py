@@ -12,8 +12,8 @@ import pytest
 
 from phiball.refimpl import Ball
 from tests.support.arrays import Arrays
-from tests.support.laws import NORMS
-from tests.support.tilting_laws import log_mgf
+from tests.support.distributions import NORMS
+from tests.support.tilting_distributions import log_mgf
 
 # The library promises 1e-10 relative and gives 2e-14 at worst; this lies between, to see digits go.
 PROMISE = 1e-12

@@ -1,4 +1,4 @@
-"""One table of norms, and the laws and estimators that tests draw with."""
+"""One table of norms, and the distributions and estimators that tests draw with."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from math import inf
 from phiball.refimpl import RTMLMC, SG, Ball, Gaussian
 
 NORMS = (1, 2, inf)
-"""Those with a projection and a tilted law in closed form."""
+"""Those with a projection and a tilted distribution in closed form."""
 ANY_NORM = (*NORMS, 1.5, 3)
 """Also one on each side of 2 between them."""
 LARGE_NORM = 60
 """Close to the maximum norm, where powers may underflow."""
 
 
-def laws(radius: float, deviation: float | None = None) -> list[Ball | Gaussian]:
-    """A ball of each norm in closed form, and a Gaussian law."""
+def distributions(radius: float, deviation: float | None = None) -> list[Ball | Gaussian]:
+    """A ball of each norm in closed form, and a Gaussian distribution."""
     return [*(Ball(norm, radius) for norm in NORMS), Gaussian(radius if deviation is None else deviation)]
 
 
-LAWS = laws(0.5)
+DISTRIBUTIONS = distributions(0.5)
 ESTIMATORS = (SG(0), SG(3), RTMLMC(4), RTMLMC(4, "stratified"))
 EVENTS = ((), (5,), (4, 3), (2, 6, 6))
 """Shapes of one data point."""

@@ -7,7 +7,32 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.numerics import largest
-from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array
+from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_number
+
+NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
+"""The norms by name; `as_norm` also takes any exponent of at least 1."""
+
+
+def as_norm(norm: str | float) -> float:
+    """Convert "l1", "l2", "linf" or a number of at least 1 to the exponent p of the norm.
+
+    >>> as_norm("linf"), as_norm(2)
+    (inf, 2.0)
+    """
+    if isinstance(norm, str):
+        if norm not in NORMS:
+            raise ValueError(f"norm is {norm!r}; expected 'l1', 'l2', 'linf' or a number of at least 1")
+        return NORMS[norm]
+    return valid_number("norm", norm, least=1.0, infinite=True)
+
+
+def norm_name(norm: str | float) -> str:
+    """The name of a norm: "l1", "l2", "linf", or "l3" for the exponent 3.
+
+    >>> norm_name(float("inf"))
+    'linf'
+    """
+    return f"l{as_norm(norm):g}"
 
 
 def split(x: Array, event_ndim: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""Exact samples of exponentially tilted uniform laws: density proportional to exp(a.b) on a unit ball.
+"""Exact samples of exponentially tilted uniform distributions: density proportional to exp(a.b) on a unit ball.
 
-For a linear loss g.b and the entropic divergence this is the worst-case law itself, with a = rho g/eta. All
-three samplers are exact from a = 0, where the law is uniform, to huge a, where it is the point that
+For a linear loss g.b and the entropic divergence this is the worst-case distribution itself, with a = rho g/eta. All
+three samplers are exact from a = 0, where the distribution is uniform, to huge a, where it is the point that
 maximises a.b: they work with the distance to that point, in which nothing cancels.
 """
 
@@ -11,8 +11,8 @@ from math import inf, isfinite, pi
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, kernel
-from phiball.refimpl.laws.moments import debye_series, log_bessel, log_mgf
-from phiball.refimpl.laws.norms import length
+from phiball.refimpl.distributions.moments import debye_series, log_bessel, log_mgf
+from phiball.refimpl.distributions.norms import length
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import check_same_array_type, valid_array
 
@@ -88,7 +88,7 @@ def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -
 def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
     """The points and log(nu/q) of norm inf.
 
-    Each coordinate has its law by the inverse distribution function, from one uniform number.
+    Each coordinate has its distribution by the inverse distribution function, from one uniform number.
     """
     xp = array_namespace(z)
     u = rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z)
@@ -114,7 +114,7 @@ def aimed_2(
     """The points and log(nu/q) of norm 2, from numbers that may be overwritten.
 
     The component x along s has density proportional to exp(t x) (1 - x^2)^((d-1)/2), t = radius |s|, as that
-    of a von Mises-Fisher law in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is uniform on
+    of a von Mises-Fisher distribution in d + 2 dimensions; `below` (..., n) is 1 - x. Given it, the rest is uniform on
     a ball of radius sqrt(1 - x^2) in the d - 1 dimensions across, made from normal v (..., n, d) and
     uniform u (..., n). `whole` (...) is log E exp(s.b); `below` and `whole` are in double precision.
     """
@@ -136,7 +136,7 @@ def aimed_2(
 def _wood(t: Array, d: int, rng: Rng, like: Array, *, xp: Any) -> Array:
     """1 - x for x of density proportional to exp(t x) (1 - x^2)^((d-1)/2) on [-1, 1], elementwise in t.
 
-    By rejection from the law of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2) law, with
+    By rejection from the distribution of (1 - (1 + b) w)/(1 - (1 - b) w), w of the Beta((d+1)/2, (d+1)/2) distribution, with
     Wood's choice of b (1994): at least two thirds of the candidates are kept, whatever t and d are.
     """
     shape, t = t.shape, xp.reshape(t, (-1,))
@@ -212,7 +212,7 @@ def tilted_1(a: Array, n: int, rng: Rng) -> Array:
 
 
 def _beyond(size: Array, top: Array, *, xp: Any) -> Array:
-    """L - abs(a_1): where 1/L + the mean of |b_1| + ... + |b_d| is 1, if all have their candidates' law."""
+    """L - abs(a_1): where 1/L + the mean of |b_1| + ... + |b_d| is 1, if all have their candidates' distribution."""
     low = xp.ones_like(top)
     high = xp.full_like(top, size.shape[-1] + 1.0)
     for _ in range(50):

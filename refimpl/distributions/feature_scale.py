@@ -1,8 +1,8 @@
 """Sizes of the coordinates of a ball: each moves on a scale of its own, and one of size 0 not at all.
 
 The ball of a norm with sizes sigma is the image of the plain ball under b -> sigma b, in the coordinates that
-have a size. Everything about it follows by this change of coordinates: the uniform law is the image of the
-uniform law, a tilt s becomes sigma s, and so does a gradient.
+have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image of the
+uniform distribution, a tilt s becomes sigma s, and so does a gradient.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     sizes: Array
 
 
-class Scale:
+class FeatureScale:
     """The sizes of the coordinates, as an array on the host that never changes.
 
     Arguments:
@@ -60,7 +60,7 @@ class Scale:
         self._key = (tuple(host.shape), host.tobytes())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Scale) and self._key == other._key
+        return isinstance(other, FeatureScale) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -74,7 +74,7 @@ class Scale:
         return f"<sizes of shape {tuple(self.values.shape)}, {still} of them 0>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Scale, (self.values,)
+        return FeatureScale, (self.values,)
 
     @property
     def largest(self) -> float:
@@ -90,17 +90,17 @@ class Scale:
         """Whether the data points have sizes of their own."""
         return bool(self.values.ndim > event_ndim)
 
-    def rows(self, index: Array) -> Scale:
+    def rows(self, index: Array) -> FeatureScale:
         """The sizes of these data points, where each has its own along the first axis."""
         if self.values.shape[0] == 1:
             return self
-        return Scale(array_namespace(self.values).take(self.values, to_numpy(index), axis=0))
+        return FeatureScale(array_namespace(self.values).take(self.values, to_numpy(index), axis=0))
 
-    def masked(self, mask: Any) -> Scale:
+    def masked(self, mask: Any) -> FeatureScale:
         """The sizes where the mask is not 0, and 0 elsewhere; the shapes broadcast."""
-        mask = Scale(mask).values
+        mask = FeatureScale(mask).values
         try:
-            return Scale(self.values * (mask != 0))
+            return FeatureScale(self.values * (mask != 0))
         except ValueError:
             raise ValueError(
                 f"mask has shape {tuple(mask.shape)} and scale {tuple(self.values.shape)}; expected shapes "

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chisquare
 
 from phiball.backends import Array, array_namespace, rng
-from phiball.refimpl import (
-    Ball,
+from phiball.refimpl import Ball
+from phiball.refimpl.optimize import (
     gradient_mapping,
     mirror_descent,
     onto_ball,

@@ -11,21 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phiball.refimpl import (
-    ENTROPIC,
-    HINGE,
-    QUADRATIC,
-    RTMLMC,
-    SG,
-    chi_square_bound,
-    convex_plan,
-    cressie_read,
-    gradient_bias,
-    indicator,
-    nonconvex_plan,
-    second_moment,
-)
-from phiball.refimpl.training.plans import Plan
+from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, cressie_read, indicator
+from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_bias, nonconvex_plan, second_moment
+from phiball.refimpl.theory.plans import Plan
 
 CONVEX = {"lipschitz": 1.0, "diameter": 1.0, "idf": 2.0, "chi_square": 0.25}
 SMOOTH = {"lipschitz": 1.0, "smoothness": 1.0, "bound": 1.0, "eta": 1.0}

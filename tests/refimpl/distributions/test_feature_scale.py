@@ -19,24 +19,22 @@ from phiball.refimpl import (
     RTMLMC,
     SG,
     Ball,
-    LinearProblem,
     RegularizedLoss,
     Tilted,
     Uniform,
     adversarial_risk,
     fgm,
-    integrated_risk,
-    onto_ball,
     pgm,
-    r2,
-    r3,
     robust_risk,
-    surrogate,
     worst_case_density,
     worst_case_sample,
 )
+from phiball.refimpl.linear import LinearProblem
+from phiball.refimpl.optimize import onto_ball
+from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.theory import r2, r3, surrogate
 from tests.support.arrays import Arrays
-from tests.support.laws import ANY_NORM, NORMS
+from tests.support.distributions import ANY_NORM, NORMS
 
 SIZES = np.array([2.0, 0.0, 0.5, 1.0, 0.0, 3.0])
 MOVING = np.flatnonzero(SIZES)
@@ -52,7 +50,7 @@ def normal(seed: int, *shape: int) -> Any:
 def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> None:
     z, s = normal(0, 3, 6), normal(1, 3, 6)
     for norm in ANY_NORM:
-        ball, plain = Ball(norm, 0.7, scale=SIZES), Ball(norm, 0.7)
+        ball, plain = Ball(norm, 0.7, feature_scale=SIZES), Ball(norm, 0.7)
         zeros = arrays.asarray(np.zeros((3, len(MOVING))))
         for how in ({}, {"antithetic": True}, {"qmc": True}):
             b = np.zeros((3, 8, 6))
@@ -72,7 +70,7 @@ def test_samples_are_the_image_of_those_of_the_plain_ball(arrays: Arrays) -> Non
 @pytest.mark.parametrize("norm", NORMS)
 def test_geometry_and_moments_by_a_change_of_coordinates(arrays: Arrays, norm: float) -> None:
     g, z = normal(2, 4, 6), normal(3, 4, 6)
-    plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, scale=SIZES)
+    plain, ball = Ball(norm, 0.7), Ball(norm, 0.7, feature_scale=SIZES)
     close: dict[str, Any] = {"rtol": 50 * arrays.eps, "atol": 50 * arrays.eps}
     like, inner = arrays.asarray(g), (SIZES * g)[:, MOVING]
     for name in ("dual_norm", "variance", "log_mgf"):
@@ -102,10 +100,10 @@ def test_geometry_and_moments_by_a_change_of_coordinates(arrays: Arrays, norm: f
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_masks_of_data_points(norm: float) -> None:
-    """The law of each point is uniform in its own coordinates: |b|^m is uniform on (0, 1), m how many."""
-    ball = Ball(norm, 0.5, scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
+    """The distribution of each point is uniform in its own coordinates: |b|^m is uniform on (0, 1), m how many."""
+    ball = Ball(norm, 0.5, feature_scale=np.array([1.0, 2.0, 1.0, 1.0, 4.0, 1.0])).masked(MASK)
     z, s, n = normal(5, 5, 6), normal(6, 5, 6), 4000
-    sizes, counts = ball.scale.values, MASK.sum(-1)
+    sizes, counts = ball.feature_scale.values, MASK.sum(-1)
     x = ball.sample(z, n, rng(1))
     tilted, log_w = ball.sample_tilted(z, s, n, rng(2))
     for k, m in enumerate(counts):
@@ -120,7 +118,7 @@ def test_masks_of_data_points(norm: float) -> None:
         whole = Ball(norm, 0.5).log_mgf((sizes * s)[k, moves]) if m else 0.0
         assert np.allclose(log_w[k], whole - (tilted[k] - z[k]) @ s[k], atol=1e-10)
         # and the moments of one row are those of its own coordinates
-        alone = Ball(norm, 0.5, scale=sizes[k])
+        alone = Ball(norm, 0.5, feature_scale=sizes[k])
         for name in ("dual_norm", "variance", "log_mgf", "steepest"):
             assert np.allclose(getattr(ball, name)(s)[k], getattr(alone, name)(s[k]), rtol=1e-13), name
 
@@ -148,13 +146,13 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
     value = tilted(check, z, rng=rng(0), input_gradient=slope)
     assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, as the loss is linear
     risk = robust_risk(
-        check, z, ball, 0.3, ENTROPIC, samples=3000, rng=rng(0), proposal=Tilted(), input_gradient=slope
+        check, z, ball, 0.3, ENTROPIC, n_samples=3000, rng=rng(0), proposal=Tilted(), input_gradient=slope
     )
     assert np.allclose(risk.values, exact, rtol=1e-12)
-    robust_risk(check, z, ball, 0.3, QUADRATIC, samples=2000, rng=rng(0), chunk=500)
-    worst_case_sample(check, z, ball, 0.3, QUADRATIC, n=20, samples=50, rng=rng(0))
+    robust_risk(check, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
+    worst_case_sample(check, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
     top = check(z, np.arange(5)) + r2(slope(z, None), ball)
-    worst = adversarial_risk(check, z, ball, samples=2000, rng=rng(0), attack=lambda z: pgm(slope, z, ball))
+    worst = adversarial_risk(check, z, ball, n_samples=2000, rng=rng(0), attack=lambda z: pgm(slope, z, ball))
     for values in (worst.values, check(fgm(slope, z, ball), np.arange(5))):
         assert np.allclose(values, top, rtol=1e-12)
 
@@ -162,24 +160,26 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
 def test_images_volumes_and_the_theory() -> None:
     sizes = np.array([[0.5, 2.0, 1.0], [1.0, 4.0, 0.25]])
     z = normal(10, 3, 2, 3)
-    ball = Ball(2, 0.5, scale=sizes)
-    rows = Ball(2, 0.5, scale=[[1.0], [2.0]])  # one size per channel
+    ball = Ball(2, 0.5, feature_scale=sizes)
+    rows = Ball(2, 0.5, feature_scale=[[1.0], [2.0]])  # one size per channel
     assert np.allclose(rows.dual_norm(z, event_ndim=2), np.sqrt((z[:, 0] ** 2 + 4 * z[:, 1] ** 2).sum(-1)))
     assert ball.log_volume(6) == pytest.approx(Ball(2, 0.5).log_volume(6) + np.log(sizes).sum())
-    assert Ball(1, 0.5, scale=3.0).log_volume(4) == pytest.approx(Ball(1, 1.5).log_volume(4))
-    assert Ball(inf, 0.5, scale=[1.0, 0.0]).log_volume(2) == -inf
+    assert Ball(1, 0.5, feature_scale=3.0).log_volume(4) == pytest.approx(Ball(1, 1.5).log_volume(4))
+    assert Ball(inf, 0.5, feature_scale=[1.0, 0.0]).log_volume(2) == -inf
     g = normal(11, 4, 6)
     inner, plain = (SIZES * g)[:, MOVING], Ball(2, 0.7)
     for phi in (ENTROPIC, QUADRATIC):
         for function in (surrogate, r3):
             assert np.allclose(
-                function(g, Ball(2, 0.7, scale=SIZES), 0.3, phi), function(inner, plain, 0.3, phi)
+                function(g, Ball(2, 0.7, feature_scale=SIZES), 0.3, phi), function(inner, plain, 0.3, phi)
             )
-    assert np.all(surrogate(g, Ball(2, 0.7, scale=0 * SIZES), 0.3, QUADRATIC) == 0)
-    line = integrated_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 0.5, scale=[3.0]), 0.3, QUADRATIC)
+    assert np.all(surrogate(g, Ball(2, 0.7, feature_scale=0 * SIZES), 0.3, QUADRATIC) == 0)
+    line = integrated_risk(
+        lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 0.5, feature_scale=[3.0]), 0.3, QUADRATIC
+    )
     wide = integrated_risk(lambda x, i: x[:, 0] ** 2, z[:, 0, :1], Ball(2, 1.5), 0.3, QUADRATIC)
     assert float(line.value) == pytest.approx(float(wide.value), rel=1e-13)
-    small, large = Ball(2, 1.0, scale=0.5), Ball(2, 0.5)
+    small, large = Ball(2, 1.0, feature_scale=0.5), Ball(2, 0.5)
     x = np.array([[3.0, 4.0]])
     assert np.allclose(small.project(x, 0 * x), large.project(x, 0 * x))
 
@@ -189,35 +189,35 @@ def test_gradients_pass_through_the_moments() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     g = torch.tensor(normal(12, 5, 6), requires_grad=True)
     for norm in NORMS:
-        ball = Ball(norm, 0.5, scale=SIZES).masked(MASK)
+        ball = Ball(norm, 0.5, feature_scale=SIZES).masked(MASK)
         for function in (ball.log_mgf, ball.variance):
             assert torch.autograd.gradcheck(function, g, fast_mode=True)
 
 
 def test_balls_compare_print_and_travel() -> None:
-    ball = Ball(2, 0.5, scale=[1, 0, 2])
+    ball = Ball(2, 0.5, feature_scale=[1, 0, 2])
     assert repr(ball) == "Ball(norm=2.0, radius=0.5, scale=[1.0, 0.0, 2.0])"
     assert repr(Ball(2, 0.5, (0, 1))) == "Ball(norm=2.0, radius=0.5, clip=(0.0, 1.0))"
     assert "(5, 6), 18 of them 0" in repr(Ball(2, 1.0).masked(MASK))
-    np.testing.assert_array_equal(Ball(2, 1.0).masked(MASK).scale.values, MASK)
-    same = Ball(2, 0.5, scale=np.array([1.0, 0.0, 2.0]))
+    np.testing.assert_array_equal(Ball(2, 1.0).masked(MASK).feature_scale.values, MASK)
+    same = Ball(2, 0.5, feature_scale=np.array([1.0, 0.0, 2.0]))
     assert ball == same
     assert hash(ball) == hash(same)
     assert ball != replace(ball, scale=[1, 0, 3])
     assert ball != Ball(2, 0.5)
     assert pickle.loads(pickle.dumps(ball)) == ball
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    assert Ball(2, 0.5, scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
+    assert Ball(2, 0.5, feature_scale=torch.tensor([1.0, 0.0, 2.0], dtype=torch.bfloat16)) == ball
 
 
 def test_invalid_sizes() -> None:
-    z, ball = np.zeros((4, 3)), Ball(2, 0.5, scale=np.ones(3))
+    z, ball = np.zeros((4, 3)), Ball(2, 0.5, feature_scale=np.ones(3))
 
     def loss(x: Any, i: Any) -> Any:
         return x[:, 0]
 
     def sized(scale: Any) -> Ball:
-        return Ball(2, 0.5, scale=scale)
+        return Ball(2, 0.5, feature_scale=scale)
 
     for scale in ("l2", ["a"], [[1.0], [1.0, 2.0]], [1j], object()):
         with pytest.raises(TypeError, match="scale is"):
@@ -231,7 +231,7 @@ def test_invalid_sizes() -> None:
         (lambda: onto_ball(ball), "no scale"),
         (lambda: LinearProblem("logistic", ball, eta=1.0), "own scale"),
         (
-            lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, samples=4, rng=rng(0)),
+            lambda: worst_case_density(loss, z, ball, 1.0, ENTROPIC, at=z, n_samples=4, rng=rng(0)),
             "without clip or scale",
         ),
         (lambda: integrated_risk(loss, z[:, :2], sized([1.0, 0.0]), 1.0, ENTROPIC), "none of them 0"),

@@ -15,9 +15,10 @@ from scipy import integrate
 from scipy.special import beta
 
 from phiball.backends import rng
-from phiball.refimpl import ENTROPIC, Ball, Gaussian, fgm, pgm, r2, robust_risk
+from phiball.refimpl import ENTROPIC, Ball, Gaussian, fgm, pgm, robust_risk
+from phiball.refimpl.theory import r2
 from tests.support.arrays import Arrays
-from tests.support.laws import ANY_NORM, LARGE_NORM, NORMS
+from tests.support.distributions import ANY_NORM, LARGE_NORM, NORMS
 
 
 def points(seed: int, *shape: int) -> Any:
@@ -153,9 +154,12 @@ def test_numbers_beyond_the_precision() -> None:
     """Refused, or infinite where the truth is: no NaN, no warning and no OverflowError."""
     single, most = np.float32([[1.0, 2.0]]), np.finfo(np.float64).max
     half = np.float16([[1.0, 2.0]])
-    for law, word in ((Ball(2, 1e200), "radius is 1e\\+200"), (Gaussian(1e200), "scale is 1e\\+200")):
+    for distribution, word in (
+        (Ball(2, 1e200), "radius is 1e\\+200"),
+        (Gaussian(1e200), "scale is 1e\\+200"),
+    ):
         with pytest.raises(ValueError, match=f"{word} around .*; expected points within .*float32"):
-            law.sample(single, 2, rng(0))
+            distribution.sample(single, 2, rng(0))
     ball = Ball(inf, most)
     for call in (
         lambda: ball.sample(np.zeros((1, 2)), 2, rng(0)),
@@ -165,12 +169,14 @@ def test_numbers_beyond_the_precision() -> None:
         lambda: fgm(lambda x, i: x, single, Ball(2, 1e200)),
         lambda: pgm(lambda x, i: x, single, Ball(2, 1.0), step=1e200),
         lambda: robust_risk(
-            lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, samples=2, rng=rng(0)
+            lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
         ),
         lambda: Ball(2, 1e30).sample(half, 2, rng(0)),
         lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng(0)),
         lambda: fgm(lambda x, i: x, half, Ball(2, 1e30)),
-        lambda: robust_risk(lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, samples=2, rng=rng(0)),
+        lambda: robust_risk(
+            lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
+        ),
     ):
         with pytest.raises(
             ValueError,

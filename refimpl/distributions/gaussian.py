@@ -1,21 +1,21 @@
-"""The normal law of the perturbation, in place of a ball."""
+"""The normal distribution of the perturbation, in place of a ball."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace, ignore_float_warnings
-from phiball.refimpl.laws.norms import check_overflow, flat, split
-from phiball.refimpl.laws.tilting import log_ratio, valid_tilt
+from phiball.refimpl.distributions.norms import check_overflow, flat, split
+from phiball.refimpl.distributions.tilting import log_ratio, valid_tilt
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The normal law around each data point.
+    """The normal distribution around each data point.
 
     Arguments:
-    - `scale`: the standard deviation in every coordinate, a number that is not negative.
+    - `std`: the standard deviation in every coordinate, a number that is not negative.
 
     It takes the place of a `Ball` in risks and estimators. With the entropic divergence that gives the dual
     of Sinkhorn distributionally robust optimisation, as the paper remarks in Section 3.
@@ -27,20 +27,20 @@ class Gaussian:
     (3, 8, 4)
     """
 
-    scale: float
+    std: float
 
     def __post_init__(self) -> None:
         """Validate the scale."""
-        object.__setattr__(self, "scale", valid_number("scale", self.scale, least=0.0))
+        object.__setattr__(self, "std", valid_number("std", self.std, least=0.0))
 
     def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` points of the normal law around each z, batch + event: shape batch + (n,) + event."""
+        """Draw `n` points of the normal distribution around each z, batch + event: shape batch + (n,) + event."""
         batch, event = split(z, event_ndim, "z")
         shape = (*batch, valid_count("n", n), *event)
         xp = array_namespace(z)
         self._check_centres(z)
         x = valid_rng(rng).normal(shape, like=z)
-        x *= self.scale
+        x *= self.std
         x += xp.expand_dims(z, axis=len(batch))
         return x
 
@@ -49,8 +49,8 @@ class Gaussian:
     ) -> tuple[Array, Array]:
         """Draw `n` points around each z from the normal density times exp(s.b), b being the perturbation.
 
-        That is the normal law around z + scale^2 s. Arguments and results are those of `Ball.sample_tilted`.
-        Raises ValueError if scale^2 |s|^2 overflows: no point maximises s.b under the normal law.
+        That is the normal distribution around z + scale^2 s. Arguments and results are those of `Ball.sample_tilted`.
+        Raises ValueError if scale^2 |s|^2 overflows: no point maximises s.b under the normal distribution.
         """
         batch, event = split(z, event_ndim, "z")
         n = valid_count("n", n)
@@ -61,8 +61,8 @@ class Gaussian:
         xp = array_namespace(z)
         with ignore_float_warnings():
             b = rng.normal((*batch, n, s.shape[-1]), like=z)
-            b *= self.scale
-            b += self.scale * (self.scale * s[..., None, :])
+            b *= self.std
+            b += self.std * (self.std * s[..., None, :])
             log_w = log_ratio(self.log_mgf(xp.astype(s, xp.float64, copy=False)), s, b)
         if not all_finite(log_w):
             raise ValueError(
@@ -81,12 +81,12 @@ class Gaussian:
         """
         v = flat(s, event_ndim, "s")
         xp = array_namespace(s)
-        check_overflow("scale", self.scale, self.scale, v[..., :0])
+        check_overflow("std", self.std, self.std, v[..., :0])
         with ignore_float_warnings():  # it is infinite where it overflows
-            v = self.scale * v
+            v = self.std * v
             return xp.sum(v * v, axis=-1) / 2
 
     def _check_centres(self, z: Array) -> None:
         if not all_finite(z):
             raise ValueError("z contains NaN or infinity; expected finite numbers")
-        check_overflow("scale", self.scale, 40 * self.scale, z)  # no normal number is that large
+        check_overflow("std", self.std, 40 * self.std, z)  # no normal number is that large

@@ -1,6 +1,6 @@
 """Balls of a norm: uniform and tilted samples.
 
-The reference law nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
+The reference distribution nu_z of the paper is uniform on the ball B_rho(z), Eq. (def:nu:z). Its volume does not
 depend on z here, because the ball is taken in all of R^d. The paper takes a subset of the domain of the data,
 which loses that property at the border of the domain (see `Ball.clip`).
 """
@@ -12,12 +12,12 @@ from math import prod
 from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.refimpl.distributions.feature_scale import FeatureScale
+from phiball.refimpl.distributions.geometry import Geometry
+from phiball.refimpl.distributions.norms import check_overflow, split
+from phiball.refimpl.distributions.tilting import TILTABLE, tilted, valid_tilt
+from phiball.refimpl.distributions.uniform import quasi, uniform
 from phiball.refimpl.inner.half import is_half, single
-from phiball.refimpl.laws.geometry import Geometry
-from phiball.refimpl.laws.norms import check_overflow, split
-from phiball.refimpl.laws.scale import Scale
-from phiball.refimpl.laws.tilting import TILTABLE, tilted, valid_tilt
-from phiball.refimpl.laws.uniform import quasi, uniform
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
@@ -30,12 +30,12 @@ class Ball(Geometry):
     - `radius`: $\rho$, a number that is not negative.
     - `clip`: None, or (lo, hi) for data that lives in the box [lo, hi]^d. Samples are then drawn in the whole
       ball and moved to the nearest point of the box, coordinate by coordinate. They stay in the ball. Their
-      law is uniform inside the box, and has the mass that would lie outside on its faces; it is not the
-      uniform law on the intersection. `sample` and `project` respect the box. The moments, the volume and
+      distribution is uniform inside the box, and has the mass that would lie outside on its faces; it is not the
+      uniform distribution on the intersection. `sample` and `project` respect the box. The moments, the volume and
       `steepest` are those of the whole ball.
-    - `scale`: None, or the sizes sigma of the coordinates, which broadcast to a point: the ball is then
+    - `feature_scale`: None, or the sizes sigma of the coordinates, which broadcast to a point: the ball is then
       {sigma b : |b|_p <= radius}. A coordinate of size 0 never moves, and does not count as a dimension: the
-      law is uniform in those that move. Sizes of shape (N,) + event belong to N data points; see `masked`.
+      distribution is uniform in those that move. Sizes of shape (N,) + event belong to N data points; see `masked`.
 
     Every method takes `event_ndim`, the number of trailing axes that make up one point: 1 for vectors, 3 for
     images (channels, height, width), 0 for numbers. The axes before them are a batch.
@@ -49,7 +49,7 @@ class Ball(Geometry):
     >>> points = ball.sample(np.zeros((3, 4)), 1000, rng(0))
     >>> points.shape, bool(np.all(ball.contains(points, np.zeros(4))))
     ((3, 1000, 4), True)
-    >>> ages = Ball(2, 0.5, scale=[10.0, 1.0, 0.0])  # years, a score, and a category that must not move
+    >>> ages = Ball(2, 0.5, feature_scale=[10.0, 1.0, 0.0])  # years, a score, and a category that must not move
     >>> print(ages.steepest(np.asarray([0.3, 4.0, 9.0])))
     [3.  0.4 0. ]
     """
@@ -57,7 +57,7 @@ class Ball(Geometry):
     norm: float
     radius: float
     clip: tuple[float, float] | None = None
-    scale: Any = None
+    feature_scale: Any = None
     # Named here so that the pages of the reference show them among the methods of a ball.
     length = Geometry.length
     dual_norm = Geometry.dual_norm
@@ -79,14 +79,14 @@ class Ball(Geometry):
             if len(box) != 2 or not valid_number("clip", box[0]) <= valid_number("clip", box[1]):
                 raise ValueError(f"clip is {self.clip!r}; expected (lo, hi) with lo <= hi, or None")
             object.__setattr__(self, "clip", (float(box[0]), float(box[1])))
-        if self.scale is not None and not isinstance(self.scale, Scale):
-            object.__setattr__(self, "scale", Scale(self.scale))
+        if self.feature_scale is not None and not isinstance(self.feature_scale, FeatureScale):
+            object.__setattr__(self, "feature_scale", FeatureScale(self.feature_scale))
         object.__setattr__(self, "norm", norm)
         object.__setattr__(self, "radius", radius)
 
     def __repr__(self) -> str:
         """The arguments; of the last two, those that are given."""
-        more = {"clip": self.clip, "scale": self.scale}
+        more = {"clip": self.clip, "feature_scale": self.feature_scale}
         shown = [f"{name}={value!r}" for name, value in more.items() if value is not None]
         return f"Ball({', '.join([f'norm={self.norm}', f'radius={self.radius}', *shown])})"
 
@@ -106,13 +106,18 @@ class Ball(Geometry):
         >>> bool(np.all(x[1, :, 1:] == 0)), bool(np.all(x[1, :, 0] != 0))
         (True, True)
         """
-        return replace(self, scale=(Scale(1.0) if self.scale is None else self.scale).masked(mask))
+        return replace(
+            self,
+            feature_scale=(FeatureScale(1.0) if self.feature_scale is None else self.feature_scale).masked(
+                mask
+            ),
+        )
 
     def rows(self, index: Array, *, event_ndim: int) -> Ball:
         """The ball for the data points `index` (k,): itself, unless its sizes differ from point to point."""
-        if self.scale is None or not self.scale.per_point(event_ndim):
+        if self.feature_scale is None or not self.feature_scale.per_point(event_ndim):
             return self
-        return replace(self, scale=self.scale.rows(index))
+        return replace(self, feature_scale=self.feature_scale.rows(index))
 
     def sample(
         self,
@@ -134,9 +139,9 @@ class Ball(Geometry):
         - `qmc`: True makes the points of each z a scrambled Sobol set, independent from z to z. It needs
           scipy and at most 21,200 dimensions, and is best with n a power of two.
 
-        Returns points of shape batch + (n,) + event. Each has the uniform law in all four cases; what changes
+        Returns points of shape batch + (n,) + event. Each has the uniform distribution in all four cases; what changes
         is how the n points of one z depend on each other, and so the variance of their mean. The draws are
-        exact in any dimension (see refimpl/laws/uniform.py). Those of a z in half precision are drawn in
+        exact in any dimension (see refimpl/distributions/uniform.py). Those of a z in half precision are drawn in
         single, and rounded.
         """
         if is_half(z):
@@ -155,9 +160,11 @@ class Ball(Geometry):
         xp = array_namespace(z)
         batch = z.shape[: z.ndim - event_ndim]
         centres = _flat(detach(z), event_ndim, xp=xp)
-        if self.scale is not None:
+        if self.feature_scale is not None:
             kind: dict[str, Any] = {"event_ndim": 1, "antithetic": antithetic, "qmc": qmc}
-            (b,) = self.scale.spread(detach(z), event_ndim, lambda o: (self._plain.draw(o, n, rng, **kind),))
+            (b,) = self.feature_scale.spread(
+                detach(z), event_ndim, lambda o: (self._plain.draw(o, n, rng, **kind),)
+            )
             return self._around(z, xp.expand_dims(centres, axis=-2) + b, event_ndim)
         draw = quasi if qmc else uniform
         if antithetic:
@@ -222,7 +229,7 @@ class Ball(Geometry):
         >>> points, log_w = Ball(np.inf, 1.0).sample_tilted(z, s, 10_000, rng(0))
         >>> print(np.round(np.mean(points[0], axis=0), 1))  # coth 2 - 1/2 = 0.54
         [ 0.5  0.  -0.5]
-        >>> print(round(float(np.mean(np.exp(log_w) * points[:, :, 0] ** 2)), 1))  # 1/3 under the uniform law
+        >>> print(round(float(np.mean(np.exp(log_w) * points[:, :, 0] ** 2)), 1))  # 1/3 under the uniform distribution
         0.3
         """
         if self.norm not in TILTABLE:
@@ -241,8 +248,8 @@ class Ball(Geometry):
         """What `sample_tilted` does, without the checks of its arguments, for callers that have made them."""
         xp = array_namespace(z)
         centres, tilts = (_flat(a, event_ndim, xp=xp) for a in (detach(z), s))
-        if self.scale is not None:
-            b, log_w = self.scale.spread(
+        if self.feature_scale is not None:
+            b, log_w = self.feature_scale.spread(
                 detach(z), event_ndim, lambda o, t: self._plain.draw_tilted(o, t, n, rng, event_ndim=1), s
             )
             return self._around(z, xp.expand_dims(centres, axis=-2) + b, event_ndim), log_w

@@ -6,9 +6,9 @@ from math import inf, isnan, prod
 from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
-from phiball.refimpl.inner.half import is_half, single
-from phiball.refimpl.laws.moments import log_mgf, log_volume, second_moment
-from phiball.refimpl.laws.norms import (
+from phiball.refimpl.distributions.feature_scale import FeatureScale
+from phiball.refimpl.distributions.moments import log_mgf, log_volume, second_moment
+from phiball.refimpl.distributions.norms import (
     check_overflow,
     dual,
     flat,
@@ -17,8 +17,8 @@ from phiball.refimpl.laws.norms import (
     split,
     valid_pair,
 )
-from phiball.refimpl.laws.scale import Scale
-from phiball.refimpl.laws.tilting import TILTABLE
+from phiball.refimpl.distributions.tilting import TILTABLE
+from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import all_finite, valid_count, valid_finite
 
@@ -29,24 +29,24 @@ class Geometry:
     norm: float
     radius: float
     clip: tuple[float, float] | None
-    scale: Scale | None
+    feature_scale: FeatureScale | None
 
     @property
     def reach(self) -> float:
         """How far a coordinate can move: the radius, times the largest size."""
-        return self.radius * (1.0 if self.scale is None else self.scale.largest)
+        return self.radius * (1.0 if self.feature_scale is None else self.feature_scale.largest)
 
     def dimension(self, shape: tuple[int, ...], *, event_ndim: int) -> int:
         """The number of coordinates that move, of points in an array of this shape; an error if it varies."""
-        if self.scale is None:
+        if self.feature_scale is None:
             return prod(shape[len(shape) - event_ndim :])
-        counts = {int(m) for m in self.scale.moving(tuple(shape), event_ndim)}
+        counts = {int(m) for m in self.feature_scale.moving(tuple(shape), event_ndim)}
         if len(counts) > 1:
             raise ValueError(f"ball is {self!r}; expected as many coordinates that move at every data point")
         return counts.pop()
 
     def length(self, v: Array, *, event_ndim: int = 1) -> Array:
-        """The norm of each v; with `scale` that of v/scale, infinite where v moves what must not move.
+        """The norm of each v; with `feature_scale` that of v/scale, infinite where v moves what must not move.
 
         Arguments:
         - `v`, batch + event. Returns shape batch.
@@ -59,9 +59,9 @@ class Geometry:
         split(v, event_ndim, "v")
         xp = array_namespace(v)
         with ignore_float_warnings():  # it is infinite where it overflows
-            if self.scale is None:
+            if self.feature_scale is None:
                 return length(flat(v, event_ndim, "v"), self.norm)
-            share, forbidden = self.scale.divide(v, event_ndim)
+            share, forbidden = self.feature_scale.divide(v, event_ndim)
             size = length(flat(share, event_ndim, "v"), self.norm)
         return xp.where(forbidden, xp.full_like(size, inf), size)
 
@@ -82,7 +82,7 @@ class Geometry:
     def _weighed(self, g: Array, event_ndim: int) -> Array:
         """scale times g."""
         split(g, event_ndim, "g")
-        return g if self.scale is None else g * self.scale.like(g, event_ndim)
+        return g if self.feature_scale is None else g * self.feature_scale.like(g, event_ndim)
 
     def contains(self, x: Array, z: Array, *, event_ndim: int = 1) -> Array:
         """Whether each x lies in the ball around z, up to the rounding of x and z.
@@ -99,8 +99,8 @@ class Geometry:
         with ignore_float_warnings():  # what overflows is outside
             # Each coordinate of x and of x - z is rounded once, and the norm as often as it has terms.
             size = eps * xp.abs(x) + eps * xp.abs(z)
-            if self.scale is not None:
-                size, _ = self.scale.divide(size, event_ndim)
+            if self.feature_scale is not None:
+                size, _ = self.feature_scale.divide(size, event_ndim)
             slack = length(flat(size, event_ndim, "x"), self.norm) + eps * self.radius * (8 + d**0.5)
             moved = self.length(x - z, event_ndim=event_ndim)
             return xp.isfinite(moved) & (moved <= self.radius + slack)
@@ -109,7 +109,7 @@ class Geometry:
         """The point of the ball around z that is nearest to x in the Euclidean distance.
 
         Arguments:
-        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf. With `scale`
+        - `x`, `z`, batch + event: points and centres, which broadcast. The norm is 1, 2 or inf. With `feature_scale`
           the distance is that of x/scale, and coordinates of size 0 become those of z.
 
         With `clip` the result is then moved to the nearest point of the box, which keeps it in the ball. For
@@ -125,11 +125,11 @@ class Geometry:
             return array_namespace(x).astype(nearest, x.dtype)
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
-        if self.scale is not None:
-            v, _ = self.scale.divide(x - z, event_ndim)
+        if self.feature_scale is not None:
+            v, _ = self.feature_scale.divide(x - z, event_ndim)
             plain: Any = type(self)
             b = plain(self.norm, self.radius).project(v, xp.zeros_like(v), event_ndim=event_ndim)
-            sizes = self.scale.like(b, event_ndim)
+            sizes = self.feature_scale.like(b, event_ndim)
             x = xp.where((b == v) & (sizes > 0), x + 0 * v, z + b * sizes)
             return x if self.clip is None else xp.clip(x, *self.clip)
         with ignore_float_warnings():
@@ -171,7 +171,7 @@ class Geometry:
         with ignore_float_warnings():
             v = flat(self._weighed(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
-        valid_finite("g" if self.scale is None else "scale times g", v)
+        valid_finite("g" if self.feature_scale is None else "scale times g", v)
         check_overflow("radius", self.radius, self.reach, v[..., :0])
         if self.norm == inf:
             b = xp.sign(v)
@@ -203,8 +203,8 @@ class Geometry:
         v = flat(self._weighed(g, event_ndim), event_ndim, "g")
         xp = array_namespace(g)
         moment: Any = second_moment(self.norm, v.shape[-1])
-        if self.scale is not None:
-            counts = self.scale.moving(tuple(g.shape), event_ndim)
+        if self.feature_scale is not None:
+            counts = self.feature_scale.moving(tuple(g.shape), event_ndim)
             moment = [second_moment(self.norm, int(m)) for m in counts]
             moment = xp.asarray(moment, dtype=g.dtype, device=device(g))
             moment = moment[0] if len(counts) == 1 else xp.reshape(moment, v.shape[:-1])
@@ -236,16 +236,16 @@ class Geometry:
             raise ValueError("s contains nan; expected finite numbers")
         self.check_reach(detach(s), top, event_ndim=event_ndim)
         v = self.radius * xp.astype(v, xp.float64, copy=False)
-        if self.scale is None:
+        if self.feature_scale is None:
             return xp.astype(log_mgf(v, self.norm), s.dtype, copy=False)
-        value = self.scale.reduce(xp.reshape(v, s.shape), event_ndim, lambda t: log_mgf(t, self.norm))
+        value = self.feature_scale.reduce(xp.reshape(v, s.shape), event_ndim, lambda t: log_mgf(t, self.norm))
         return xp.astype(value, s.dtype, copy=False)
 
     def log_volume(self, d: int) -> float:
         """The log of the volume in d dimensions, d log(2 Gamma(1 + 1/p) rho) - log Gamma(1 + d/p).
 
         Arguments:
-        - `d`: the dimension. Returns a float; with `scale` there are d sizes, whose logs are added.
+        - `d`: the dimension. Returns a float; with `feature_scale` there are d sizes, whose logs are added.
 
         >>> import math
         >>> from phiball.refimpl import Ball
@@ -253,7 +253,7 @@ class Geometry:
         True
         """
         d = valid_count("d", d)
-        sizes = [1.0] if self.scale is None else self.scale.flattened
+        sizes = [1.0] if self.feature_scale is None else self.feature_scale.flattened
         if len(sizes) not in (1, d):
             raise ValueError(f"d is {d}, and scale has {len(sizes)} sizes; expected as many as dimensions")
         return log_volume(self.norm, self.radius, d, sizes * (d // len(sizes)))

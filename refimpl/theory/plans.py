@@ -52,7 +52,8 @@ def second_moment(estimator: SG | RTMLMC, lipschitz: float, chi_square: float) -
 
     Returns a float. Reference: Proposition 3 of Section 3, corrected (claim D6).
 
-    >>> from phiball.refimpl import RTMLMC, SG, second_moment
+    >>> from phiball.refimpl import RTMLMC, SG
+    >>> from phiball.theory import second_moment
     >>> second_moment(SG(7), 2.0, 1.0), second_moment(RTMLMC(1), 1.0, 1.0)
     (4.0, 4.5)
     """
@@ -82,7 +83,8 @@ def chi_square_bound(divergence: Divergence, bound: float, eta: float) -> float:
 
     Reference: Assumption 3 of Section 3, corrected.
 
-    >>> from phiball.refimpl import ENTROPIC, QUADRATIC, chi_square_bound
+    >>> from phiball.refimpl import ENTROPIC, QUADRATIC
+    >>> from phiball.theory import chi_square_bound
     >>> chi_square_bound(QUADRATIC, 1.0, 0.1), round(chi_square_bound(ENTROPIC, 1.0, 0.5), 6)
     (9.0, 1.381098)
     """
@@ -110,8 +112,8 @@ def gradient_bias(level: int, *, lipschitz: float, bound: float, eta: float) -> 
     Returns a float. Reference: a lemma of Theorem 2 of Section 3, sharper: with the paper's bound,
     L_f e^(2B/eta) 2^(-L/2), levels are twice as high.
 
-    >>> from phiball.refimpl import gradient_bias
-    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point law in (0, 1): 0.0492
+    >>> from phiball.theory import gradient_bias
+    >>> round(gradient_bias(3, lipschitz=1.0, bound=1.0, eta=1.0), 6)  # the two-point distribution in (0, 1): 0.0492
     0.133695
     """
     level = valid_count("level", level, 0)
@@ -151,7 +153,8 @@ def convex_plan(
 
     Reference: Table 1 and Theorem 1 of Section 3, corrected.
 
-    >>> from phiball.refimpl import RTMLMC, convex_plan
+    >>> from phiball.refimpl import RTMLMC
+    >>> from phiball.theory import convex_plan
     >>> convex_plan(0.1, lipschitz=1.0, diameter=1.0, idf=2.0, chi_square=0.25, estimator=RTMLMC)
     Plan(estimator=RTMLMC(level=7, allocation='random'), batch=1, steps=879, step_size=0.01346, bound=0.09999)
     """
@@ -200,7 +203,7 @@ def nonconvex_plan(
 
     Reference: Table 2 and Theorem 2 of Section 3, corrected.
 
-    >>> from phiball.refimpl import nonconvex_plan
+    >>> from phiball.theory import nonconvex_plan
     >>> plan = nonconvex_plan(0.3, lipschitz=1, smoothness=1, bound=1, eta=1, constrained=False)
     >>> plan.estimator.level, plan.batch, plan.steps, plan.bound <= 0.09
     (3, 1, 12777, True)

@@ -1,1 +1,0 @@
-"""Reference laws: balls of a norm and Gaussians, with their moments and their tilts."""

@@ -1,0 +1,96 @@
+"""The losses of a model at perturbed points, with labels taken by the index of the data point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from phiball.backends import Array, array_namespace, detach, is_array_api_obj
+from phiball.refimpl.inner.half import single
+
+ExampleLoss = Callable[[Array, Array], Array]
+
+
+@dataclass(frozen=True)
+class PointwiseLoss:
+    """A loss(x, i) made by `pointwise_loss`: the losses of a model at points x, with labels y[i]."""
+
+    model: Callable[[Array], Array]
+    y: Array | None = None
+    loss: ExampleLoss | None = None
+
+    def __call__(self, x: Array, i: Array) -> Array:
+        """The losses (k,) at points x (k,) + event, which belong to the data points i (k,)."""
+        if self.y is None:
+            raise ValueError("pointwise_loss has no labels; expected y, unless the data come with labels")
+        output, y = self.model(x), array_namespace(self.y).take(self.y, i, axis=0)
+        return (self.loss or default_loss)(output, y)
+
+    def with_labels(self, y: Array) -> PointwiseLoss:
+        """The same loss for the data points of another batch."""
+        return replace(self, y=y)
+
+
+def pointwise_loss(
+    model: Callable[[Array], Array], y: Array | None = None, loss: ExampleLoss | None = None
+) -> PointwiseLoss:
+    """Make the function loss(x, i) that everything in phiball takes, from a model and its labels.
+
+    Arguments:
+    - `model`: a function of points (k,) + event, such as a torch module.
+    - `y` (N, ...): the labels or targets of the data points. None is for data that come as batches (x, y).
+    - `loss`: a function of outputs and labels with one loss per example, such as
+      `torch.nn.CrossEntropyLoss(reduction="none")`. The default is `default_loss`.
+
+    Returns a function loss(x, i) of points x and the index i of the data point that each belongs to.
+
+    >>> import numpy as np
+    >>> loss = pointwise_loss(lambda x: x @ np.array([1.0, 2.0]), np.array([0.0, 3.0]))
+    >>> loss(np.ones((2, 2)), np.array([1, 0]))  # the squared errors (3 - 3)^2 and (3 - 0)^2
+    array([0., 9.])
+    """
+    if not callable(model):
+        raise TypeError(f"model is {model!r}; expected a function of points, such as a torch module")
+    if y is not None and not is_array_api_obj(y):
+        raise TypeError(f"y is of type {type(y).__name__}; expected an array of labels or targets")
+    return PointwiseLoss(model, y, loss)
+
+
+def default_loss(output: Array, y: Array) -> Array:
+    """Cross-entropy for labels of an integer dtype, mean squared error for floating-point targets.
+
+    Arguments:
+    - `output`: (k, classes) for labels 0 to classes - 1; (k,) or (k, 1), one logit, for labels 0 and 1;
+      the shape of y for targets.
+    - `y`: (k,) labels, or (k, ...) targets.
+
+    Returns the losses (k,), in float32 for outputs in half precision.
+    """
+    xp = array_namespace(output)
+    output = single(output)
+    k = output.shape[0]
+    if xp.isdtype(y.dtype, "real floating"):
+        if output.size != y.size:
+            raise ValueError(
+                f"the model returns shape {tuple(output.shape)} for targets of shape {tuple(y.shape)}; expected "
+                "one output per target, or labels of an integer dtype"
+            )
+        error = xp.reshape(output, (k, -1)) - xp.astype(xp.reshape(y, (k, -1)), output.dtype)
+        return xp.mean(error * error, axis=1)
+    y = xp.reshape(xp.astype(y, xp.int64), (-1,))
+    if y.shape[0] != k or output.ndim > 2:
+        raise ValueError(
+            f"the model returns shape {tuple(output.shape)} for labels of shape {tuple(y.shape)}; expected "
+            "(k, classes); for other outputs give loss="
+        )
+    logits = xp.reshape(output, (k, -1))
+    if logits.shape[1] == 1:  # one logit for two classes
+        logits = xp.concat([xp.zeros_like(logits), logits], axis=1)
+    if xp.any((y < 0) | (y >= logits.shape[1])):
+        raise ValueError(
+            f"y contains a label outside 0 to {logits.shape[1] - 1}; expected one output of the model per class, "
+            "or targets of a floating-point dtype"
+        )
+    top = detach(xp.max(logits, axis=1, keepdims=True))
+    log_sum = top[:, 0] + xp.log(xp.sum(xp.exp(logits - top), axis=1))
+    return log_sum - xp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
