@@ -125,7 +125,7 @@ def _linked(text: str, ids: set[str]) -> str:
 
 
 def _code_link(place: str, template: str) -> str:
-    """A place such as verification/oracles/inner.py:26, as a link if `template` is not empty."""
+    """A place such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from phiball.experiments.cli import bench
 from phiball.experiments.cli import main as entry
 from phiball.experiments.cli.app import app
-from phiball.verification.framework import runner
+from phiball.verification.framework import suite
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.report import record
@@ -126,7 +126,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
         """Is true."""
         return Evidence(0.0, 0.0)
 
-    monkeypatch.setattr(runner, "all_claims", lambda: [true])
+    monkeypatch.setattr(suite, "all_claims", lambda: [true])
     for more, count in (([], 7), (["--deep"], 70)):
         result = call("verify", "--out", tmp_path, *more)
         assert result.exit_code == 1
@@ -137,7 +137,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
 def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = call("verify", "--list", "--section", "3").output.splitlines()
-    assert [line.split()[0] for line in lines] == [one.id for one in runner.find(section=3)]
+    assert [line.split()[0] for line in lines] == [one.id for one in suite.find_claims(section=3)]
     assert list(tmp_path.iterdir()) == []
 
 
