@@ -121,8 +121,8 @@ class Row(Generic[Line]):
 def is_aside(label: str) -> bool:
     """Whether a label names the proof or the discussion of an item, and not the item itself.
 
-    >>> [is_aside(label) for label in ("Proof of Theorem 2", "Proposition 3, proof of (II)", "Theorem 2, cost")]
-    [True, True, False]
+    >>> is_aside("Proof of Theorem 2"), is_aside("Proposition 3, proof of (II)"), is_aside("Theorem 2, cost")
+    (True, True, False)
     """
     words = label.casefold()
     return "proof of" in words or "discussion of" in words

@@ -13,15 +13,11 @@ from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import Entry, of_the_paper
 from phiball.verification.report.markdown import markdown_name, plain, quotation, theorem_table
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.overview import overview
+from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import CONSEQUENCES, WORDS, full_name, reading_of, sentence, totals
 
-_HEADINGS = {
-    Consequence.RESULT: "Results to restate",
-    Consequence.REPAIR: "Arguments to repair; their results stand",
-    Consequence.NONE: "Corrections without consequence",
-}
+_HEADINGS = TITLES | {Consequence.NONE: "Corrections without consequence"}
 
 
 def errata(claims: list[Claim] | None = None) -> str:

@@ -104,7 +104,9 @@ class Table:
 
     def _end_section(self) -> None:
         if self._section and not self.verbose:
-            self._print(f"{self.paper.section_heading(self._section[0].section)}: {by_verdict(self._section)}")
+            self._print(
+                f"{self.paper.section_heading(self._section[0].section)}: {by_verdict(self._section)}"
+            )
         self._section = []
 
 

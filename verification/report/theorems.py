@@ -71,7 +71,9 @@ class Theorem(Generic[Line]):
     @property
     def notes(self) -> list[str]:
         """The corrections, then the claims on its wording and on its proof, in words."""
-        found = [f"{part}: {text} ({id_})" if part else f"{text} ({id_})" for part, text, id_ in self.corrections]
+        found = [
+            f"{part}: {text} ({id_})" if part else f"{text} ({id_})" for part, text, id_ in self.corrections
+        ]
         if self.wording:
             found.append(f"wording: {', '.join(self.wording)}")
         if self.proof:

@@ -33,7 +33,7 @@ WORDS = {f.name: _NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Re
 """The name of each field of `Result`. JSON has underscores in place of spaces."""
 MEANINGS = {
     Verdict.HOLDS: "the statement passed every check as printed",
-    Verdict.CORRECTED: "the printed statement has a counterexample; the corrected statement passed every check",
+    Verdict.CORRECTED: "the printed statement has a counterexample; the corrected one passed every check",
     Verdict.REFUTED: "the statement failed a check; a counterexample is given",
     Verdict.UNCHECKED: "it cannot be checked by a computation, for the reason given",
     Verdict.UNDECIDED: "the run did not reach a verdict",
@@ -209,7 +209,7 @@ def _share(result: Result) -> str:
 
 
 def looseness(result: Result) -> str:
-    """ "loose" or "vacuous" for a bound far above the measured values, and empty for other bounds."""
+    """Whether a bound far above the measured values is loose or vacuous; empty for other bounds."""
     if result.share < VACUOUS:
         return "vacuous"
     return "loose" if result.share < LOOSE else ""
