@@ -124,13 +124,11 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
 
 
 def print_summary(results: list[Result], console: Console, paper: Paper = THIS) -> None:
-    """Print the totals and, for a complete run, whether each theorem holds as printed."""
-    opening = overview(results, paper)
-    listed = theorems(of_the_paper(results), paper) if opening.stands else []
+    """Print the totals, and whether each theorem holds as printed."""
     if total := totals(results):
         console.print()
-        _wrapped(console, Text(f"{total}. {opening.stands}".strip()), 0)
-    if listed:
+        _wrapped(console, Text(f"{total}. {overview(results, paper).stands}".strip()), 0)
+    if listed := theorems(of_the_paper(results), paper):
         console.print()
         _wrapped(console, Text(f"{'':<62}holds as printed?", style="bold"), 0)
     for theorem in listed:
