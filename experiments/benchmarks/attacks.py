@@ -19,8 +19,8 @@ from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.networks import torch_seed
-from phiball.experiments.training.pretrained import Classifier, fit
+from phiball.experiments.training.classifiers import Classifier, train_layers
+from phiball.experiments.training.image_networks import torch_seed
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
 
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
@@ -43,7 +43,7 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
             nn.Linear(32 * 9, 10),
         ]  # fmt: skip
 
-    model = fit(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
+    model = train_layers(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
     return Classifier("digits", model.eval(), x[-test_images:], y[-test_images:])
 
 

@@ -24,14 +24,15 @@ import numpy as np
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
 from phiball.backends.provenance import differences
-from phiball.experiments.training.methods import KeepingObjective, Loss, Objective
 from phiball.experiments.training.ranks import Ranks
+from phiball.experiments.training.training_methods import Loss, Objective, StatefulObjective
+from phiball.refimpl import pointwise_loss
 
 SAVE_EVERY = 20.0  # seconds between checkpoints
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """How long and how fast to train: passes over the data, data points per step, and Adam's step size.
 
     `warmup`: None keeps the step size `rate`. A share of all steps, less than 1, lets it rise evenly up to
@@ -57,19 +58,18 @@ class Plan:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def losses(model: Any, y: Array) -> Loss:
-    """Return the function that gives the cross-entropy of each x, a perturbed copy of data point i."""
-    cross_entropy = import_module("torch").nn.functional.cross_entropy
-    return lambda x, i: cross_entropy(model(x), y[i], reduction="none")
+def cross_entropy_loss(model: Any, y: Array) -> Loss:
+    """Return loss(x, i), the cross-entropy of each x, a perturbed copy of data point i."""
+    return pointwise_loss(model, y, import_module("torch").nn.CrossEntropyLoss(reduction="none"))
 
 
-def train(
+def train_network(
     model: Any,
-    objective: Objective | KeepingObjective,
+    objective: Objective | StatefulObjective,
     x: Array,
     y: Array,
-    plan: Plan,
-    source: Rng,
+    schedule: Schedule,
+    rng: Rng,
     *,
     kept_points: Array | None = None,
     about: Mapping[str, Any] | None = None,
@@ -83,7 +83,7 @@ def train(
     - `kept_points`: what the objective keeps of each data point, a row for each row of x. The objective is
       then called with the rows of the batch as a fourth argument, and returns the scalar and the new rows.
       The array is changed in place, and is part of the checkpoint. Not under torchrun.
-    - `source` gives the order of the data and the draws of the objective.
+    - `rng` gives the order of the data and the draws of the objective.
     - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
       training resumes when it is called again with a model of the same initial weights, the same `about`,
       seed and file, and ends with the weights of an undisturbed run.
@@ -95,31 +95,31 @@ def train(
     if kept_points is not None and ranks.count > 1:
         raise ValueError(f"kept_points is an array, and there are {ranks.count} processes; expected one")
     together = {"ranks": ranks.count} if ranks.count > 1 else {}
-    # As JSON has it, without NumPy's numbers: `read` would not load them again.
+    # As JSON has it, without NumPy's numbers: `read_checkpoint` would not load them again.
     about = json.loads(
         json.dumps(
-            {**(about or {}), **together, "plan": plan.settings(), "images": list(x.shape)},
+            {**(about or {}), **together, "plan": schedule.settings(), "images": list(x.shape)},
             default=lambda v: v.tolist(),
         )
     )
-    steps = ceil(len(x) / plan.batch)
-    total = plan.epochs * steps
-    order, source = source.spawn(2)
-    orders = order.spawn(plan.epochs)
-    source = ranks.source(source)
-    optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
+    steps = ceil(len(x) / schedule.batch)
+    total = schedule.epochs * steps
+    order, rng = rng.spawn(2)
+    orders = order.spawn(schedule.epochs)
+    rng = ranks.rng(rng)
+    optimizer = torch.optim.Adam(model.parameters(), lr=float(schedule.rate))
     curve: list[float] = []  # of the epochs that are over
     seen: list[float] = []  # losses of the steps of this epoch
     first = 0
     if checkpoint is not None and checkpoint.exists():
-        kept = read(checkpoint, about)
+        kept = read_checkpoint(checkpoint, about)
         model.load_state_dict(kept["model"])
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
             optimizer.load_state_dict(kept["optimizer"])
             if kept_points is not None:
                 kept_points.copy_(kept["kept_points"])
-            source = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
+            rng = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
     called = ranks.wrap(model)
     evaluate: Callable[..., Any] = objective
     saved = monotonic()
@@ -128,12 +128,12 @@ def train(
         if place == 0 or step == first:
             permutation = orders[epoch].permutation(len(x), like=np.empty(0))
             shuffled = torch.from_numpy(permutation).to(x.device)
-        batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
+        batch = shuffled[place * schedule.batch : (place + 1) * schedule.batch]
         optimizer.zero_grad()
         for group in optimizer.param_groups:
-            group["lr"] = plan.rate_at(step, total)
+            group["lr"] = schedule.rate_at(step, total)
         part, factor = ranks.part(batch)
-        given = losses(called, y[part]), x[part], source
+        given = cross_entropy_loss(called, y[part]), x[part], rng
         if kept_points is None:
             loss = evaluate(*given)
         else:
@@ -153,24 +153,24 @@ def train(
         if step + 1 == total or ranks.first_says(monotonic() - saved >= save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
             if step + 1 < total:  # the last one is the network alone
-                drawn = ranks.gather(source.state())
+                drawn = ranks.gather(rng.state())
                 state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
                 state |= {} if kept_points is None else {"kept_points": kept_points}
             if ranks.rank == 0:
-                write(checkpoint, {**state, "model": model.state_dict()})
+                write_checkpoint(checkpoint, {**state, "model": model.state_dict()})
             ranks.first_says(True)  # nobody goes on before it is written
             saved = monotonic()
     return curve
 
 
-def write(file: Path, content: dict[str, Any]) -> None:
+def write_checkpoint(file: Path, content: dict[str, Any]) -> None:
     """Save a checkpoint, completely or not at all."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as stream:
         import_module("torch").save(content, stream)
 
 
-def read(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_checkpoint(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a checkpoint, read without running code that it may contain.
 
     Raise ValueError for a damaged or foreign file, or one of another training than `about`.

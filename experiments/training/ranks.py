@@ -31,9 +31,9 @@ class Ranks:
             return model
         return import_module("torch.nn.parallel").DistributedDataParallel(model)
 
-    def source(self, source: Rng) -> Rng:
-        """Return the source of this process: each draws its own perturbations."""
-        return source if self.count == 1 else source.keyed(f"rank {self.rank} of {self.count}")
+    def rng(self, rng: Rng) -> Rng:
+        """Return the rng of this process: each draws its own perturbations."""
+        return rng if self.count == 1 else rng.keyed(f"rank {self.rank} of {self.count}")
 
     def part(self, batch: Array) -> tuple[Array, float]:
         """Return this process's part of a batch, and the factor by which its mean loss is to be multiplied.

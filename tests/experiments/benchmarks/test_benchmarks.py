@@ -33,7 +33,7 @@ from phiball.experiments.benchmarks import (  # noqa: E402
     training,
     training_quality,
 )
-from phiball.experiments.training.pretrained import pretrained  # noqa: E402
+from phiball.experiments.training.classifiers import small_classifier  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -162,7 +162,7 @@ def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
 def test_estimators_are_compared_at_a_trained_network() -> None:
     levels = {"tilted": 6, "uniform": 6}
     scale = estimators.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
-    rows = estimators.estimator_rows(pretrained(epochs=1), scale)
+    rows = estimators.estimator_rows(small_classifier(epochs=1), scale)
     assert {row["points"] for row in rows} == set(estimators.PROPOSALS)
     found = {(row["points"], row["n"]): row for row in rows if row["where"].startswith("l2")}
     assert found["uniform", 4]["evaluations"] == 4
