@@ -58,7 +58,7 @@ def train_layers(
     """
     with torch_seed(seed) as torch:
         model = torch.nn.Sequential(*make_layers(torch.nn))
-        train_network(model, objective, x, y, Schedule(epochs, batch=64, rate=3e-3), rng(seed))
+        train_network(model, objective, (x, y), Schedule(epochs, batch=64, rate=3e-3), rng(seed))
     return model
 
 

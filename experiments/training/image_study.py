@@ -18,7 +18,7 @@ from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.study import MapTasks, Study, run_serially
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
 from phiball.experiments.training.image_networks import network
-from phiball.experiments.training.loop import Schedule, train_network
+from phiball.experiments.training.loop import Checkpoint, Schedule, train_network
 from phiball.experiments.training.training_methods import Method
 
 
@@ -129,16 +129,17 @@ class ImageStudy(Study[ConfigT]):
         model.to(config.device)
         # A task may resume on another device of the same kind.
         settings = {**result_settings(config), "device": config.device.partition(":")[0]}
+        file = task_dir.file("network.pt")
         curve = train_network(
             model,
             method.objective,
-            x,
-            y,
+            (x, y),
             self.schedule(config, task),
             rng.keyed("training"),
             kept_points=method.first and method.first(x, rng.keyed("first")),
-            about={**settings, **task, "data": images.digest},
-            checkpoint=task_dir.file("network.pt"),
+            checkpoint=None
+            if file is None
+            else Checkpoint(file, {**settings, **task, "data": images.digest}),
         )
         errors = self.attack(config, task, model, x, test_x, test_y, rng.keyed("attacks"))
         return {

@@ -1,17 +1,17 @@
-"""Train a torch model; with a checkpoint, a training that is killed resumes and ends with the same weights.
+"""The training loop, with checkpoints: a killed training resumes, and ends with the same weights.
 
-A checkpoint holds everything that the next step depends on: weights, optimizer, random numbers, the position
-in the order of the data. It also records which training it belongs to (`about`); any other is refused.
+A checkpoint holds everything that the next step depends on: weights, optimizer, random state, and the
+position in the data. It also records the settings of its training, and is refused by any other.
 
-Under torchrun, in torch's process group, each process takes its part of every batch. The first one writes the
-checkpoint, with the random numbers of all, and all resume from it together.
+Under torchrun, each process takes its part of every batch. The first process writes the checkpoint with the
+random state of all, and all resume from it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from math import ceil, cos, isfinite, pi
 from pathlib import Path
@@ -33,10 +33,10 @@ SAVE_EVERY = 20.0  # seconds between checkpoints
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train: passes over the data, data points per step, and Adam's step size.
+    """A training schedule: passes over the data, data points per step, and Adam's learning rate.
 
-    `warmup`: None keeps the step size `rate`. A share of all steps, less than 1, lets it rise evenly up to
-    `rate` over that share, and fall to 0 along a cosine over the rest.
+    `warmup`: None keeps the learning rate constant. Otherwise it is the fraction of all steps, less than 1,
+    over which the rate increases linearly up to `rate`; it then decays to 0 along a cosine.
     """
 
     epochs: int
@@ -45,7 +45,7 @@ class Schedule:
     warmup: float | None = None
 
     def rate_at(self, step: int, total: int) -> float:
-        """Return the step size of step 0, ..., total - 1."""
+        """Return the learning rate of a step from 0 to total - 1."""
         if self.warmup is None:
             return float(self.rate)
         first = self.warmup * total
@@ -54,7 +54,7 @@ class Schedule:
         return self.rate * (1 + cos(pi * (step + 1 - first) / (total + 1 - first))) / 2
 
     def settings(self) -> dict[str, float]:
-        """Return the settings by name, without those that are None."""
+        """Return the settings that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -63,42 +63,56 @@ def cross_entropy_loss(model: Any, y: Array) -> Loss:
     return pointwise_loss(model, y, import_module("torch").nn.CrossEntropyLoss(reduction="none"))
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file that a training is saved to and resumed from.
+
+    - `file`: written every `save_every` seconds and at the end.
+    - `about`: the settings that the training depends on, as JSON; other checkpoints are refused.
+    """
+
+    file: Path
+    about: Mapping[str, Any] = field(default_factory=dict)
+    save_every: float = SAVE_EVERY
+
+
 def train_network(
     model: Any,
     objective: Objective | StatefulObjective,
-    x: Array,
-    y: Array,
+    data: tuple[Array, Array],
     schedule: Schedule,
     rng: Rng,
     *,
     kept_points: Array | None = None,
-    about: Mapping[str, Any] | None = None,
-    checkpoint: Path | None = None,
-    save_every: float = SAVE_EVERY,
+    checkpoint: Checkpoint | None = None,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> list[float]:
     """Train `model` in place by Adam on the data (x, y), and return the mean loss of each epoch.
 
-    - `objective(loss, x, rng)` is the scalar that a batch is trained with.
-    - `kept_points`: what the objective keeps of each data point, a row for each row of x. The objective is
-      then called with the rows of the batch as a fourth argument, and returns the scalar and the new rows.
-      The array is changed in place, and is part of the checkpoint. Not under torchrun.
-    - `rng` gives the order of the data and the draws of the objective.
-    - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
-      training resumes when it is called again with a model of the same initial weights, the same `about`,
-      seed and file, and ends with the weights of an undisturbed run.
-    - `about`: what the training depends on, as JSON; a checkpoint of anything else is refused.
-    - `on_step(done, total, loss)` is called after every step.
+    - `objective(loss, x, rng)`: the scalar that a batch is trained with.
+    - `rng`: the random order of the data and the draws of the objective.
+    - `kept_points`: the state of a `StatefulObjective`, one row per data point. The objective is called with
+      the rows of the batch as a fourth argument, and returns the scalar and the new rows. The array is
+      updated in place and is part of the checkpoint. Not supported under torchrun.
+    - `checkpoint`: a killed training resumes when it is called again with a model of the same initial
+      weights, the same checkpoint and rng, and ends with the weights of an uninterrupted run.
+    - `on_step(done, total, loss)`: called after every step.
     """
     torch = import_module("torch")
+    x, y = data
     ranks = Ranks.here()
     if kept_points is not None and ranks.count > 1:
         raise ValueError(f"kept_points is an array, and there are {ranks.count} processes; expected one")
     together = {"ranks": ranks.count} if ranks.count > 1 else {}
-    # As JSON has it, without NumPy's numbers: `read_checkpoint` would not load them again.
+    # Converted to JSON's types, since `read_checkpoint` does not load NumPy's numbers.
     about = json.loads(
         json.dumps(
-            {**(about or {}), **together, "plan": schedule.settings(), "images": list(x.shape)},
+            {
+                **(checkpoint.about if checkpoint else {}),
+                **together,
+                "plan": schedule.settings(),
+                "images": list(x.shape),
+            },
             default=lambda v: v.tolist(),
         )
     )
@@ -108,11 +122,11 @@ def train_network(
     orders = order.spawn(schedule.epochs)
     rng = ranks.rng(rng)
     optimizer = torch.optim.Adam(model.parameters(), lr=float(schedule.rate))
-    curve: list[float] = []  # of the epochs that are over
-    seen: list[float] = []  # losses of the steps of this epoch
+    curve: list[float] = []  # mean losses of finished epochs
+    seen: list[float] = []  # losses of this epoch's steps
     first = 0
-    if checkpoint is not None and checkpoint.exists():
-        kept = read_checkpoint(checkpoint, about)
+    if checkpoint is not None and checkpoint.file.exists():
+        kept = read_checkpoint(checkpoint.file, about)
         model.load_state_dict(kept["model"])
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
@@ -150,45 +164,45 @@ def train_network(
         on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
         if checkpoint is None:
             continue
-        if step + 1 == total or ranks.first_says(monotonic() - saved >= save_every):
+        if step + 1 == total or ranks.from_first(monotonic() - saved >= checkpoint.save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
-            if step + 1 < total:  # the last one is the network alone
+            if step + 1 < total:  # the last checkpoint holds only the network
                 drawn = ranks.gather(rng.state())
                 state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
                 state |= {} if kept_points is None else {"kept_points": kept_points}
             if ranks.rank == 0:
-                write_checkpoint(checkpoint, {**state, "model": model.state_dict()})
-            ranks.first_says(True)  # nobody goes on before it is written
+                write_checkpoint(checkpoint.file, {**state, "model": model.state_dict()})
+            ranks.from_first(True)  # a barrier: all wait until it is written
             saved = monotonic()
     return curve
 
 
 def write_checkpoint(file: Path, content: dict[str, Any]) -> None:
-    """Save a checkpoint, completely or not at all."""
+    """Write a checkpoint atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as stream:
         import_module("torch").save(content, stream)
 
 
 def read_checkpoint(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a checkpoint, read without running code that it may contain.
+    """Read a checkpoint, without running code that it may contain.
 
-    Raise ValueError for a damaged or foreign file, or one of another training than `about`.
+    Raise ValueError for a damaged or foreign file, or a checkpoint of another training than `about`.
     """
     torch = import_module("torch")
-    remedy = "delete it, and training begins anew"
+    remedy = "delete it to train from the start"
     with open_regular(file) as stream:
         try:
             with ZipFile(stream) as packed:
                 if sum(part.file_size for part in packed.infolist()) > file.stat().st_size:
-                    raise ValueError("it is compressed")  # which torch never does; it may have no end
+                    raise ValueError("it is compressed")  # torch never compresses; this may be a zip bomb
                 if packed.testzip():
                     raise ValueError("a checksum is wrong")  # torch does not check them
             stream.seek(0)
             kept = torch.load(stream, map_location="cpu", weights_only=True)
-        except Exception as error:  # a file that is not what it should be raises almost anything
+        except Exception as error:  # torch.load raises almost anything
             raise ValueError(
-                f"{file} is damaged, or no checkpoint ({type(error).__name__}); {remedy}"
+                f"{file} is damaged or not a checkpoint ({type(error).__name__}); {remedy}"
             ) from error
     if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")

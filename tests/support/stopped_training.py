@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import Rng, rng
-from phiball.experiments.training.loop import Schedule, train_network
+from phiball.experiments.training.loop import Checkpoint, Schedule, train_network
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -74,9 +74,10 @@ class Training:
             return self.objective(loss, x, source, *kept)
 
         self.curve = train_network(
-            self.model, objective, x, y, self.plan, rng(11),
+            self.model, objective, (x, y), self.plan, rng(11),
             kept_points=torch.zeros_like(x) if self.objective is moved_on else None,
-            about=ABOUT, checkpoint=self.keep, save_every=0, on_step=on_step,
+            checkpoint=None if self.keep is None else Checkpoint(self.keep, ABOUT, save_every=0),
+            on_step=on_step,
         )  # fmt: skip
         return self
 

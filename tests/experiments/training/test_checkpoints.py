@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import Rng, rng
-from phiball.experiments.training.loop import Schedule, read_checkpoint, train_network
+from phiball.experiments.training.loop import Checkpoint, Schedule, read_checkpoint, train_network
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 from tests.support.stopped_training import (  # noqa: E402
@@ -80,7 +80,7 @@ def test_rate_rises_and_falls() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.Adam, "step", step)
-        train_network(model(), plain, *images(), plan, rng(0))
+        train_network(model(), plain, images(), plan, rng(0))
     assert len(rates) == 15
     first = warmup * 15
     rising = int(first)
@@ -132,7 +132,9 @@ def test_nonfinite_loss_is_an_error(tmp_path: Path) -> None:
 
     keep = tmp_path / "network.pt"
     with pytest.raises(ValueError, match="the training loss is nan at step 3; a smaller rate may help"):
-        train_network(model(), objective, x, y, PLAN, rng(0), about=ABOUT, checkpoint=keep, save_every=0)
+        train_network(
+            model(), objective, (x, y), PLAN, rng(0), checkpoint=Checkpoint(keep, ABOUT, save_every=0)
+        )
     kept = read_checkpoint(keep)
     assert kept["step"] == 2  # of the last good step
     assert all(value.isfinite().all() for value in kept["model"].values())
@@ -146,9 +148,9 @@ def refused(file: Path, match: str, **changed: Any) -> None:
     before, fresh = file.read_bytes(), model()
     plan, about = changed.get("plan", PLAN), changed.get("about", ABOUT)
     with pytest.raises(ValueError, match=match) as error:
-        train_network(fresh, plain, *images(), plan, rng(11), about=about, checkpoint=file)
+        train_network(fresh, plain, images(), plan, rng(11), checkpoint=Checkpoint(file, about))
     assert str(file) in str(error.value)
-    assert "delete it, and training begins anew" in str(error.value)
+    assert "delete it to train from the start" in str(error.value)
     assert file.read_bytes() == before
     assert weights(fresh) == weights(model())
 
@@ -179,13 +181,13 @@ def test_damaged_files_are_refused(good: Path) -> None:
     kept = read_checkpoint(good)
     for damaged in (content[: len(content) // 2], content[:-1], b"", b"a text\n", b"\x80\x02."):
         good.write_bytes(damaged)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
     for tensor in (*kept["model"].values(), kept["optimizer"]["state"][1]["exp_avg"]):
         at = bytes(content).index(tensor.numpy().tobytes())
         wrong = copy.copy(content)
         wrong[at + 1] ^= 1
         good.write_bytes(wrong)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
 
 
 def test_other_files_are_refused(good: Path) -> None:
@@ -217,5 +219,5 @@ def test_reading_runs_no_code(good: Path) -> None:
         mark.unlink(missing_ok=True)
         with good.open("wb") as stream:
             save({**kept, "seen": [Evil(mark)]}, stream)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
         assert not mark.exists()
