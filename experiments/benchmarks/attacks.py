@@ -19,8 +19,8 @@ from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.classifiers import Classifier, train_layers
 from phiball.experiments.training.image_networks import torch_seed
+from phiball.experiments.training.small_classifiers import Classifier, train_layers
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
 
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}

@@ -17,7 +17,7 @@ from phiball.backends import Array, Rng, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import Clock, Report, Row, Table, part_of
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.classifiers import Classifier, small_classifier
+from phiball.experiments.training.small_classifiers import Classifier, small_classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
 
 PROPOSALS: dict[str, Uniform | Tilted] = {

@@ -31,7 +31,7 @@ def data_of(table: Table) -> list[str]:
     return list(dict.fromkeys(row["data"] for row in table.rows if row["stage"] == "report"))
 
 
-def standard_error(numbers: list[float]) -> float:
+def standard_error_of_mean(numbers: list[float]) -> float:
     """The standard error of the mean; NaN for a single number."""
     return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
 
@@ -40,7 +40,7 @@ def plus_minus(numbers: list[float]) -> str:
     """The mean and its standard error; a dash where there are no numbers."""
     if not numbers:
         return "-"
-    return f"{fmean(numbers):.1f}" + (f" ± {standard_error(numbers):.1f}" if len(numbers) > 1 else "")
+    return f"{fmean(numbers):.1f}" + (f" ± {standard_error_of_mean(numbers):.1f}" if len(numbers) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
     if not pairs:
         return None
     differences = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
-    bar, image = standard_error(differences), 100 / pairs[0][0]["tested on"]
+    bar, image = standard_error_of_mean(differences), 100 / pairs[0][0]["tested on"]
     bound = max(student(len(differences)) * bar, image) if len(differences) > 1 else inf
     return Difference(other, fmean(differences), bar, bound)
 

@@ -17,7 +17,7 @@ from phiball.experiments.training.trials import (
     data_of,
     difference,
     plus_minus,
-    standard_error,
+    standard_error_of_mean,
     trial_rows,
     values,
 )
@@ -161,7 +161,7 @@ def _draw_errors(table: Table) -> Figure:
                 errors = values(table, name, method, [f"APGD {norm}"])
                 if errors:
                     axes.plot(errors, [place] * len(errors), "|", color="#999999", markersize=7)
-                    bar = np.nan_to_num(standard_error(errors))
+                    bar = np.nan_to_num(standard_error_of_mean(errors))
                     axes.errorbar(fmean(errors), place, xerr=bar, marker="o", markersize=4, color="#0072B2")
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(color="#e4e4e4", linewidth=0.6)

@@ -26,7 +26,7 @@ from phiball.experiments.training.trials import (
     data_of,
     difference,
     plus_minus,
-    standard_error,
+    standard_error_of_mean,
     trial_rows,
     values,
 )
@@ -254,7 +254,7 @@ def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style:
     )  # half an image: no error, on a log axis
     ratios = [0.0, *table.config.ratios[attack]]
     mean = np.maximum([fmean(numbers) for numbers in errors], least)
-    bar = np.nan_to_num([standard_error(numbers) for numbers in errors])
+    bar = np.nan_to_num([standard_error_of_mean(numbers) for numbers in errors])
     low, high = np.maximum(mean - bar, least), mean + bar
     axes.fill_between(ratios, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.plot(ratios, mean, label=method, **style)

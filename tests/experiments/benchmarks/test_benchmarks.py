@@ -33,7 +33,7 @@ from phiball.experiments.benchmarks import (  # noqa: E402
     training,
     training_quality,
 )
-from phiball.experiments.training.classifiers import small_classifier  # noqa: E402
+from phiball.experiments.training.small_classifiers import small_classifier  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 

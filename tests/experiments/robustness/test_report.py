@@ -26,7 +26,7 @@ from phiball.experiments.robustness import Report, attacks, robustness_report
 from phiball.experiments.robustness import parts as parts_module
 from phiball.experiments.robustness.files import to_html
 from phiball.experiments.robustness.models import as_model
-from phiball.experiments.training.classifiers import train_layers
+from phiball.experiments.training.small_classifiers import train_layers
 from tests.support.browser import Browser, find_browser
 
 RADII = (0.0, 0.3, 0.9)
