@@ -1,9 +1,10 @@
-"""A report as a file: one HTML page that needs no other, JSON, or a table in CSV; and its curves."""
+"""The result of `robustness_report`, as a figure, a self-contained HTML page, JSON or CSV."""
 
 from __future__ import annotations
 
 import csv
 import json
+from dataclasses import dataclass, field
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -15,44 +16,73 @@ from phiball.backends.files import write_whole
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.robustness.models import CLASSIFIER
 
-FORMS = (".html", ".json", ".csv")
-INK = "#0a0b0c"  # stands for the colour of the text of the page, light or dark
+SUFFIXES = (".html", ".json", ".csv")
+INK = "#0a0b0c"  # placeholder for the page's text colour, light or dark
 COLOURS = ("#3b7dd8", "#d9661f", "#2f9e5a", "#a156c9", "#c43d5b", "#8a8f98")
 
 
-def write(summary: dict[str, Any], file: Path) -> Path:
-    """Write a report in the form that the ending of the file names, in one step."""
-    if file.suffix not in FORMS:
-        raise ValueError(f"file is {str(file)!r}; expected the ending {', '.join(FORMS)}")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(file, {".html": to_html, ".json": to_json, ".csv": to_csv}[file.suffix](summary))
+@dataclass(frozen=True)
+class RobustnessReport:
+    """The errors and losses of models under perturbations; `save` writes a page, `plot` draws a figure.
+
+    - `summary`: the numbers of the page as dicts and lists, as in the JSON file.
+    """
+
+    summary: dict[str, Any] = field(repr=False)
+
+    def __repr__(self) -> str:
+        kind = "error" if self.summary["kind"] == CLASSIFIER else "loss"
+        scale, unit = (100, " %") if kind == "error" else (1, "")
+        models = []
+        for name, model in self.summary["models"].items():
+            worst = [levels[-1]["measures"]["worst"][kind] for levels in model["norms"].values()]
+            after = " / ".join(f"{value * scale:.3g}" for value in worst)
+            models.append(f"{name}: {kind} {model['clean'][kind] * scale:.3g} -> {after}{unit}")
+        place = f"{' / '.join(self.summary['norms'])} {self.summary['radii'][-1]:g}"
+        n = len(self.summary["warnings"])
+        counts = f"{self.summary['points']} points; {n} warning{'s' * (n != 1)}"
+        return f"RobustnessReport({'; '.join(models)} at {place}, {counts})"
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure: a panel per norm, a curve per model, noise dashed."""
+        return report_figure(self.summary)
+
+    def save(self, file: str | Path) -> Path:
+        """Write the report to a .html, .json or .csv file, and return its path."""
+        file = Path(file)
+        if file.suffix not in SUFFIXES:
+            raise ValueError(f"file is {str(file)!r}; expected the suffix {', '.join(SUFFIXES)}")
+        formats = {".html": report_html, ".json": report_json, ".csv": report_csv}
+        text = formats[file.suffix](self.summary)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return write_whole(file, text)
 
 
-def to_json(summary: dict[str, Any]) -> str:
-    """The numbers of the page."""
+def report_json(summary: dict[str, Any]) -> str:
+    """The summary as JSON."""
     return json.dumps(summary, indent=1) + "\n"
 
 
-def to_csv(summary: dict[str, Any]) -> str:
-    """One row per model, norm, radius and measure."""
+def report_csv(summary: dict[str, Any]) -> str:
+    """A table with a row per model, norm, radius and measure; risks also have an eta."""
     names = ("loss", "loss_stderr", "error", "error_stderr")
     stream = StringIO(newline="")
-    writer = csv.DictWriter(stream, ["model", "norm", "radius", "measure", *names], restval="")
+    writer = csv.DictWriter(stream, ["model", "norm", "radius", "measure", "eta", *names], restval="")
     writer.writeheader()
     for name, model in summary["models"].items():
         for norm, levels in model["norms"].items():
             for level in levels:
-                measures = {**level["measures"]}
+                place = {"model": name, "norm": norm, "radius": level["radius"]}
+                for measure, numbers in level["measures"].items():
+                    writer.writerow({**place, "measure": measure, **numbers})
                 for risk in level["risks"]:
                     numbers = {"loss": risk["value"], "loss_stderr": risk["stderr"]}
-                    measures[f"risk, eta {risk['eta']:g}"] = numbers
-                place = {"model": name, "norm": norm, "radius": level["radius"]}
-                writer.writerows({**place, "measure": key, **row} for key, row in measures.items())
+                    writer.writerow({**place, "measure": "risk", "eta": risk["eta"], **numbers})
     return stream.getvalue()
 
 
-def to_html(summary: dict[str, Any]) -> str:
-    """The page; names and labels are escaped."""
+def report_html(summary: dict[str, Any]) -> str:
+    """The page, with names and labels escaped."""
     jinja2 = require("jinja2", user="the page of a report", extra="verify")
     markup = require("markupsafe", user="the page of a report", extra="verify").Markup
     environment = jinja2.Environment(
@@ -60,12 +90,12 @@ def to_html(summary: dict[str, Any]) -> str:
     )
     environment.filters |= {"percent": lambda share: f"{100 * share:.1f}", "short": lambda v: f"{v:.3g}"}
     template = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
-    charts = [markup(svg(summary, norm)) for norm in summary["norms"]]
+    charts = [markup(_svg(summary, norm)) for norm in summary["norms"]]
     return str(environment.from_string(template).render(report=summary, charts=charts))
 
 
-def draw(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "black") -> Any:
-    """A panel per norm: the worst that was found for each model, with its interval; noise is dashed."""
+def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "black") -> Any:
+    """A figure with a panel per norm: the worst error of each model with its interval; noise dashed."""
     require("matplotlib", user="a plot", extra="experiments")
     figures = import_module("matplotlib.figure")
     what, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)
@@ -101,10 +131,10 @@ def _style(ink: str) -> dict[str, Any]:
     return {**dict.fromkeys(names, ink), "svg.fonttype": "none", "font.family": "sans-serif"}
 
 
-def svg(summary: dict[str, Any], norm: str) -> str:
-    """The panel of a norm as SVG that takes the colours of the page around it."""
+def _svg(summary: dict[str, Any], norm: str) -> str:
+    """The panel of a norm as SVG in the text colour of the page."""
     stream = StringIO()
     with import_module("matplotlib").rc_context({**_style(INK), "svg.hashsalt": norm}):
-        draw(summary, [norm], INK).savefig(stream, format="svg", metadata={"Date": None})
+        report_figure(summary, [norm], INK).savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     return text[text.index("<svg") :].replace(INK, "currentColor")
