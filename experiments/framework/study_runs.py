@@ -28,7 +28,7 @@ from phiball.backends.progress import Update, silent
 from phiball.backends.provenance import differences, origin, provenance
 from phiball.experiments.framework.compute import compute_row, read_files, write_files
 from phiball.experiments.framework.config import result_settings
-from phiball.experiments.framework.outputs import write_figures, write_report, write_table
+from phiball.experiments.framework.outputs import write_figures, write_run_report, write_table
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.shards import Shard, join
 from phiball.experiments.framework.study import Study
@@ -80,7 +80,7 @@ def run_study(
             from_first(None)
             table = study.compute(config, rng(seed), folder.map_tasks)
             figures = write_figures(study, table, out)
-            return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
+            return table, [write_table(table, out), *figures, write_run_report(study, table, figures, out)]
 
 
 @dataclass(frozen=True)
