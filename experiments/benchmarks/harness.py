@@ -1,6 +1,6 @@
 """The harness of all benchmarks: contestants timed in turn, checked for accuracy, reported as tables.
 
-A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`; `update` shows progress.
+A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`.
 Time is always a multiple of a unit of work timed beside it, so that a busy machine slows both.
 """
 
