@@ -91,7 +91,14 @@ def report_html(summary: dict[str, Any]) -> str:
     environment.filters |= {"percent": lambda share: f"{100 * share:.1f}", "short": lambda v: f"{v:.3g}"}
     template = Path(__file__).with_name("page.html.j2").read_text(encoding="utf-8")
     charts = [markup(_svg(summary, norm)) for norm in summary["norms"]]
-    return str(environment.from_string(template).render(report=summary, charts=charts))
+    labels = {"radii": _labels(summary["radii"]), "etas": _labels(summary["settings"]["etas"])}
+    return str(environment.from_string(template).render(report=summary, charts=charts, **labels))
+
+
+def _labels(values: list[float]) -> dict[float, str]:
+    """Numbers as text, with as few digits as keep them apart, but at least three."""
+    texts = ([f"{value:.{digits}g}" for value in values] for digits in range(3, 18))
+    return dict(zip(values, next(text for text in texts if len(set(text)) == len(values)), strict=True))
 
 
 def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: str = "black") -> Any:
@@ -101,7 +108,7 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
     what, scale = ("error", 100.0) if summary["kind"] == CLASSIFIER else ("loss", 1.0)
     norms = norms or summary["norms"]
     with import_module("matplotlib").rc_context(_style(ink)):
-        figure = figures.Figure(figsize=(4.4 * len(norms), 3.4), layout="constrained")
+        figure = figures.Figure(figsize=(4.4 * len(norms), 3.8), layout="constrained")
         figure.patch.set_alpha(0.0)
         for axes, norm in zip(figure.subplots(1, len(norms), squeeze=False)[0], norms, strict=True):
             axes.patch.set_alpha(0.0)
@@ -116,13 +123,13 @@ def report_figure(summary: dict[str, Any], norms: list[str] | None = None, ink: 
                 low, high = low.clip(0), high.clip(0, 100.0 if what == "error" else None)
                 noise = [scale * row["measures"]["noise"][what] for row in rows]
                 axes.fill_between(radii, low, high, color=colour, alpha=0.2, linewidth=0)
-                axes.plot(radii, worst, "o-", color=colour, label=f"{name}, worst found")
+                axes.plot(radii, worst, "o-", color=colour, label=f"{name}, worst")
                 axes.plot(radii, noise, "--", color=colour, label=f"{name}, noise")
-            axes.set_xlabel(f"{norm} radius of the perturbation")
+            axes.set_xlabel(f"{norm} radius")
             axes.set_ylabel("error in %" if what == "error" else "squared error")
             axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.25)
-            axes.legend(frameon=False, fontsize="small")
+            axes.grid(alpha=0.12)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
