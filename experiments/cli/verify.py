@@ -13,7 +13,7 @@ from rich.console import Console
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
 from phiball.experiments.cli.errors import usage_errors
-from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
@@ -42,7 +42,7 @@ def verify(
         typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
     ] = None,
     seed: Seed = 0,
-    jobs: Jobs = 0,
+    jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
     record: Annotated[
