@@ -181,7 +181,7 @@ def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
     for jobs, threads in (("1", "1"), ("2", "3")):
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PHIBALL_THREADS")
         environment = {**os.environ, **dict.fromkeys(names, threads), "PHIBALL_BACKEND": "numba"}
-        words = ["run", "worst-case", "--scale", "smoke", "--jobs", jobs, "--out", str(tmp_path / jobs)]
+        words = ["run", "worst-case", "--scale", "smoke", "--n-jobs", jobs, "--out", str(tmp_path / jobs)]
         subprocess.run([sys.executable, "-m", entry.__name__, *words], env=environment, check=True)
         found.append((tmp_path / jobs / "table.csv").read_text())
     assert found[0] == found[1]
@@ -200,7 +200,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     np.savez(tmp_path / "test.npz", x=x, y=(x[:, 0] > 0).astype("int64"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--jobs", "1", "--out"]
+    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--n-jobs", "1", "--out"]
 
 
 def test_report_measures_a_damaged_part_again(report: list[object], tmp_path: Path) -> None:
