@@ -134,7 +134,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
         "loss is 'squared', and the model is a classif": lambda: robust_scorer(ball, loss="squared")(
             model, X, Y
         ),
-        "one without clip for a linear": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
+        "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
         "without predict_proba and decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
         r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
         r"'north'\): encode them first, and score": lambda: robust_scorer(ball)(model, words, Y[:2]),
