@@ -146,7 +146,10 @@ class Trial:
             raise Fault("the mass of the weights is not positive")
         restored = {name: array(x) for name, x in arrays.items()}
         # The exact solution fills in what is absent, so that a claim on the rest can be judged.
-        return replace(worst_case(losses, eta, d, p=p), **restored) if absent else WorstCase(**restored)
+        if absent:
+            return replace(worst_case(losses, eta, d, p=p), **restored)
+        price = eta if isinstance(eta, float) else to_numpy(eta)
+        return WorstCase(**restored, eta=array(np.full(losses.shape[:-1], price)))
 
     def judge(self, piece: Evidence | Curve) -> Evidence | None:
         """The evidence with the tolerance that is due to this solver; None for what is not judged."""

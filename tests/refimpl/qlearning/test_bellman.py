@@ -149,7 +149,7 @@ def test_bad_arguments() -> None:
         (lambda: value(R1 + np.inf), ValueError, "Q contains NaN or an infinity"),
         (lambda: value(distribution=(0, 1)), TypeError, r"neighbourhood is \(0, 1\)"),
         (lambda: value(eta=0.0), ValueError, "eta is 0.0"),
-        (lambda: value(d="kl"), TypeError, "divergence is 'kl'"),
+        (lambda: value(d=0.5), TypeError, "divergence is 0.5"),
         (lambda: value(maximum="inside"), TypeError, "maximum is 'inside'"),
         (lambda: backup(np.zeros((2, 2))), ValueError, r"Q has shape \(2, 2\)"),
         (lambda: backup(R1.astype(np.float32)), TypeError, "Q has dtype float32"),
