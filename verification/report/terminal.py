@@ -13,7 +13,7 @@ from rich.text import Text
 
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.paper import Paper
+from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import of_the_paper
 from phiball.verification.report.overview import overview
@@ -135,7 +135,8 @@ def print_summary(results: list[Result], console: Console, paper: Paper = THIS) 
         name = f"{theorem.item.name} {theorem.item.title}"[:60]
         _wrapped(console, Text(f"{name:<62}{theorem.answer}"), 0)
     console.print()
-    for text in filter(None, (*counts(results), all_mutants(results), false_alarm(results))):
+    of_paper = [result for result in results if result.section != BEYOND]
+    for text in filter(None, (*counts(of_paper), all_mutants(results), false_alarm(results))):
         _wrapped(console, Text(text), 0)
 
 
