@@ -114,7 +114,7 @@ def _(problem: LinearProblem, coef: Any, intercept: float, X: Any, y: Any, **how
     rho=st.floats(0.05, 1.0),
 )
 def limits_of_the_risk(seed: int, rho: float, risk: Risk = linear_model_risk) -> Iterator[Evidence]:
-    """The risk tends to the adversarial loss as eta -> 0, to the mean as eta grows; rho = 0 gives the loss."""
+    """The risk tends to the adversarial loss as eta -> 0, to the mean as eta grows; rho = 0: the loss."""
     X, y, theta = _data(seed)
     margin = y * (X @ theta[:3] + theta[3])
 
