@@ -13,7 +13,7 @@ import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.experiments.robustness.models import CLASSIFIER, Model, to_numpy
-from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
 from phiball.refimpl.theory import surrogate
 
 NORMS = {"l1": 1.0, "l2": 2.0, "linf": inf}
@@ -288,7 +288,7 @@ def _predictions(
     if slopes is not None:
         out[f"{key}/linear"] = ball.radius * to_numpy(whole.dual_norm(slopes, event_ndim=event))
     for eta in settings.etas:
-        proposal = Tilted() if slopes is not None else None
+        proposal = Tilted(gradient=problem.gradient) if slopes is not None else Uniform()
         risk = robust_risk(
             problem.loss,
             problem.x,
@@ -297,8 +297,7 @@ def _predictions(
             ENTROPIC,
             n_samples=settings.samples,
             rng=source,
-            proposal=proposal,
-            input_gradient=problem.gradient,
+            method=proposal,
         )
         name = f"{key}/risk {eta:g}"
         assert risk.per_point is not None

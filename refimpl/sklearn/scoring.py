@@ -107,7 +107,7 @@ class RobustScorer:
                 feature_scale=by_feature("feature_scale", self.feature_scale, columns, X.shape[1]),
             )
         measure = measure_of(model, self.loss)
-        points = distribution.sample(X, self.n_samples, rng(self.rng))
+        points = distribution.sample(X, self.n_samples, rng=rng(self.rng))
         affine = affine_outputs(model, X, points[:, 0, :], framed, measure)
         if eta is not None:
             if affine is not None and distribution.norm == 2 and distribution.clip is None:

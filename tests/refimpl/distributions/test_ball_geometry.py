@@ -159,10 +159,10 @@ def test_numbers_beyond_the_precision() -> None:
         (Gaussian(1e200), "scale is 1e\\+200"),
     ):
         with pytest.raises(ValueError, match=f"{word} around .*; expected points within .*float32"):
-            distribution.sample(single, 2, rng(0))
+            distribution.sample(single, 2, rng=rng(0))
     ball = Ball(inf, most)
     for call in (
-        lambda: ball.sample(np.zeros((1, 2)), 2, rng(0)),
+        lambda: ball.sample(np.zeros((1, 2)), 2, rng=rng(0)),
         lambda: Ball(2, 1e200).steepest(single),
         lambda: Ball(2, 1e200).variance(0 * single),
         lambda: Gaussian(1e200).log_mgf(0 * single),
@@ -171,8 +171,8 @@ def test_numbers_beyond_the_precision() -> None:
         lambda: robust_risk(
             lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
         ),
-        lambda: Ball(2, 1e30).sample(half, 2, rng(0)),
-        lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng(0)),
+        lambda: Ball(2, 1e30).sample(half, 2, rng=rng(0)),
+        lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng=rng(0)),
         lambda: fgm(lambda x, i: x, half, Ball(2, 1e30)),
         lambda: robust_risk(
             lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
@@ -185,7 +185,7 @@ def test_numbers_beyond_the_precision() -> None:
             call()
     assert r2(np.float32([[3e38, 3e38]]), Ball(1, 2.0))[0] == inf
     with pytest.raises(ValueError, match="z contains NaN or infinity"):
-        Gaussian(1.0).sample(np.array([np.nan]), 2, rng(0))
+        Gaussian(1.0).sample(np.array([np.nan]), 2, rng=rng(0))
     for norm in (1, 2, inf):
         for x in (np.inf, np.nan, most):
             with pytest.raises(ValueError, match="x - z contains NaN or infinity, or its norm overflows"):

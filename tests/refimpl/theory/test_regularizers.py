@@ -224,7 +224,7 @@ def test_estimate_is_the_worst_case_over_the_draws(arrays: Arrays) -> None:
     given = arrays.asarray(g)
     for divergence, distribution in product(select(core=True), (Ball(2, 0.5), Gaussian(0.5))):
         value = surrogate_estimate(given, distribution, 0.6, divergence, n_samples=50, rng=rng(3))
-        draws = arrays.numpy(distribution.sample(0 * given, 50, rng(3), event_ndim=2))
+        draws = arrays.numpy(distribution.sample(0 * given, 50, rng=rng(3), event_ndim=2))
         exact = worst_case((draws.astype(float) * g[:, None]).sum(axis=(2, 3)), 0.6, divergence).value
         assert value.dtype == arrays.dtype
         np.testing.assert_allclose(arrays.numpy(value), exact, atol=64 * arrays.eps)
