@@ -6,6 +6,7 @@ Every statistical test here has a fixed seed and an error level of one in a mill
 from __future__ import annotations
 
 import sys
+from functools import partial
 from itertools import product
 from math import inf, sqrt
 from typing import Any
@@ -145,8 +146,20 @@ def test_the_gaussian_distribution(arrays: Arrays) -> None:
     assert stats.kstest(b.ravel(), "norm").pvalue > LEVEL
 
 
+def test_norms_by_name_and_seeds() -> None:
+    assert [Ball(name, 0.5) for name in ("l1", "l2", "linf")] == [Ball(p, 0.5) for p in (1, 2, inf)]
+    z = np.zeros((2, 3))
+    for distribution in (Ball("l2", 0.5), Gaussian(0.5)):
+        for draw in (distribution.sample, partial(distribution.sample_tilted, z)):
+            points = [np.asarray(draw(z, 4, rng=source)[0]) for source in (3, np.int64(3), rng(3))]
+            assert np.array_equal(points[0], points[1])
+            assert np.array_equal(points[0], points[2])
+            first, second = (np.asarray(draw(z, 4)[0]) for _ in range(2))
+            assert not np.array_equal(first, second)
+
+
 def test_invalid_arguments() -> None:
-    z, make = np.zeros((2, 3)), np.random.default_rng
+    z = np.zeros((2, 3))
 
     def sample(z: Any = z, n: Any = 2, source: Any = None, distribution: Any = None, **how: Any) -> Any:
         return lambda: (distribution or Ball(2, 1.0)).sample(z, n, rng=source or rng(0), **how)
@@ -154,27 +167,27 @@ def test_invalid_arguments() -> None:
     for error, calls in {
         ValueError: {
             "norm is 0.5": lambda: Ball(0.5, 1.0),
+            "norm is '2'; expected 'l1', 'l2', 'linf' or a number": lambda: Ball("2", 1.0),
             "norm is nan": lambda: Ball(float("nan"), 1.0),
             "radius is -1.0": lambda: Ball(2, -1.0),
             "radius is inf": lambda: Ball(2, inf),
             "clip is": lambda: Ball(2, 1.0, clip=(1.0, 0.0)),
             "clip is 3": lambda: Ball(2, 1.0, clip=3),
-            "scale is -0.1": lambda: Gaussian(-0.1),
-            "n is 0": sample(n=0),
-            "n is 2.0": sample(n=2.0),
+            "std is -0.1": lambda: Gaussian(-0.1),
+            "n_samples is 0": sample(n=0),
+            "n_samples is 2.0": sample(n=2.0),
             "event_ndim is 3": sample(event_ndim=3),
             "at least one coordinate": sample(np.zeros((2, 0))),
-            "z contains NaN": sample(np.array([[np.nan]])),
+            "x contains NaN": sample(np.array([[np.nan]])),
             "leaves the box": sample(np.array([[1.5]]), distribution=Ball(2, 1.0, clip=(0.0, 1.0))),
             "21201": sample(np.zeros((1, 21201)), qmc=True),
         },
         TypeError: {
-            "norm is '2'; expected a number of at least 1, or math.inf": lambda: Ball("2", 1.0),
             "radius is None": lambda: Ball(2, None),
-            "z has dtype": sample(z.astype(int)),
-            "z is": sample([[0.0]]),
-            r"expected what phiball.backends.rng\(seed\) makes": sample(source=make(0)),
-            "rng is": sample(source=make(0), distribution=Gaussian(1.0)),
+            "x has dtype": sample(z.astype(int)),
+            "x is": sample([[0.0]]),
+            "rng is 'seed'; expected a whole number": sample(source="seed"),
+            "rng is 1.5": sample(source=1.5, distribution=Gaussian(1.0)),
         },
     }.items():
         for message, call in calls.items():

@@ -266,7 +266,7 @@ def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
         assert np.array_equal(arrays.numpy(boxed), np.clip(arrays.numpy(free), 0, 1))
         assert np.array_equal(arrays.numpy(weights), arrays.numpy(same))
         assert not np.array_equal(arrays.numpy(boxed), arrays.numpy(free))
-        with pytest.raises(ValueError, match="z leaves the box"):
+        with pytest.raises(ValueError, match="x leaves the box"):
             Ball(norm, 0.75, clip=(0.0, 0.9)).sample_tilted(z, s, 2, rng=rng(5))
     for distribution in distributions(0.0):
         x, log_w = distribution.sample_tilted(z, 1e6 * s, 3, rng=rng(0))
@@ -277,7 +277,7 @@ def test_a_box_moves_points_and_keeps_their_weights(arrays: Arrays) -> None:
 def test_a_tilt_that_overflows(arrays: Arrays) -> None:
     s = arrays.asarray(np.array([[3e38 if arrays.eps > 1e-10 else 1.7e308, 1.0]]))
     for distribution in distributions(10.0):
-        with pytest.raises(ValueError, match=r"radius times s overflows|expected a tilt whose scale"):
+        with pytest.raises(ValueError, match=r"radius times s overflows|std\^2 .* overflows"):
             distribution.sample_tilted(0 * s, s, 2, rng=rng(0))
 
 
@@ -289,21 +289,21 @@ def test_invalid_arguments(distribution: Any) -> None:
         with pytest.raises(ValueError, match="s contains NaN or infinity"):
             distribution.sample_tilted(z, s, 4, rng=rng(0))
     for s in (np.zeros(3), np.zeros((1, 3)), np.zeros((2, 3, 1)), np.zeros((2, 3), dtype=np.float32)):
-        with pytest.raises(ValueError, match=r"s has shape .* expected those of z, \(2, 3\) and float64"):
+        with pytest.raises(ValueError, match=r"s has shape .* expected those of x, \(2, 3\) and float64"):
             distribution.sample_tilted(z, s, 4, rng=rng(0))
     for s in (np.zeros((2, 3), dtype=int), [[0.0] * 3] * 2, 1.0, None):
         with pytest.raises(TypeError, match=r"^s (is|has dtype)"):
             distribution.sample_tilted(z, s, 4, rng=rng(0))
     for n in (0, -1, 1.5, True, "4"):
-        with pytest.raises(ValueError, match=r"^n is"):
+        with pytest.raises(ValueError, match=r"^n_samples is"):
             distribution.sample_tilted(z, z, n, rng=rng(0))
-    for source in (None, 0, np.random.default_rng(0)):
+    for source in ("0", 1.5, True):
         with pytest.raises(TypeError, match=r"^rng is"):
             distribution.sample_tilted(z, z, 4, rng=source)
     for event_ndim in (-1, 3, True):
         with pytest.raises(ValueError, match=r"^event_ndim is"):
             distribution.sample_tilted(z, z, 4, rng=rng(0), event_ndim=event_ndim)
-    with pytest.raises(TypeError, match=r"^z has dtype int64"):
+    with pytest.raises(TypeError, match=r"^x has dtype int64"):
         distribution.sample_tilted(z.astype(int), z, 4, rng=rng(0))
     with pytest.raises(ValueError, match=r"norm is 3.0; expected 1, 2 or inf"):
         Ball(3, 1.0).sample_tilted(z, z, 2, rng=rng(0))

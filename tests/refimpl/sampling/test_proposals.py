@@ -235,7 +235,7 @@ def test_bad_arguments() -> None:
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
         (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64; expected a larger eta"),
         (lambda: risk_with(Tilted(), 3.0), TypeError, "input_gradient is 3.0"),
-        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or None"),
+        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or 'quadrature'"),
         (
             lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
             TypeError,

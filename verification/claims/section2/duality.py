@@ -198,7 +198,7 @@ def density_of_the_worst_case(
             eta,
             d,
             at=array(x.tolist())[:, None],
-            samples=NODES,
+            n_samples=NODES,
             rng=rng(0),
         )
         return to_numpy(worst.density)
