@@ -235,9 +235,10 @@ def test_bad_batches() -> None:
             r"has points of shape \(3,\); expected that of the previous batch, \(4,\)",
         ),
     ]:
+        paired = len(batches) == 1 and isinstance(batches[0], tuple)
+        how = {"loss": pointwise_loss(logits)} if paired else {}
         with pytest.raises(error, match=words):
-            paired = len(batches) == 1 and isinstance(batches[0], tuple)
-            risk(iter(batches), **({"loss": pointwise_loss(logits)} if paired else {}))
+            risk(iter(batches), **how)
     ball = BALL.masked(np.arange(N)[:, None] % 2 == np.ones((1, D)))
     robust_risk(by_index, Z, ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0))
     other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, n_samples=1, rng=rng(0))

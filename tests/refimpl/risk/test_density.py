@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from phiball.backends import Array, Rng, array_namespace, device, rng
+from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,

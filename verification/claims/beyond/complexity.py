@@ -16,8 +16,8 @@ from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_secon
 from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.distributions import Distribution, bounded_distributions
 from phiball.verification.instances.enumeration import Weights, second_moment_of
+from phiball.verification.instances.loss_distributions import DiscreteDistribution, bounded_distributions
 from phiball.verification.instances.printed_algorithms import (
     CONVEX_UNITS,
     DELTAS,
@@ -123,7 +123,7 @@ Moment = Callable[[RTMLMC, float, float], float]
     top=st.integers(0, 3),
 )
 def second_moment_by_chi_square(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     top: int,
     weights: Weights = signed_weights,
     moment: Moment = gradient_second_moment,
