@@ -39,7 +39,7 @@ class ImageConfig(StudyConfig):
     width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
     epochs: int = option(30, "Passes over the training images.")
     batch: int = option(64, "Images per step.")
-    threads: int = option(1, "Threads of one network's training; --jobs of them are trained at a time.")
+    threads: int = option(1, "Threads of one network's training; --n-jobs of them are trained at a time.")
     device: str = option(
         "cpu", "Where networks are trained: cpu, cuda or, spread over several, cuda:0,cuda:1."
     )

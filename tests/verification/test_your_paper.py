@@ -35,7 +35,7 @@ def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_example_of_the_page_runs(folder: Path) -> None:
-    done = verify(folder, "--mutants", "--record", "--jobs", "2")
+    done = verify(folder, "--mutants", "--record", "--n-jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Mutants: 3 of 3 planted faults are rejected" in done.stdout
     out = folder.parent / "results/verify/cvar"

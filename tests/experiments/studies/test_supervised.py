@@ -13,7 +13,7 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.datasets.images import load
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.framework.tasks import Table, TaskDir
 from phiball.experiments.studies.supervised.paper_methods import paper_methods
 from phiball.experiments.studies.supervised.study import STUDY, Config, trained_network
@@ -126,7 +126,7 @@ def test_trained_network_has_the_errors_of_its_row(tmp_path: Path) -> None:
     for name in ("sklearn", "matplotlib", "joblib", "threadpoolctl"):
         pytest.importorskip(name, reason=f"{name}: not installed")
     whole = tmp_path / "run"
-    _, written = run(STUDY, RUN, whole, seed=3)
+    _, written = run_study(STUDY, RUN, whole, seed=3)
     assert {file.name for file in written} == {"table.csv", "report.md", "panels-linf.png", "panels-linf.svg"}
     images = load("digits")
     files = sorted((whole / "rows").glob("*.json"))
