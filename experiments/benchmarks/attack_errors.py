@@ -26,8 +26,8 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.networks import torch_seed
-from phiball.experiments.training.pretrained import Classifier, fit
+from phiball.experiments.training.image_networks import torch_seed
+from phiball.experiments.training.small_classifiers import Classifier, train_layers
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
 from phiball.refimpl.distributions.norms import norm_name
 
@@ -50,7 +50,7 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
             nn.Linear(32 * 9, 10),
         ]  # fmt: skip
 
-    model = fit(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
+    model = train_layers(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
     return Classifier("digits", model.eval(), x[-test_images:], y[-test_images:])
 
 

@@ -17,7 +17,7 @@ from phiball.backends import Array, Rng, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTable, Clock, Row, part_of
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.pretrained import Classifier, pretrained
+from phiball.experiments.training.small_classifiers import Classifier, small_classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
 from phiball.refimpl.distributions.norms import as_norm
 
@@ -201,7 +201,7 @@ def bench_estimators(
     """Train a network, and compare the proposals at it; nothing is timed, so `clock` is not used."""
     require("torch", user="bench estimators", extra="bench")
     update(0.0, "training")
-    classifier = pretrained(seed)
+    classifier = small_classifier(seed)
     scale = QUICK if quick else Scale()
     rows = estimator_rows(classifier, scale, seed, part_of(update, 0.02, 1.0))
     return BenchmarkReport(

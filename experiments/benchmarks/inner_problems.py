@@ -20,7 +20,7 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.verification.oracles.inner import solve_exactly, solve_extended
+from phiball.verification.oracles.exact_solver import solve_exactly, solve_extended
 
 Shape: TypeAlias = tuple[int, int]
 Solver: TypeAlias = Callable[[Any], Any]  # losses to weights

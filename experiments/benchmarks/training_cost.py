@@ -31,8 +31,8 @@ from phiball.experiments.benchmarks.harness import (
 )
 from phiball.experiments.benchmarks.training_quality import quality_tables
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.loop import losses
-from phiball.experiments.training.networks import cnn, torch_seed
+from phiball.experiments.training.image_networks import cnn, torch_seed
+from phiball.experiments.training.loop import cross_entropy_loss
 from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
@@ -72,7 +72,7 @@ class Workload:
 
     def loss(self, x: Array, i: Array) -> Array:
         """Return the cross-entropy of each x, a perturbed copy of data point i."""
-        return losses(self.model, self.y)(x, i)
+        return cross_entropy_loss(self.model, self.y)(x, i)
 
     def plain(self, x: Array, y: Array) -> None:
         """Leave the gradient of the mean loss of x in the parameters."""

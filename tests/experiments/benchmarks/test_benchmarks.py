@@ -33,7 +33,7 @@ from phiball.experiments.benchmarks import (  # noqa: E402
     training_cost,
     training_quality,
 )
-from phiball.experiments.training.pretrained import pretrained  # noqa: E402
+from phiball.experiments.training.small_classifiers import small_classifier  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -164,7 +164,7 @@ def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
 def test_estimators_are_compared_at_a_trained_network() -> None:
     levels = {"tilted": 6, "uniform": 6}
     scale = estimator_noise.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
-    rows = estimator_noise.estimator_rows(pretrained(epochs=1), scale)
+    rows = estimator_noise.estimator_rows(small_classifier(epochs=1), scale)
     assert {row["points"] for row in rows} == set(estimator_noise.PROPOSALS)
     found = {(row["points"], row["n"]): row for row in rows if row["where"].startswith("l2")}
     assert found["uniform", 4]["evaluations"] == 4

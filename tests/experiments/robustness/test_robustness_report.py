@@ -32,7 +32,7 @@ from phiball.experiments.robustness import (
 from phiball.experiments.robustness.attack_suite import ThreatModel
 from phiball.experiments.robustness.models import as_model
 from phiball.experiments.robustness.report_formats import report_html
-from phiball.experiments.training.pretrained import fit
+from phiball.experiments.training.small_classifiers import train_layers
 from tests.support.browser import Browser, find_browser
 
 RADII = (0.0, 0.3, 0.9)
@@ -396,7 +396,7 @@ def test_worst_error_agrees_with_autoattack() -> None:
     def layers(nn: Any) -> list[Any]:
         return [nn.Conv2d(1, 8, 3, stride=2), nn.ELU(), nn.Flatten(), nn.Linear(72, 10)]
 
-    model = fit(layers, *digits.tensors("train"), epochs=4, seed=0).eval()
+    model = train_layers(layers, *digits.tensors("train"), epochs=4, seed=0).eval()
     for norm, radius, name in (("l2", 0.5, "L2"), ("linf", 0.06, "Linf")):
         state = torch.random.get_rng_state()
         settings = AttackSettings(etas=(), n_queries=200)

@@ -14,7 +14,7 @@ import pytest
 from phiball.backends import rng
 from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.framework.tasks import Table
-from phiball.experiments.studies.settings.methods import DEFAULT, REFERENCE, grid
+from phiball.experiments.studies.settings.method_grid import DEFAULT, REFERENCE, method_grid
 from phiball.experiments.studies.settings.report import tables
 from phiball.experiments.studies.settings.study import STUDY, Config
 from phiball.refimpl import Ball, white_noise
@@ -50,7 +50,7 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
 
 def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
     """The loss after one call of a method, the result, and what was kept before."""
-    (method,) = grid((name,), "mnist", "linf").values()
+    (method,) = method_grid((name,), "mnist", "linf").values()
     loss = LinearLoss()
     kept = [] if method.first is None else [method.first(loss.x, rng(2))]
     out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
