@@ -24,14 +24,14 @@ from phiball.refimpl.qlearning import (
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each
-from phiball.verification.instances.decision_processes import Tables, distribution, tables
-from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.decision_processes import Tables, random_tables, to_neighbourhood
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.qlearning import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -78,7 +78,7 @@ def update_is_robust(
         new = update(
             array(Q),
             Transition(0, 0, reward, 0),
-            StatePerturbation(distribution([near], [weight]), eta),
+            StatePerturbation(to_neighbourhood([near], [weight]), eta),
             step_size=alpha,
             discount=discount,
         )
@@ -105,7 +105,7 @@ def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: An
 def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellman) -> Iterator[Evidence]:
     """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
-        model = tables(seed, 4, 2, 0.9)
+        model = random_tables(seed, 4, 2, 0.9)
         Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
         perturbation = model.perturbation(0.5)
         image, now = to_numpy(operator(Q, model.process, perturbation)), to_numpy(Q)
@@ -154,7 +154,7 @@ def operator_contracts(
     operator: Operator = bellman,
 ) -> Evidence:
     """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
-    model = tables(seed, 4, 2, 0.9)
+    model = random_tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
     images = [
         to_numpy(operator(array(v), model.process, model.perturbation(eta, d))) for v in (q, q + change_q)
@@ -189,7 +189,7 @@ def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
     """The fixed point is the best return over policies, of the least over penalised perturbations."""
     for seed in range(5):
-        model, eta, tol = tables(seed, 4, 2, 0.8), 0.3, 1e-11
+        model, eta, tol = random_tables(seed, 4, 2, 0.8), 0.3, 1e-11
         Q = to_numpy(fixed(model.process, model.perturbation(eta), tol=tol).Q)
         near = np.moveaxis(Q[model.near], -1, -2)  # (S, A, 3)
         worst = model.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)
