@@ -40,7 +40,7 @@ _COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 
 
 
 @dataclass
-class Table:
+class ResultTable:
     """A table of results above a progress bar; a context manager.
 
     It has a row for every claim if `verbose`; otherwise one for every section, and for every claim whose
@@ -54,7 +54,7 @@ class Table:
     _progress: Progress = field(init=False)
     _section: list[Result] = field(init=False, default_factory=list)
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> ResultTable:
         self._progress = Progress(
             TextColumn("{task.description}", style="dim"),
             BarColumn(bar_width=24),

@@ -38,7 +38,7 @@ from phiball.verification.instances.solver_mutants import halves_by_one
 from phiball.verification.oracles.exact_levels import two_point_level, two_point_limit
 
 
-def variance_bound(distribution: DiscreteDistribution, level: int) -> float:
+def small_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
     """The bound eta (e^(B/eta) - 1)^2/8 2^-l, from Var X <= (e^(B/eta) - 1)^2/4 and abs(log'') <= 1."""
     return distribution.eta * expm1(distribution.ratio) ** 2 / 8 * 2.0**-level
 
@@ -49,8 +49,8 @@ def large_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
 
 
 def sharp_value_bound(distribution: DiscreteDistribution, level: int) -> float:
-    """The smaller of `variance_bound` and `large_ratio_bound`."""
-    return min(variance_bound(distribution, level), large_ratio_bound(distribution, level))
+    """The smaller of `small_ratio_bound` and `large_ratio_bound`."""
+    return min(small_ratio_bound(distribution, level), large_ratio_bound(distribution, level))
 
 
 @claim(
@@ -81,7 +81,7 @@ def value_bias_is_smaller(
 
 
 for _name, _bound in (
-    ("uses 32 instead of 8", variance_bound),
+    ("uses 32 instead of 8", small_ratio_bound),
     ("a quarter of it for small eta", large_ratio_bound),
 ):
     value_bias_is_smaller.mutant(_name, replaces="bound")(
