@@ -45,7 +45,7 @@ PAGE = to_html(RESULTS, ABOUT)
 # --- Items and entries ----------------------------------------------------------------------------
 
 
-def test_quotations_are_those_of_the_paper() -> None:
+def test_quotations_occur_in_the_paper() -> None:
     if (tex := paper.source()) is None:
         pytest.skip("PHIBALL_PAPER names no source of the paper")
     assert paper.digest() == SOURCE
@@ -230,7 +230,7 @@ def test_markdown_escapes_words_and_keeps_formulas() -> None:
 
 
 class _Tags(HTMLParser):
-    """The tags of a page, which must be closed, and their attributes."""
+    """Collects the tags and attributes of a page, and checks that all tags are closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
 
 @pytest.mark.slow
 def test_errata_are_current() -> None:
-    """`make errata` writes the file; it holds no number that another machine would round otherwise."""
+    """`make errata` writes the file; its numbers are rounded so that all machines agree."""
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()
 
 

@@ -1,4 +1,4 @@
-"""The opening of the report: what stands, what has to change, and what only needs better wording."""
+"""The opening of the report: the results that stand, and the corrections by consequence."""
 
 from __future__ import annotations
 
