@@ -23,6 +23,7 @@ from phiball.backends.autograd import (
     differentiates,
     input_gradient,
     is_traced,
+    losses_and_gradient,
     tracks_derivatives,
     weighted_sum,
     without_gradient,
@@ -32,7 +33,6 @@ from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
 from phiball.backends.selection import BACKENDS, Backend, active, backend, set_backend
-from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
     "BACKENDS",
@@ -56,12 +56,12 @@ __all__ = [
     "kernel",
     "kernel_memory",
     "library",
+    "losses_and_gradient",
     "rng",
     "set_backend",
     "threads",
     "to_numpy",
     "tracks_derivatives",
-    "undisturbed",
     "weighted_sum",
     "without_gradient",
 ]

@@ -244,7 +244,7 @@ def _noise(
     """The mean over random points of the ball, and the worst of them."""
     sums = np.zeros((2, len(best.loss)))
     for _ in range(settings.draws):
-        z = white_noise(problem.x, ball, source)
+        z = white_noise(problem.x, ball, rng=source)
         sums += problem.judge(z)
         best.update(problem, z)
     out |= {f"{key}/noise/loss": sums[0] / settings.draws, f"{key}/noise/wrong": sums[1] / settings.draws}
@@ -259,15 +259,15 @@ def _attack(name: str, problem: Problem, ball: Ball, settings: Settings, source:
     if name == "search" or gradient is None:
         return random_search(problem, problem.x, ball, queries=settings.queries, rng=source)
     if name == "fgm":
-        return fgm(gradient, problem.x, ball)
+        return fgm(None, problem.x, ball, gradient=gradient)
     steps, restarts = settings.steps, settings.restarts
-    return pgm(gradient, problem.x, ball, steps=steps, restarts=restarts, rng=source, loss=problem.loss)
+    return pgm(problem.loss, problem.x, ball, gradient=gradient, steps=steps, restarts=restarts, rng=source)
 
 
 def _limit(problem: Problem, norm: str, settings: Settings) -> Any:
     """Where the model is wrong if the ball is ten times the largest: everywhere, if gradients are of use."""
     ball = settings.ball(norm, 10 * max(settings.radii))
-    z = pgm(problem.gradient, problem.x, ball, steps=settings.steps)
+    z = pgm(None, problem.x, ball, gradient=problem.gradient, steps=settings.steps)
     return problem.judge(z)[1]
 
 
@@ -288,7 +288,7 @@ def _predictions(
     if slopes is not None:
         out[f"{key}/linear"] = ball.radius * to_numpy(whole.dual_norm(slopes, event_ndim=event))
     for eta in settings.etas:
-        proposal = Tilted() if slopes is not None else None
+        proposal = Tilted(gradient=problem.gradient) if slopes is not None else None
         risk = robust_risk(
             problem.loss,
             problem.x,
@@ -298,7 +298,6 @@ def _predictions(
             n_samples=settings.samples,
             rng=source,
             proposal=proposal,
-            input_gradient=problem.gradient,
         )
         name = f"{key}/risk {eta:g}"
         assert risk.per_point is not None

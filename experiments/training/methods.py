@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
-from phiball.backends import Array, Rng, input_gradient
+from phiball.backends import Array, Rng
 from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
@@ -53,10 +53,10 @@ def plain() -> Method:
 
 
 def attacked(family: str, setting: str, evaluations: float, attack: Callable[..., Array]) -> Method:
-    """Return training at the points that `attack(gradient, x, source)` finds."""
+    """Return training at the points that `attack(loss, x, source)` finds."""
 
     def objective(loss: Loss, x: Array, source: Rng) -> Array:
-        return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
+        return mean_loss(loss, attack(loss, x, source))
 
     return Method(family, setting, evaluations, objective)
 
@@ -64,8 +64,8 @@ def attacked(family: str, setting: str, evaluations: float, attack: Callable[...
 def random_start_fgm(setting: str, ball: Ball) -> Method:
     """Return FGM from a uniform point of the ball."""
 
-    def attack(gradient: Callable[..., Array], x: Array, source: Rng) -> Array:
-        return fgm(gradient, x, ball, rng=source)
+    def attack(loss: Loss, x: Array, source: Rng) -> Array:
+        return fgm(loss, x, ball, rng=source)
 
     return attacked("random-start FGM", setting, 2, attack)
 
@@ -74,13 +74,13 @@ def sampled(
     family: str, setting: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
 ) -> Method:
     """Return training with the regularised loss, estimated at uniform points of the ball."""
-    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform(), check_index=False)
+    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform())
     return Method(family, setting, estimator.evaluations, partial(_by_objective, objective))
 
 
 def tilted(family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA) -> Method:
     """Return training at one tilted point of the ball."""
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal, check_index=False)
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal)
     return Method(family, setting, 2, partial(_by_objective, objective))
 
 

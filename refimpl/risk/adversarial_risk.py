@@ -13,7 +13,7 @@ from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.half import single
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
-from phiball.refimpl.sampling.half_points import in_single, rounded
+from phiball.refimpl.sampling.precision import in_single, rounded
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, in_rows, joined, tiles, valid_sampling
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count

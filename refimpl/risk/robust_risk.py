@@ -17,10 +17,9 @@ from phiball.refimpl.inner.divergences import Divergence, centred, valid_diverge
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.numerics import total
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
-from phiball.refimpl.sampling.estimators import normalised
-from phiball.refimpl.sampling.half_points import in_single
-from phiball.refimpl.sampling.proposals import Uniform, input_gradients
+from phiball.refimpl.sampling.batches import Data, blocks, is_stream
+from phiball.refimpl.sampling.precision import gradient_in_single, in_single
+from phiball.refimpl.sampling.proposals import Uniform
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
     each_eta,
@@ -31,7 +30,8 @@ from phiball.refimpl.sampling.streaming import (
     valid_data,
     valid_sampling,
 )
-from phiball.refimpl.types import Distribution, Gradient, Loss, PreparedProposal, Proposal
+from phiball.refimpl.sampling.weights import softmax
+from phiball.refimpl.types import Distribution, Loss, PreparedProposal, Proposal
 from phiball.refimpl.validation import valid_count
 
 _HEAVY = 0.05  # of a worst case on one sampled point: the normal distribution of the error needs many that share it
@@ -109,7 +109,6 @@ def robust_risk(
     labels: bool = False,
     chunk: int = CHUNK,
     proposal: Proposal | None = None,
-    input_gradient: Gradient | None = None,
 ) -> Estimate:
     r"""Estimate the robust risk of a data set, from a sample of the ball around each data point.
 
@@ -125,11 +124,10 @@ def robust_risk(
     - `n_samples`: the number of points drawn around each z, at least 2. Each is evaluated once.
     - `rng`: from `phiball.backends.rng`.
     - `labels`: True if the batches are pairs (z, y), as those of a DataLoader: then the loss is loss(x, y),
-      with the label of each x, and so is `input_gradient`.
+      with the label of each x.
     - `chunk`: the largest number of points per call of the loss. What is drawn does not depend on it.
     - `proposal`: None draws from the ball itself, `Tilted()` towards larger losses, with weights. With
       antithetic or quasi-random points `stderr` comes out too large.
-    - `input_gradient`: for `Tilted()`, a function gradient(x, i); None derives it from torch losses.
 
     Returns an `Estimate` without a graph. The inner problem on the sample is solved exactly; its value on n
     points is low by at most G/(n+1) if f has a G-Lipschitz inverse distribution function (claim D12). `bias`
@@ -146,17 +144,18 @@ def robust_risk(
     (True, False)
     """
     stream = is_stream(x)
+    how = Uniform() if proposal is None else proposal
     if not stream:
-        x, loss, input_gradient = in_single(x, loss, input_gradient)
+        how = gradient_in_single(how, x)
+        x, loss = in_single(x, loss)
         valid_data(x)
     valid_sampling(reference, rng)
     valid_divergence(divergence)
     n = valid_count("n_samples", n_samples, 2)
     valid_count("chunk", chunk, 1)
-    how = Uniform() if proposal is None else proposal
     if isinstance(how, type) or not callable(getattr(how, "prepare", None)):
         raise TypeError(f"proposal is {proposal!r}; expected Uniform(), Tilted() or None")
-    how.valid_for(reference, divergence)
+    how.check(reference, divergence)
     if getattr(how, "kappa", None) is not None:
         raise ValueError(
             f"proposal is {how!r}, which sets eta by itself; expected kappa=None for a risk at eta"
@@ -167,14 +166,13 @@ def robust_risk(
         )
     if stream and int(getattr(how, "retilt", 0)) > 0:
         raise ValueError(f"proposal is {how!r}; expected retilt=0 for data in batches")
-    slope = input_gradients(loss, input_gradient)
     c = centred(divergence)  # the same value, and a mu that keeps its digits when eta is large
     parts: list[tuple[Array, ...]] = []
     etas: list[Array] = []  # of the data points that are drawn, and not yet solved
 
     def drawn() -> Iterator[tuple[Array, ...]]:
         for block in blocks(x, reference, n, chunk, labels=labels, evaluate=not isinstance(how, Uniform)):
-            prepared = how.prepare(reference, block.z, each_eta(eta, block.z), _at(slope, block), rng, chunk)
+            prepared = how.prepare(reference, block.z, block.i, each_eta(eta, block.z), loss, rng, chunk)
             etas.append(prepared.eta)
             yield from tiled(block.z, block.i, n, partial(_draw, prepared, rng))
 
@@ -197,11 +195,6 @@ def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[A
     x, log_w = prepared.draw(index, m, rng)
     xp = array_namespace(x)
     return x, xp.zeros(x.shape[:2], dtype=x.dtype, device=x.device) if log_w is None else log_w
-
-
-def _at(gradient: Gradient, block: Points) -> Gradient:
-    """gradient(x, i), for places i of the block: their indices in the data, or their labels."""
-    return lambda x, i: gradient(x, array_namespace(x).take(block.i, i, axis=0))
 
 
 def _estimate(
@@ -235,7 +228,7 @@ def _row_statistics(
     h = n // 2
 
     def distribution(part: slice) -> Array | None:
-        return None if log_p is None else normalised(log_p[:, part])
+        return None if log_p is None else softmax(log_p[:, part])
 
     out = worst_case(f, eta, c, p=distribution(slice(n)))
     fixed = detach(f)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -54,7 +55,7 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
         dense = refimpl.worst_case_density(loss, z, Ball(2, 0.5), eta, d, at=z[:2] + 0.1, rng=rng(0), **few)
         yield from (dense.density, dense.atoms, dense.masses)
     for way in (None, Tilted(self_normalised=True, start="uniform"), Tilted(retilt=1)):
-        how: dict[str, Any] = {"proposal": way, "input_gradient": slope if way else None, "chunk": 5, **few}
+        how: dict[str, Any] = {"proposal": way and replace(way, gradient=slope), "chunk": 5, **few}
         found = refimpl.robust_risk(loss, z, ball, eta, ENTROPIC, rng=rng(0), **how)
         yield from (found.values, found.stderr)
     worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda z: z + 0.1, **few)
@@ -62,19 +63,23 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
     yield refimpl.constrained_risk(loss, z, ball, QUADRATIC, budget=0.1, rng=rng(0), **few).value
     yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
     for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
-        yield refimpl.fgm(slope, z, distribution, rng=rng(0))
-        yield refimpl.ifgm(slope, z, distribution, steps=3)
-        yield refimpl.pgm(slope, z, distribution, rng=rng(0), steps=2, loss=loss, restarts=2)
-        yield refimpl.white_noise(z, distribution, rng(0))
+        yield refimpl.fgm(None, z, distribution, gradient=slope, rng=rng(0))
+        yield refimpl.ifgm(None, z, distribution, gradient=slope, steps=3)
+        yield refimpl.pgm(loss, z, distribution, gradient=slope, rng=rng(0), steps=2, restarts=2)
+        yield refimpl.white_noise(z, distribution, rng=rng(0))
         yield refimpl.surrogate(s, distribution, eta, ENTROPIC)
         yield refimpl.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
         yield refimpl.r1(s, distribution, 2.0, ENTROPIC)
         yield refimpl.r2(s, distribution)
         yield refimpl.r3(s, distribution, eta, QUADRATIC)
     for estimator in (SG(2), RTMLMC(2, "stratified")):
-        for way in (refimpl.Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
+        for way in (
+            refimpl.Uniform(antithetic=True),
+            Tilted(gradient=slope),
+            Tilted(kappa=1.0, gradient=slope),
+        ):
             objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)
-            drawn = objective.points(loss, z, rng=rng(0), input_gradient=slope)
+            drawn = objective.points(loss, z, rng=rng(0))
             yield from (drawn.points, drawn.weights, drawn.log_weights, drawn.value)
 
 

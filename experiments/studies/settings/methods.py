@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf, sqrt
 
-from phiball.backends import Array, Rng, input_gradient
+from phiball.backends import Array, Rng
 from phiball.experiments.training.image_attacks import NORMS
 from phiball.experiments.training.methods import (
     UNWEIGHTED_ETA,
@@ -90,11 +90,11 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
         plain(),
         Method(DEFAULT, "", 2, lambda loss, x, source: RobustLoss(radius, norm, rng=source)(loss, x)),
         random_start_fgm("", ball),
-        attacked("FGM", "", 2, lambda gradient, x, source: fgm(gradient, x, ball)),
-        attacked(
-            "N-FGSM", "", 2, lambda gradient, x, source: fgm(gradient, white_noise(x, wide, source), ball)
+        attacked("FGM", "", 2, lambda loss, x, source: fgm(loss, x, ball)),
+        attacked("N-FGSM", "", 2, lambda loss, x, source: fgm(loss, white_noise(x, wide, rng=source), ball)),
+        Method(
+            "ATTA-1", "", 2, partial(_move_on, ball), lambda x, source: white_noise(x, ball, rng=source) - x
         ),
-        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, source: white_noise(x, ball, source) - x),
         tilted("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
         tilted("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
         tilted("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
@@ -117,7 +117,7 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
             "IFGM",
             "",
             INNER_STEPS + 1,
-            lambda gradient, x, source: ifgm(gradient, x, ball, steps=INNER_STEPS),
+            lambda loss, x, source: ifgm(loss, x, ball, steps=INNER_STEPS),
         ),
     ]
     return {(method.family, method.setting): method for method in methods if method.family in families}
@@ -138,6 +138,6 @@ def _uniform(
 
 def _move_on(ball: Ball, loss: Loss, x: Array, source: Rng, kept: Array) -> tuple[Array, Array]:
     """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
-    stepped = fgm(partial(input_gradient, loss), x + kept, ball)
+    stepped = fgm(loss, x + kept, ball)
     points = ball.project(stepped, x, event_ndim=x.ndim - 1)
     return mean_loss(loss, points), points - x

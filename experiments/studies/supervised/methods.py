@@ -121,8 +121,8 @@ def _rtmlmc(config: Any) -> RTMLMC:
 
 
 def _fgm(ball: Ball) -> Any:
-    return lambda gradient, x, source: fgm(gradient, x, ball)
+    return lambda loss, x, source: fgm(loss, x, ball)
 
 
 def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
-    return lambda gradient, x, source: ifgm(gradient, x, ball, steps=steps, step=step)
+    return lambda loss, x, source: ifgm(loss, x, ball, steps=steps, step=step)

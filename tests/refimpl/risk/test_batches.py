@@ -61,9 +61,10 @@ def test_robust_risk(samples: int, chunk: int) -> None:
     for d, proposal in ((ENTROPIC, None), (QUADRATIC, Uniform(antithetic=True)), (ENTROPIC, Tilted())):
 
         def risk(loss: Any, z: Any, slope: Any, d: Any = d, proposal: Any = proposal, **how: Any) -> Any:
+            if isinstance(proposal, Tilted):
+                proposal = Tilted(gradient=slope)
             how |= {"n_samples": samples, "chunk": chunk, "proposal": proposal, "rng": rng(5)}
-            tilt = {"input_gradient": slope} if isinstance(proposal, Tilted) else {}
-            return robust_risk(loss, z, BALL, 0.3, d, **how, **tilt)
+            return robust_risk(loss, z, BALL, 0.3, d, **how)
 
         whole = risk(by_index, z, lambda x, i: slope(x, Y[i]))
         for sizes in ((1,), (7, 20)):
@@ -222,9 +223,7 @@ def test_bad_batches() -> None:
     other = adversarial_risk(lambda x, i: x[:, 0], Z, BALL, n_samples=1, rng=rng(0))
     cases: dict[str, Any] = {
         r"eta has shape \(300,\); expected a number": lambda: risk(cut(Z, 10), eta=np.full(N, 0.3)),
-        "retilt=0 for data in batches": lambda: risk(
-            cut(Z, 10), proposal=Tilted(retilt=1), input_gradient=slope
-        ),
+        "retilt=0 for data in batches": lambda: risk(cut(Z, 10), proposal=Tilted(retilt=1, gradient=slope)),
         "ball has sizes for each data point; expected the same for all": lambda: robust_risk(
             by_index, cut(Z, 10), ball, 0.3, ENTROPIC, n_samples=3, rng=rng(0)
         ),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from phiball.backends import Array, array_namespace, input_gradient, rng
+from phiball.backends import Array, array_namespace, rng
 from phiball.refimpl import (
     ABSOLUTE,
     ENTROPIC,
@@ -45,9 +45,9 @@ class Given:
     log_w: Any
     self_normalised: bool
 
-    def valid_for(self, distribution: Any, divergence: Any) -> None: ...
+    def check(self, reference: Any, divergence: Any) -> None: ...
 
-    def prepare(self, distribution: Any, x: Any, eta: Any, gradient: Any, rng: Any, chunk: int) -> Any:
+    def prepare(self, reference: Any, x: Any, i: Any, eta: Any, loss: Any, rng: Any, chunk: int) -> Any:
         xp = array_namespace(x)
 
         def draw(index: Any, n: int, rng: Any) -> tuple[Any, Any]:
@@ -185,7 +185,7 @@ def test_results_carry_no_graph() -> None:
         graphs.append(f.requires_grad)
         return f
 
-    ball, slope = Ball(2, 1.0), partial(input_gradient, loss)
+    ball = Ball(2, 1.0)
     results = [
         robust_risk(loss, z, ball, 0.3, QUADRATIC, n_samples=8, rng=rng(0)),
         constrained_risk(loss, z, ball, QUADRATIC, budget=0.2, n_samples=8, rng=rng(0)),
@@ -198,7 +198,7 @@ def test_results_carry_no_graph() -> None:
         numbers = [getattr(result, field.name) for field in fields(result)]
         assert not any(getattr(x, "requires_grad", False) for x in numbers)
         assert "\n" not in repr(result)
-    for x in (fgm(slope, z, ball), pgm(slope, z, ball, rng=rng(0), loss=loss), white_noise(z, ball, rng(0))):
+    for x in (fgm(loss, z, ball), pgm(loss, z, ball, rng=rng(0)), white_noise(z, ball, rng=rng(0))):
         assert not x.requires_grad
     assert theta.grad is None
     assert z.grad is None
@@ -245,7 +245,7 @@ def test_gradients_are_taken_in_chunks() -> None:
             asked.append(len(x))
             return in_x(THETA, x, i)
 
-        how: dict[str, Any] = {"chunk": chunk, "proposal": Tilted(retilt=1), "input_gradient": slope}
+        how: dict[str, Any] = {"chunk": chunk, "proposal": Tilted(retilt=1, gradient=slope)}
         risk = robust_risk(loss, x, Ball(1, 0.5), 0.3, ENTROPIC, n_samples=30, rng=rng(12), **how)
         assert max(asked) <= chunk
         assert sum(asked) == 100  # once at the data points, once at the tilted points
@@ -272,8 +272,7 @@ def test_risk_of_linear_losses_is_exact(distribution: Any, doubles: Arrays) -> N
         n_samples=50,
         rng=rng(13),
         chunk=70,  # less than two data points
-        proposal=Tilted(),
-        input_gradient=lambda x, i: xp.take(a, i, axis=0),
+        proposal=Tilted(gradient=lambda x, i: xp.take(a, i, axis=0)),
     )
     exact = np.array([linear_value(distribution, g, eta) for g, eta in zip(slopes, etas, strict=True)])
     slack = 50 * doubles.eps
@@ -289,7 +288,7 @@ def test_self_normalised_weights_are_labelled() -> None:
     slope, ball, z = np.eye(784)[0], Ball(2, 1.0), np.zeros((1, 784))
 
     def risk(**how: Any) -> Any:
-        how = {"proposal": Tilted(**how), "input_gradient": lambda x, i: slope + 0 * x}
+        how = {"proposal": Tilted(gradient=lambda x, i: slope + 0 * x, **how)}
         return robust_risk(lambda x, i: x[:, 0], z, ball, 0.001, ENTROPIC, n_samples=256, rng=rng(0), **how)
 
     found = risk(self_normalised=True)

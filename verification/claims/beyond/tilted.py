@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import exp, expm1, inf, log, log10, prod, sqrt
 from typing import Any, TypeAlias
@@ -60,10 +61,12 @@ def tilted_values(
     def gradient(x: Array, i: Array) -> Array:
         return slope + curvature * x
 
+    if isinstance(proposal, Tilted):
+        proposal = replace(proposal, gradient=gradient)
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), proposal)
     calls, N = shape
     z = xp.zeros((N, len(g)), dtype=xp.float64)
-    return np.array([float(objective(loss, z, rng=source, input_gradient=gradient)) for _ in range(calls)])
+    return np.array([float(objective(loss, z, rng=source)) for _ in range(calls)])
 
 
 @claim(
@@ -347,6 +350,8 @@ def bowl_values(
     def loss(x: Array, i: Array) -> Array:
         return xp.sum(SLOPE * x + CURVATURE / 2 * x * x, axis=-1)
 
+    if isinstance(proposal, Tilted):
+        proposal = replace(proposal, gradient=lambda x, i: SLOPE + CURVATURE * x)
     estimate = robust_risk(
         loss,
         xp.zeros((runs, D), dtype=xp.float64),
@@ -356,7 +361,6 @@ def bowl_values(
         n_samples=1 << level,
         rng=rng(seed),
         proposal=proposal,
-        input_gradient=lambda x, i: SLOPE + CURVATURE * x,
     )
     return to_numpy(estimate.values), float(estimate.bias)
 
