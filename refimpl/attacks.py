@@ -19,10 +19,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, detach, without_gradient
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import check_overflow
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.sampling.gradients import check_gradient, loss_gradients
 from phiball.refimpl.sampling.precision import in_single, rounded
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
@@ -184,7 +183,7 @@ def white_noise(x: Array, ball: Distribution, *, rng: Any = None) -> Array:
     >>> bool(np.all(ball.contains(white_noise(x, ball), x)))
     True
     """
-    data, x = x, valid_data(single(x), name="x")
+    data, x = x, valid_data(to_single(x), name="x")
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with a sample method")
     return rounded(ball.sample(x, 1, rng=as_rng(rng), event_ndim=x.ndim - 1)[:, 0, ...], data)

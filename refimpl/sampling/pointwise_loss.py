@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phiball.backends import Array, array_namespace, detach, is_array_api_obj, is_traced
-from phiball.refimpl.inner.half import single
+from phiball.backends import Array, array_namespace, detach, is_array_api_obj, is_traced, to_single
 from phiball.refimpl.validation import check_same_array_type
 
 ExampleLoss = Callable[[Array, Array], Array]
@@ -71,7 +70,7 @@ def default_loss(output: Array, y: Array) -> Array:
     Returns the losses (k,), in float32 for outputs in half precision.
     """
     xp = array_namespace(output)
-    output = single(output)
+    output = to_single(output)
     k = output.shape[0]
     if xp.isdtype(y.dtype, "real floating"):
         flat, targets = xp.reshape(output, (k, -1)), xp.reshape(y, (k, -1))

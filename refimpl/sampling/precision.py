@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
-from phiball.backends import Array, array_namespace, is_traced
-from phiball.refimpl.inner.half import is_half, single
+from phiball.backends import Array, array_namespace, is_half, is_traced, to_single
 from phiball.refimpl.numerics import largest
 
 Settings = TypeVar("Settings")
@@ -20,7 +19,7 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
     """
     if not is_half(x):
         return (x, *functions)
-    return (single(x), *(_rounding(function, x.dtype) for function in functions))
+    return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
 
 
 def gradient_in_single(proposal: Settings, x: Array) -> Settings:
@@ -41,7 +40,7 @@ def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[...
         return function
 
     def call(x: Array, *rest: Array) -> Array:
-        return single(function(_cast(x, dtype), *rest))
+        return to_single(function(_cast(x, dtype), *rest))
 
     return call
 

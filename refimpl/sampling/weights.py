@@ -7,9 +7,8 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.ragged import solve_ragged, worst_case_ragged
-from phiball.refimpl.inner.solvers import solve
-from phiball.refimpl.inner.worst_case import check_value, worst_case
+from phiball.refimpl.inner.solvers import check_overflow, solve, solve_ragged
+from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.sampling.draws import PerturbedPoints, on_device, repeat_host
 from phiball.refimpl.types import LevelGroup
 from phiball.refimpl.validation import check_eta
@@ -143,7 +142,7 @@ def _solve_ragged(
     offsets = on_device(_offsets(lengths), losses)
     if log_p is not None or tracks_derivatives(losses):
         p = None if log_p is None else _row_weights(log_p, rows, sizes, xp=xp)
-        solution = worst_case_ragged(losses, offsets, eta, divergence, p=p)
+        solution = worst_case(losses, eta=eta, divergence=divergence, p=p, offsets=offsets)
         values, weights = solution.value, solution.weights
     else:
         eta = _each(eta, lengths.shape[0], losses)
@@ -165,7 +164,7 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values; raises unless it is finite, which it is only for finite losses."""
     total = array_namespace(values).sum(values)
     if not isfinite(float(detach(total))):
-        check_value(values, losses, divergence)
+        check_overflow(values, losses, divergence)
     return total
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from phiball.backends import Array, array_namespace, as_rng, without_gradient
-from phiball.refimpl.inner.half import single
+from phiball.backends import Array, array_namespace, as_rng, to_single, without_gradient
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
@@ -32,7 +31,7 @@ def check_loss(loss: Loss, x: Array) -> None:
     Traceback (most recent call last):
     ValueError: loss(x, i) depends on the order of its points; expected labels y[i], never y itself
     """
-    valid_data(single(x), name="x")
+    valid_data(to_single(x), name="x")
     if x.shape[0] < 2:
         raise ValueError("x has one data point; expected at least two")
     xp, i = array_namespace(x), indices(x)

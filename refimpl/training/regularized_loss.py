@@ -20,12 +20,12 @@ from phiball.backends import (
     backward,
     detach,
     is_array_api_obj,
+    is_half,
     weighted_sum,
     without_gradient,
 )
 from phiball.backends.distributed import in_process_group, synchronised_once
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
-from phiball.refimpl.inner.half import is_half
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw, rechunk
 from phiball.refimpl.sampling.estimators import SG
