@@ -32,7 +32,7 @@ class AttackSettings:
 
     - `attacks`: of "fgm", "pgm" and "search" (random search, which needs no gradients), and of "apgd-ce",
       "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images with
-      `clip=(0, 1)`, in l2 and linf. None takes all, those of torchattacks only if it is installed.
+      `clip=(0, 1)`, in l2 and linf. None takes all, without torchattacks if it is not installed.
     - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
     - `n_noise`: uniform points of the ball per data point and radius.
