@@ -19,7 +19,6 @@ from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTab
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.training.small_classifiers import Classifier, small_classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
-from phiball.refimpl.distributions.norms import as_norm
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
     "uniform": Uniform(),
@@ -178,7 +177,7 @@ def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: 
     for number, (norm, radius, ratio) in enumerate(places):
         text = f"{norm} {radius:g}, eta {ratio:g} radius"
         update(number / len(places), f"{text}: short runs")
-        problem = classifier, Ball(as_norm(norm), radius), ratio * radius
+        problem = classifier, Ball(norm, radius), ratio * radius
         means = {
             (label, level): estimate(*problem, label, level, scale.replications, source)
             for label in PROPOSALS

@@ -32,7 +32,7 @@ from phiball.experiments.benchmarks.harness import (
     part_of,
 )
 from phiball.refimpl import Ball
-from phiball.refimpl.distributions.norms import NORMS, as_norm
+from phiball.refimpl.distributions.norms import NORMS
 
 BARS = {"l1": 2.0, "l2": 1.3, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
 COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # points per centre; coordinates in total
@@ -109,7 +109,7 @@ def cost_rows(
         update(number / len(cases), f"cost of {points}, d = {d}, {library} {dtype}")
         make, draws = makers[library]
         raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
-        ball, centres, source = Ball(as_norm(points.removeprefix("tilted ")), 0.5), make(raw, dtype), rng(0)
+        ball, centres, source = Ball(points.removeprefix("tilted "), 0.5), make(raw, dtype), rng(0)
         run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
             # A relevant tilt: s.b has a standard deviation of about one under the uniform distribution.
@@ -129,7 +129,7 @@ def cost_rows(
 
 def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
     """The noise of a mean over n points relative to independent points, by (function, scheme)."""
-    ball, source = Ball(as_norm(norm), 1.0), rng(seed)
+    ball, source = Ball(norm, 1.0), rng(seed)
     g = np.random.default_rng(seed).normal(size=(FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
     means: dict[tuple[str, str], list[Any]] = {(f, s): [] for f in FUNCTIONS for s in SCHEMES}
