@@ -372,7 +372,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
                 return xp.sign(xp.sum(x * array(g), axis=-1) + c)[:, None] * array(g)
 
             ball = Ball(norm, RHO)
-            best = fgm(slope, array(z), ball)
+            best = fgm(None, array(z), ball, gradient=slope)
             got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
