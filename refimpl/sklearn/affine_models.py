@@ -64,7 +64,7 @@ class ScoredModel:
         return AffineOutputs(slopes.T, values)
 
     def attack_points(self, ball: Ball) -> Any:
-        """The points found by a network's attack, alone or at the end of a pipeline; None for other models."""
+        """The points found by the attack of a network, alone or in a pipeline; None for other models."""
         model, X, y = self.model, self.X, self.y
         if hasattr(model, "attack"):
             return model.attack(X, y, ball)

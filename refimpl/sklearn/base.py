@@ -128,7 +128,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         )
 
     def _warn(self, found: list[LinearModel]) -> None:
-        """Warn of fits that did not converge; called by `fit` itself, so that the warning shows the user's line."""
+        """Warn of inexact fits; called by `fit` itself, so that warnings point at the user's line."""
         for model in found:
             if not model.converged:
                 warn(

@@ -36,8 +36,8 @@ class _RobustNet:
     - `criterion`: the class of the loss, which is used with reduction="none".
     - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`.
     - `level`: 2^level perturbed points per example.
-    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh entropy. The
-      weights of the network are initialized by torch.
+    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh
+      entropy. The weights of the network are initialized by torch.
 
     Other parameters are those of skorch: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
     ProgressBar), train_split, verbose; so are `partial_fit`, `save_params` and `history`.
@@ -98,7 +98,7 @@ class _RobustNet:
         return super().fit_loop(X, y, epochs=epochs, **fit_params)  # type: ignore[misc]
 
     def forward_iter(self, X: Any, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of the network, batch by batch; raise if the number of features differs from training."""
+        """The outputs of the network, batch by batch, after a check of the number of features."""
         width = _features(X)
         expected = getattr(self, "n_features_in_", width)
         if width is not None and width != expected:
@@ -182,7 +182,7 @@ class _RobustNet:
             return {"loss": loss.detach(), "y_pred": self.infer(Xi)}
 
     def attack(self, X: Any, y: Any, ball: Ball) -> Any:
-        """The worst points that projected gradient steps find in the ball around each row of X, in float64."""
+        """The points that projected gradient steps find in the ball around each row of X, in float64."""
         self._set_training(False)  # type: ignore[attr-defined]
         labels = np.searchsorted(self.classes_, y) if hasattr(self, "classes_") else np.asarray(y)
         kind = torch.int64 if hasattr(self, "classes_") else self._dtype()
