@@ -14,8 +14,11 @@ from phiball.backends.arrays import (
     device,
     ignore_float_warnings,
     is_array_api_obj,
+    is_half,
+    is_torch,
     library,
     to_numpy,
+    to_single,
 )
 from phiball.backends.autograd import (
     backward,
@@ -23,16 +26,23 @@ from phiball.backends.autograd import (
     differentiates,
     input_gradient,
     is_traced,
+    losses_and_gradient,
     tracks_derivatives,
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.dispatch import kernel, kernel_memory
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
-from phiball.backends.selection import BACKENDS, Backend, active, backend, set_backend
-from phiball.backends.undisturbed import undisturbed
+from phiball.backends.selection import (
+    BACKENDS,
+    Backend,
+    active,
+    backend,
+    kernel,
+    kernel_memory,
+    set_backend,
+)
 
 __all__ = [
     "BACKENDS",
@@ -52,16 +62,19 @@ __all__ = [
     "ignore_float_warnings",
     "input_gradient",
     "is_array_api_obj",
+    "is_half",
+    "is_torch",
     "is_traced",
     "kernel",
     "kernel_memory",
     "library",
+    "losses_and_gradient",
     "rng",
     "set_backend",
     "threads",
     "to_numpy",
+    "to_single",
     "tracks_derivatives",
-    "undisturbed",
     "weighted_sum",
     "without_gradient",
 ]

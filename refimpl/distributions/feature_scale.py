@@ -1,8 +1,8 @@
 """Sizes of the coordinates of a ball: each moves on a scale of its own, and one of size 0 not at all.
 
 The ball of a norm with sizes sigma is the image of the plain ball under b -> sigma b, in the coordinates that
-have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image of the
-uniform distribution, a tilt s becomes sigma s, and so does a gradient.
+have a size. Everything about it follows by this change of coordinates: the uniform distribution is the image
+of the uniform distribution, a tilt s becomes sigma s, and so does a gradient.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
-from phiball.backends import Array, array_namespace, device, is_array_api_obj, to_numpy
-from phiball.refimpl.inner.half import single
+from phiball.backends import Array, array_namespace, device, is_array_api_obj, to_numpy, to_single
 from phiball.refimpl.validation import broadcasts
 
 
@@ -44,7 +43,7 @@ class FeatureScale:
 
     def __init__(self, values: Any) -> None:
         try:
-            host = to_numpy(single(values) if is_array_api_obj(values) else values)
+            host = to_numpy(to_single(values) if is_array_api_obj(values) else values)
             xp = array_namespace(host)
             real = xp.isdtype(host.dtype, ("real floating", "integral", "bool"))
             host = xp.astype(host, xp.float64) if real else None

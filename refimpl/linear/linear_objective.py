@@ -266,6 +266,6 @@ def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int)
     if not moving:
         return xp.zeros((1, radii.shape[0]), **made)
     ball = Ball(problem.ball.norm, 1.0)
-    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng(seed), antithetic=True, qmc=True)
+    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
     return b @ xp.asarray(rows, **made)

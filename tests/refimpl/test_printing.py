@@ -18,9 +18,10 @@ from tests.support.arrays import Arrays
 
 def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
     solution = worst_case(doubles.asarray([0.0, 1.0]), 0.5, QUADRATIC)
-    assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)"
+    assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)"
     solution = worst_case(doubles.asarray(np.zeros((3, 2, 5))), 0.5, QUADRATIC)
-    shapes = "value of shape (3, 2), mu of shape (3, 2), weights of shape (3, 2, 5), gap of shape (3, 2)"
+    shapes = "value of shape (3, 2), mu of shape (3, 2), weights of shape (3, 2, 5), gap of shape (3, 2), "
+    shapes += "eta of shape (3, 2)"
     assert repr(solution) == f"WorstCase({shapes})"
 
 
@@ -28,10 +29,10 @@ def test_tensors_with_a_gradient_or_without_numbers() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     losses = torch.tensor([0.0, 1.0], requires_grad=True)
     assert repr(worst_case(losses, 0.5, QUADRATIC)).startswith("WorstCase(value=0.75, mu=0, ")
-    integral = import_module("phiball.refimpl.risk.quadrature").Integral
+    rule = import_module("phiball.refimpl.risk.quadrature").QuadratureRule
     empty = torch.empty((), device="meta")
-    assert repr(integral(empty, empty, empty)) == (
-        "Integral(value of shape (), values of shape (), error of shape ())"
+    assert repr(rule(empty, empty, empty)) == (
+        "QuadratureRule(points of shape (), weights of shape (), coarse of shape ())"
     )
 
 

@@ -21,16 +21,16 @@ from phiball.verification.framework.suite import all_claims, find_claims
 from phiball.verification.report import terminal
 from phiball.verification.report.entries import entries, followers, of_the_paper, rows, tally
 from phiball.verification.report.errata import errata
-from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html
 from phiball.verification.report.json import to_json
 from phiball.verification.report.markdown import to_markdown
 from phiball.verification.report.math import formula, mathml, prose
 from phiball.verification.report.overview import overview
 from phiball.verification.report.quotes import pieces, quote_html
+from phiball.verification.report.report_files import circumstances
 from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, difference, evidence, method, summary
+from phiball.verification.report.words import all_mutants, evidence, method, summary, verdict_difference
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
@@ -151,19 +151,19 @@ def test_evidence_and_method_in_words() -> None:
 
 def test_difference_names_a_missing_or_failed_counterexample() -> None:
     corrected = next(result for result in RESULTS if result.id == "D2")
-    assert difference(corrected) == ""
+    assert verdict_difference(corrected) == ""
     for changes, said in (
         ({"verdict": Verdict.HOLDS, "counterexamples": ()}, "the claim has no counterexample to the printed"),
         ({"verdict": Verdict.UNDECIDED}, "a counterexample does not violate the printed statement"),
         ({"verdict": Verdict.REFUTED}, "the recorded verdict is holds as corrected; satisfied with a margin"),
     ):
-        assert said in difference(replace(corrected, **changes))
+        assert said in verdict_difference(replace(corrected, **changes))
 
 
 def _shown(verbose: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, width=80)
-    with terminal.Table(console, len(RESULTS), verbose=verbose) as table:
+    with terminal.ResultTable(console, len(RESULTS), verbose=verbose) as table:
         for result in RESULTS:
             table.add(result)
     terminal.print_summary([claim.failed("not run") for claim in CLAIMS], console)

@@ -10,8 +10,8 @@ import pytest
 
 from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import entries
-from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html
+from phiball.verification.report.report_files import circumstances
 from tests.support.browser import Browser, find_browser
 from tests.support.reports import results
 

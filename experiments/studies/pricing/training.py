@@ -72,7 +72,12 @@ def _mean_gradient(factors: Floats, g: Floats, n: int) -> Floats:
 
 
 def attack_covariates(
-    problem: PricingProblem, theta: Floats, ball: Ball, attack: Callable[..., Floats], **options: Any
+    problem: PricingProblem,
+    theta: Floats,
+    ball: Ball,
+    attack: Callable[..., Floats],
+    loss: Any = None,
+    **options: Any,
 ) -> Floats:
     """The covariates (T, N, d) perturbed by an attack of the library."""
     shape = problem.x.shape
@@ -80,7 +85,8 @@ def attack_covariates(
     def slope(x: Floats, i: Floats) -> Floats:
         return problem.input_gradient(theta, x.reshape(shape)).reshape(x.shape)
 
-    return attack(slope, problem.x.reshape(-1, shape[-1]), ball, **options).reshape(shape)
+    x = problem.x.reshape(-1, shape[-1])
+    return attack(loss, x, ball, gradient=slope, **options).reshape(shape)
 
 
 def worst_cost(problem: PricingProblem, theta: Floats, ball: Ball, steps: int) -> Floats:
@@ -102,7 +108,7 @@ def regularized_gradient(
     x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
     groups = estimator.assign_levels(T * N, rng, like=x)
     members = [np.array(group.members) for group in groups]
-    points = [ball.sample(x[k], 1 << group.level, rng) for group, k in zip(groups, members, strict=True)]
+    points = [ball.sample(x[k], 1 << group.level, rng=rng) for group, k in zip(groups, members, strict=True)]
     owner = np.concatenate([np.repeat(k, 1 << group.level) for group, k in zip(groups, members, strict=True)])
     place = _places(owner // N, T)
     stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)

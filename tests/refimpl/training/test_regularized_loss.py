@@ -45,7 +45,7 @@ def objective(
     estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC, how: Any = None
 ) -> RegularizedLoss:
     estimator, how = estimator or RTMLMC(4), how or Uniform()
-    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how, check_index=False)
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how)
 
 
 def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:
@@ -268,7 +268,7 @@ def test_value_without_gradients(block: Any) -> None:
 
     def risk() -> Any:
         return robust_risk(
-            loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), proposal=Tilted()
+            loss, x, Ball(1, 0.5), ETA, ENTROPIC, n_samples=8, rng=rng(4), method=Tilted()
         ).value
 
     calls = [lambda: objective()(loss, x, rng=rng(4)), lambda: objective(how=Tilted())(loss, x, rng=rng(4))]

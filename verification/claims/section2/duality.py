@@ -28,7 +28,6 @@ from phiball.refimpl import (
     worst_case,
     worst_case_density,
 )
-from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -198,7 +197,7 @@ def density_of_the_worst_case(
             eta,
             d,
             at=array(x.tolist())[:, None],
-            samples=NODES,
+            n_samples=NODES,
             rng=rng(0),
         )
         return to_numpy(worst.density)
@@ -373,8 +372,8 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
                 return xp.sign(xp.sum(x * array(g), axis=-1) + c)[:, None] * array(g)
 
             ball = Ball(norm, RHO)
-            best = fgm(slope, array(z), ball)
-            got = risk(loss, array(z), ball, samples=20, rng=rng(seed), attack=lambda _, best=best: best)
+            best = fgm(None, array(z), ball, gradient=slope)
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
@@ -409,7 +408,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     phi=st.sampled_from([ENTROPIC, QUADRATIC]),
 )
 def budget_has_the_price(
-    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = constrained_worst_case
+    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = worst_case
 ) -> Iterator[Evidence]:
     """The worst case at the price eta is that within a budget, whose Lagrangian multiplier is eta."""
     spread = max(f) - min(f)
@@ -419,7 +418,7 @@ def budget_has_the_price(
     if spread < 1e-3 or np.any(x < 1e-6):
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
-    got = solve(array(f), budget, phi)
+    got = solve(array(f), None, phi, budget=budget)
     # A budget is second order in the weights: its rounding is that of x, over the root of its size.
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
@@ -429,5 +428,5 @@ def budget_has_the_price(
 
 
 @budget_has_the_price.mutant("a tenth more of the budget")
-def _(f: Array, radius: float, phi: Divergence) -> Any:
-    return constrained_worst_case(f, 1.1 * radius, phi)
+def _(f: Array, eta: None, phi: Divergence, *, budget: float) -> Any:
+    return worst_case(f, eta, phi, budget=1.1 * budget)

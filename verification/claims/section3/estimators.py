@@ -237,7 +237,7 @@ def rescaled(scale: Callable[[Any], float]) -> type[RTMLMC]:
     class Rescaled(RTMLMC):
         def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
             groups = super().assign_levels(n, rng, like=like)
-            return [replace(group, scale=scale(group)) for group in groups]
+            return [replace(group, weight=scale(group)) for group in groups]
 
     return Rescaled
 
