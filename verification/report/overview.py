@@ -13,33 +13,33 @@ from phiball.verification.report.this_paper import THIS
 
 STANDS = (
     "All main results stand. As printed: the worst-case density (Theorem 1 (II)), what Algorithm 2 "
-    "guarantees for weights and multiplier (Proposition 2), the cost of training with smooth losses (Theorem "
-    "3), the regularisation effects (Theorem 4 (I) and (III)) and the generalisation bounds (Propositions 4 "
-    "and 5). With other constants in its proof: the cost of training with convex losses, whose orders are "
-    "those of Theorem 2; for the quadratic and the entropic phi its Assumption 3 (I) needs bounded losses. "
-    "With one more condition on phi, which the examples in question meet (Example 1 for alpha < 1): strong "
-    "duality (Theorem 1 (I)), consistency (Proposition 1) and the variation regularisation (Theorem 4 (II))."
+    "guarantees for weights and multiplier (Proposition 2), the cost of training with convex and with "
+    "smooth losses (Theorems 2 and 3), the regularisation effects (Theorem 4 (I) and (III)) and the "
+    "generalisation bounds (Propositions 4 and 5); for the quadratic and the entropic phi Assumption 3 (I) "
+    "of Theorem 2 needs bounded losses. With one more condition on phi, which the examples in question meet "
+    "(Example 1 for alpha < 1): strong duality (Theorem 1 (I)), consistency (Proposition 1) and the "
+    "variation regularisation (Theorem 4 (II))."
 )
 CHANGES = (
-    "What changes: Theorem 1 (I) needs phi finite around 1, or a loss that is bounded above (A1); "
-    "Proposition 1, and Theorem 4 (II) with it, need phi finite on (0, infinity) (B1, H4). The worst-case "
-    "densities of Examples 4 and 5 lack the mass at the maximum (E4, E5), and finding 4 of Section 2.2 with "
-    "them (E6-kinked); their values stand. Algorithm 2 is to return the dual value, not h(mu) (C3). The mean "
-    "of a gradient estimator is an eps-subgradient, not a gradient (D4), and the second moment of RT-MLMC "
-    "has one more term (D6). Assumption 3 (I) needs bounded losses for the quadratic and the entropic phi "
-    "(D9). The pricing problem of Section 6.3 needs bounded prices (P1)."
+    "What changes: the phi of Example 3 should be (x - 1)^2/2, as Definition 1 requires phi >= 0; with the "
+    "printed phi the bracket of Algorithm 2 can miss the multiplier (A3). Theorem 1 (I) needs phi finite "
+    "around 1, or a loss that is bounded above (A1); Proposition 1, and Theorem 4 (II) with it, need phi "
+    "finite on (0, infinity) (B1, H4). The worst-case densities of Examples 4 and 5 lack the mass at the "
+    "maximum (E4, E5), and finding 4 of Section 2.2 with them (E6-kinked); their values stand. The mean of "
+    "a gradient estimator is an eps-subgradient, not a gradient (D4), and the second moment of RT-MLMC has "
+    "one more term (D6). Assumption 3 (I) needs bounded losses for the quadratic and the entropic phi (D9). "
+    "The pricing problem of Section 6.3 needs bounded prices (P1)."
 )
 REPAIRS = (
-    "What needs a repair, and stands: Example 3 is to be written (x - 1)^2/2, as Definition 1 asks for phi "
-    ">= 0 (A3); one step in the proof of Proposition 1 (B4); Proposition 2 for the entropy (C8); constants "
-    "in Lemma EC.1 and in the proof of Theorem 2 (F1, F2, F4)."
+    "What needs a repair, and stands: one step in the proof of Proposition 1 (B4); Proposition 2 for the "
+    "entropy (C8); the constant D_* of Lemma EC.1 and of the proof of Theorem 2 (F1)."
 )
 _REST = {
     Kind.MISPRINT: "misprints",
     Kind.IMPRECISE: "sentences that are open to several readings or short of what is meant",
     Kind.ASSUMPTION: "conditions that are left implicit, such as a continuous loss",
     Kind.CONSTANT: "a constant",
-    Kind.FALSE: "side remarks",
+    Kind.FALSE: "an output that nothing else uses",
     Kind.OPEN: "what the paper gives too little for to be repeated",
 }
 

@@ -56,15 +56,16 @@ from phiball.verification.oracles.inner import solve_exactly, solve_extended
     formula=r"\sup_{\zeta\ge 0,\ \mathbb{E}[\zeta]=1}"
     r"\left\{\mathbb{E}[f\zeta]-\eta\,\mathbb{E}[\phi(\zeta)]\right\} ="
     r" \inf_{\mu\in\mathbb{R}}\left\{\mu+\mathbb{E}\left[(\eta\phi)^*(f-\mu)\right]\right\}",
-    assumptions="eta > 0; expectations under the reference distribution around one z, over which the risk is a mean",
+    assumptions="eta > 0; expectations under the reference distribution around one z, over which the risk "
+    "is a mean",
     quote=r"Then for any $\eta>0$, it holds that [...] "
     r"$\eqref{Eq:primal:WDRO:phi:reg} = \eqref{Eq:dual:WDRO:phi:reg}$",
     correction="it is enough that phi is finite around 1, or that f is bounded above",
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "A phi that allows no density below 1 leaves only the uniform distribution, so that the primal is E f; if f "
-        "is unbounded, the dual is infinite all the same.",
+        "A phi that allows no density below 1 leaves only the uniform distribution, so that the primal is "
+        "E f; if f is unbounded, the dual is infinite all the same.",
     ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
     r" \;\Rightarrow\; \text{primal} = \text{dual}",
@@ -198,7 +199,7 @@ def density_of_the_worst_case(
             eta,
             d,
             at=array(x.tolist())[:, None],
-            samples=NODES,
+            n_samples=NODES,
             rng=rng(0),
         )
         return to_numpy(worst.density)
@@ -372,7 +373,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
 
             ball = Ball(norm, RHO)
             best = fgm(slope, array(z), ball)
-            got = risk(loss, array(z), ball, samples=20, rng=rng(seed), attack=lambda _, best=best: best)
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda _, best=best: best)
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
@@ -398,8 +399,8 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     formula=r"\eta' = \mathbb{E}_\nu \phi\left(\frac{d\gamma^*_\eta}{d\nu}\right) \;\Rightarrow\; "
     r"\max\left\{ \mathbb{E}_\gamma f:\ \mathbb{E}_\nu \phi\left(\frac{d\gamma}{d\nu}\right) \le \eta' "
     r"\right\} = R_\eta + \eta \eta', \text{ at } \gamma^*_\eta",
-    assumptions="phi entropic or quadratic; f not constant; a finite distribution; gamma* not yet at the maximum "
-    "alone",
+    assumptions="phi entropic or quadratic; f not constant; a finite distribution; gamma* not yet at the "
+    "maximum alone",
     quote=r"the authors therein treat it as a Lagrangian multiplier associated with the hard constraint",
     examples=60,
     f=st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=6, unique=True),

@@ -155,7 +155,7 @@ entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda et
     any_solver=True,
     formula=r"\mathbb{E}[f-\mu^*]_+ = \eta,\quad \zeta^*(\omega) = \frac{(f(\omega)-\mu^*)_+}{\eta},\quad"
     r" R = \inf_\mu\left\{\frac{1}{2\eta}\mathbb{E}[f-\mu]_+^2+\frac{\eta}{2}+\mu\right\}",
-    assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
+    assumptions="phi = (x^2 - 1)/2 for x >= 0; phi < 0 on [0, 1), contrary to Definition 1: see A3",
     problem=problems(),
 )
 def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:

@@ -69,7 +69,7 @@ def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> 
     "max f - eta (min f - max f)",
     quote=r"Also, it can be verified that the optimal multiplier belongs to the interval "
     r"$[\underline{\mu}, \overline{\mu}]$",
-    remark="Example 3 as printed is negative below 1, and its multiplier may lie outside: see A3.",
+    remark="The phi of Example 3 is negative on [0, 1), and the bracket need not contain its mu*: see A3.",
     examples=300,
     problem=problems(distributions=False),
     phi=st.sampled_from([d for d in (*KAPPA, *NAMED) if d != QUADRATIC]),
@@ -254,11 +254,12 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     assumptions=SEARCHED,
     quote=r"\textbf{Output} the estimated primal-dual optimal solution $(\gamma, \mu)$ and estimated optimal "
     r"value $h(\mu)$.",
-    correction="the value to return is D(mu)",
+    correction="return the dual value D(mu)",
     assessment=Assessment(
         Kind.FALSE,
-        Consequence.RESULT,
-        "h(mu) is the sum of gamma minus 1, which the search drives to 0 whatever the optimal value is.",
+        Consequence.NONE,
+        "h(mu) is the sum of gamma minus 1, which the search drives to 0 for every optimal value. Nothing "
+        "else in the paper changes: the gradient estimators use gamma and not this value.",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     **SEARCH,
@@ -284,8 +285,9 @@ def _residual(value: Value = residual) -> Evidence:
     assessment=Assessment(
         Kind.IMPRECISE,
         Consequence.NONE,
-        "The paper does not say what the estimated value R~ is, and what Algorithm 2 returns as such, h(mu), "
-        "is not meant.",
+        "R~ is not defined, and h(mu), which Algorithm 2 returns as the estimated value, cannot be meant "
+        "(C3).",
+        follows=("C3",),
         reading=DUAL_VALUE.sense,
         others=(Reading("R~ is h(mu), which Algorithm 2 returns", "false: see C3"), GAMMA, NORMALISED),
     ),

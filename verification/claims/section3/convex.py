@@ -41,12 +41,12 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     r" T \ge \frac{4 M^2 \left[ F(\theta_1) - F(\theta_*) + \frac{\delta}{2} \right]^2}{\delta^2}",
     assumptions="f = L_f abs(theta), which ignores the perturbation: neither bias nor noise",
     quote=r"it holds that $M=2L_f^2[1 + 2\epsilon/(\kappa\eta)]$.",
-    correction="this is M^2: M is the root of the second moment",
+    correction="M^2 in place of M, for SG and for RT-MLMC; the orders of T are unaffected",
     assessment=Assessment(
-        Kind.CONSTANT,
-        Consequence.REPAIR,
-        "Proposition 3 bounds the second moment, which Lemma EC.1 calls M^2; for small L_f the printed M is "
-        "too small.",
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "Proposition 3 bounds the second moment, which is M^2 in Lemma EC.1; the printed M is too small if "
+        "L_f is small.",
     ),
     corrected=r"M^2 = 2 L_f^2 \left[ 1 + 2\epsilon/(\kappa\eta) \right]",
     L=powers_of_ten(-3, 3),
@@ -84,16 +84,16 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
     yield from each(
         ("Assumption 3: no perturbation changes f, so that C = 0 and G_idf = 0", bool(np.ptp(weights) == 0)),
         (
-            f"delta small: {SMALLER[0]:g} and {SMALLER[1]:g} are missed too",
+            f"delta small: delta = {SMALLER[0]:g} and {SMALLER[1]:g} fail too",
             all(_missed(delta, 2 * SLOPE**2, reach)[1] > delta for delta in SMALLER),
         ),
     )
 
 
 def _smaller(reach: float) -> str:
-    """What becomes of smaller delta, in words."""
+    """The gaps for smaller delta, in words."""
     found = ((delta, *_missed(delta, 2 * SLOPE**2, reach)) for delta in SMALLER)
-    return ", ".join(f"{gap:.2g} with T = {T} for delta = {delta:g}" for delta, T, gap in found)
+    return ", ".join(f"the gap is {gap:.2g} after T = {T} for delta = {delta:g}" for delta, T, gap in found)
 
 
 @plan_reaches_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, 1.0))
@@ -103,10 +103,10 @@ def _one_step() -> Evidence:
     return Evidence(
         gap - DELTA if met <= DELTA else 0.0,
         0.0,
-        f"F = 0.01 abs(theta), theta_1 = 1, delta = {DELTA}; in T the distance |theta_1 - theta_*| = 1 "
-        "stands for F(theta_1) - F(theta_*), as it should (F1), so that M alone is on trial. M = 2 L_f^2 = "
-        f"0.0002 gives T = {T}, hence no step, and the gap F(1) = {gap:.2g}; M = sqrt 2 L_f gives "
-        f"T = {enough} and the gap {met:.2g}. Smaller delta are missed too: {_smaller(1.0)}",
+        f"F = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}. To test M alone, T is "
+        "computed with |theta_1 - theta_*| = 1 in place of F(theta_1) - F(theta_*), as F1 requires. M = 2 "
+        f"L_f^2 = 0.0002 gives T = {T}, hence no step and a gap of F(1) = {gap:.2g}; M = sqrt 2 L_f gives T "
+        f"= {enough} and a gap of {met:.2g}. Smaller delta fail too: {_smaller(1.0)}",
     )
 
 
@@ -201,13 +201,14 @@ def cost(made: Plan, delta: float) -> float:
     assumptions="L_f = D = G = C = 1; the plans of projected SGD that guarantee a mean gap of delta",
     quote=r"The SGD algorithm with SG estimator finds a $\delta$-optimal solution to "
     r"\eqref{Eq:ent:adv:trans:max:summary} with computational cost",
-    correction="the orders of the theorem stand, with the constants of F1, F2, F3, D4 and D6 in its proof",
+    correction="the theorem stands as printed, with the constants of F1, F2, F3, D4 and D6 in its proof",
     corrected=r"T = \left\lceil \frac{4 M^2 D^2}{\delta^2} \right\rceil, \quad M^2 \ge \mathbb{E}\|V\|^2, "
     r"\quad D = \|\theta_1 - \theta^*\|, \quad L = \left\lceil \log_2\frac{8 G}{\delta} \right\rceil",
     assessment=Assessment(
-        Kind.CONSTANT,
-        Consequence.REPAIR,
-        "The proof takes T, the step and L from statements that need other constants.",
+        Kind.MISPRINT,
+        Consequence.NONE,
+        "The theorem states orders, which hold. The step, T and L of its proof rest on statements whose "
+        "constants are corrected elsewhere.",
         follows=("F1", "F2", "F3", "D4", "D6"),
     ),
 )
@@ -230,8 +231,9 @@ def _plan_of_the_proof() -> Evidence:
     return Evidence(
         gap - DELTA,
         0.0,
-        f"f = 0.01 abs(theta), theta_1 = 1, delta = {DELTA}: the proof gives M = 2 L_f^2 = 0.0002 and T = "
-        f"{T}, hence no step; the gap is F(1) = {gap:.2g}. Smaller delta are missed too: {_smaller(SLOPE)}",
+        f"f = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, delta = {DELTA}: with the constants of the "
+        f"proof M = 2 L_f^2 = 0.0002 and T = {T}, hence no step and a gap of F(1) = {gap:.2g}. Smaller "
+        f"delta fail too: {_smaller(SLOPE)}",
     )
 
 

@@ -231,13 +231,13 @@ def _enumerated(made: RegularizedLoss, f: list[float], level: int) -> tuple[floa
     return float(drawn.value), float(gradient)
 
 
-def rescaled(scale: Callable[[Any], float]) -> type[RTMLMC]:
-    """RT-MLMC whose groups are scaled by another number than 1/P(l)."""
+def rescaled(weight: Callable[[Any], float]) -> type[RTMLMC]:
+    """RT-MLMC whose groups have other weights than 1/P(l)."""
 
     class Rescaled(RTMLMC):
         def assign_levels(self, n: int, rng: Any, *, like: Array) -> Any:
             groups = super().assign_levels(n, rng, like=like)
-            return [replace(group, scale=scale(group)) for group in groups]
+            return [replace(group, weight=weight(group)) for group in groups]
 
     return Rescaled
 

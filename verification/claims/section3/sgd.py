@@ -61,11 +61,12 @@ def printed_step(F: PiecewiseLinear) -> float:
     r"F(\theta) \right] \le \frac{D_* M}{\sqrt{T}}, \quad D_* = F(\theta_1) - \min_{\theta} F(\theta)",
     assumptions="F convex, E V a subgradient of F, E|V|^2 <= M^2; the average of T iterates",
     quote=r"where the constant $D_*=F(\theta_1) - \min\limits_{\theta\in\Theta}~F(\theta)$.",
-    correction="D_* is the distance |theta_1 - theta*|",
+    correction="D_* is the distance |theta_1 - theta*|, here and in the proof of Theorem 2",
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.REPAIR,
-        "A function that is flat far from its minimum has a small gap, and still a long way to go.",
+        "If F is flat, F(theta_1) - min F is small although theta_1 is far from the minimum. The orders of "
+        "Theorem 2 are unaffected.",
     ),
     corrected=r"D_* = \| \theta_1 - \theta^* \|",
     F=piecewise_linear().filter(lambda F: F.distance > 0),
@@ -86,12 +87,13 @@ def _shallow(sgd: Sgd = projected_sgd) -> Iterator[Evidence]:
         F = PiecewiseLinear(0.01, 0.01, 0.0, 1.0, 0.0, T)
         gap = mean_gap(F, sgd, printed_step(F))
         printed = F.gap * F.M / sqrt(T)
-        words = "no step is made" if T == 1 else "steps of length 1e-5"
+        length = printed_step(F) * F.right
+        words = "no step is made" if T == 1 else f"steps have length {length:.2g}"
         yield Evidence(
             gap - printed,
             0.0,
-            f"F = 0.01 abs(theta), theta_1 = 1, so M = D_* = 0.01, T = {T}: {words}, and the gap {gap:.4g} "
-            f"is above D_* M/sqrt T = {printed:.2g}",
+            f"F = 0.01 abs(theta) on Theta = [-1, 1], theta_1 = 1, so M = D_* = 0.01, T = {T}: {words}, and "
+            f"the gap {gap:.4g} exceeds D_* M/sqrt T = {printed:.2g}",
         )
 
 
