@@ -202,7 +202,7 @@ def conjugate_of_eta_phi(
 ) -> Iterator[Evidence]:
     """The conjugate of eta phi at s is eta phi*(s/eta)."""
     if abs(ratio - d.recession) < 1e-6:
-        return  # the maximizer exceeds a million or is infinite: rounding of s/eta decides which
+        return  # the maximiser exceeds a million or is infinite: rounding of s/eta decides which
     s = ratio * eta
     exact, where = supremum(s, eta, d.family or "", d.parameter)
     got = conjugate(d, s, eta)
