@@ -64,8 +64,8 @@ from phiball.verification.oracles.inner import solve_exactly, solve_extended
     assessment=Assessment(
         Kind.ASSUMPTION,
         Consequence.RESULT,
-        "If phi is infinite below 1, only the uniform distribution is feasible and the primal value is E f; if "
-        "in addition f is unbounded, the dual value can be infinite.",
+        "If phi is infinite below 1, only the uniform distribution is feasible and the primal value is E "
+        "f; if in addition f is unbounded, the dual value can be infinite.",
     ),
     corrected=r"1\in\text{int}\,\text{dom}\,\phi\ \text{or}\ \text{ess.sup}\,f<\infty"
     r" \;\Rightarrow\; \text{primal} = \text{dual}",
