@@ -42,13 +42,14 @@ GRID = [0.25 * k for k in range(33)]
     formula=r"\phi(x)=\frac{1}{2}(x^2-1),\ x\ge 0:\quad \phi\ge 0\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
     quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
-    correction="write phi(x) = (x - 1)^2/2 in Example 3. In general, phi(x) - phi'(1)(x - 1) is "
-    "nonnegative and gives the same risk and worst case, with mu* larger by eta phi'(1)",
+    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2). In "
+    "general, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, with mu* "
+    "larger by eta phi'(1)",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
         "Definition 1 requires phi >= 0, and Example 3 is negative on [0, 1). The formulas of Example 3 hold "
-        "(E3), but Algorithm 2 cannot be used with it: the bracket of Proposition 2, which is correct for "
+        "(E3), but Algorithm 2 can fail for it: the bracket of Proposition 2, which is correct for "
         "every phi >= 0 (C1), need not contain mu*.",
     ),
     corrected=r"\tilde\phi(x) = \phi(x) - g\,(x-1),\ g\in\partial\phi(1):\quad \tilde\phi\ge 0,"

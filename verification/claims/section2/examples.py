@@ -249,7 +249,7 @@ kinked_claim = partial(
     verdict=Verdict.CORRECTED,
     any_solver=True,
     correction="the value is correct as printed; the remaining mass moves to the maximum. If the maximum "
-    "has positive probability, it is an atom there; otherwise no worst case exists (A7), and the mass "
+    "has positive probability, this mass is an atom there; otherwise no worst case exists (A7), and the mass "
     "concentrates at the maximum only in the limit",
     assessment=Assessment(
         Kind.FALSE,

@@ -387,10 +387,11 @@ def _unequal() -> Evidence:
     f, eta = (0.0, 0.75, 1.0), 0.2
     w = solve_exactly(f, eta, "absolute").weights
     shown = ", ".join(str(v) for v in w)
-    note = f"phi = abs(x - 1) on [0, inf), f = (0, 3/4, 1) with probability 1/3 each, eta = {eta}: the "
-    "weights"
+    note = f"phi = abs(x - 1) on [0, inf), f = (0, 3/4, 1) with probability 1/3 each, eta = {eta}:"
     return Evidence(
-        float(w[2] - w[1]), 0.0, f"{note} are {shown}; the mass 1/3 of f = 0 < 1 - 2 eta has moved to f = 1"
+        float(w[2] - w[1]),
+        0.0,
+        f"{note} the weights are {shown}; the mass 1/3 of f = 0 < 1 - 2 eta has moved to f = 1",
     )
 
 

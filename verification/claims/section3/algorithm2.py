@@ -131,7 +131,7 @@ Count: TypeAlias = Callable[[float, float, float, float], int]
     id="C7",
     verdict=Verdict.CORRECTED,
     formula=r"T = \frac{1}{2} \log_2 \frac{\varrho^2}{2 \kappa \eta \epsilon}",
-    assumptions="a bracket of width rho >= 0; kappa, eta, eps > 0",
+    assumptions="a bracket of width varrho >= 0; kappa, eta, eps > 0",
     quote=r"$T= \frac{1}{2}\log_2\left( \frac{\varrho^2}{2\kappa\eta}\cdot\frac{1}{\epsilon} \right)$",
     correction="round T up to an integer, and take at least 1",
     assessment=Assessment(
@@ -227,7 +227,7 @@ def _within(
     return Evidence(
         abs(estimate - R) - eps,
         bisection_tolerance(problem),
-        f"{estimate:.7g} for R = {R:.7g}, eps = {eps:g}",
+        f"{estimate:.7g}, while R = {R:.7g} and eps = {eps:g}",
     )
 
 
@@ -258,7 +258,7 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     assessment=Assessment(
         Kind.FALSE,
         Consequence.NONE,
-        "h(mu) is the sum of gamma minus 1, which the search drives to 0 for every optimal value. Nothing "
+        "h(mu) is the sum of gamma minus 1, which the search drives to 0 regardless of R. Nothing "
         "else in the paper changes: the gradient estimators use gamma and not this value.",
     ),
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
@@ -391,8 +391,8 @@ def _normalised(value: Value = normalised_value) -> Evidence:
     return Evidence(
         evidence.violation,
         0.0,
-        f"phi = {QUARTIC.name} on [0, inf), {problem}, eps = 0.056: the error is {off:.3g} eps with the "
-        f"bracket of C2, and {printed:.3g} eps with the printed one",
+        f"phi = {QUARTIC.name} on [0, inf), f = {problem.f}, eta = {problem.eta}, eps = 0.056: the error is "
+        f"{off:.3g} eps with the bracket of C2, and {printed:.3g} eps with the printed one",
     )
 
 

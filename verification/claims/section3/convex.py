@@ -41,7 +41,7 @@ LevelRule: TypeAlias = Callable[[float, float], float]
     r" T \ge \frac{4 M^2 \left[ F(\theta_1) - F(\theta_*) + \frac{\delta}{2} \right]^2}{\delta^2}",
     assumptions="f = L_f abs(theta), independent of the perturbation: no bias and no noise",
     quote=r"it holds that $M=2L_f^2[1 + 2\epsilon/(\kappa\eta)]$.",
-    correction="M^2 in place of M, for SG and for RT-MLMC; the orders of T are unaffected",
+    correction="M^2 in place of M, for SG and for RT-MLMC; the printed orders of T remain valid",
     assessment=Assessment(
         Kind.MISPRINT,
         Consequence.NONE,
@@ -96,7 +96,7 @@ def _within_theorem_2(reach: float) -> Iterator[Evidence]:
 def _smaller(reach: float) -> str:
     """The gaps for smaller delta, in words."""
     found = ((delta, *_missed(delta, 2 * SLOPE**2, reach)) for delta in SMALLER)
-    return ", ".join(f"the gap is {gap:.2g} after T = {T} for delta = {delta:g}" for delta, T, gap in found)
+    return "; ".join(f"for delta = {delta:g}, T = {T} and the gap is {gap:.2g}" for delta, T, gap in found)
 
 
 @plan_reaches_delta.counterexample(margin=0.0079, meets=partial(_within_theorem_2, 1.0))

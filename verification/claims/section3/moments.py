@@ -138,8 +138,8 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     assessment=Assessment(
         Kind.CONSTANT,
         Consequence.RESULT,
-        "G^0 = g^0 has nothing to subtract, so its second moment, up to L_f^2, does not vanish with C and "
-        "eps. The printed bound can therefore fail if C < 2/3.",
+        "G^0 = g^0 has nothing to subtract, so its second moment is of order L_f^2 and does not vanish "
+        "with C and eps. The printed bound can therefore fail if C < 2/3.",
     ),
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
     r"\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 L L_f^2 C",
@@ -194,9 +194,9 @@ def _level_zero() -> Iterator[Evidence]:
     variance = square - float(mean @ mean)
     limit = printed_moment(distribution.lipschitz, C, eps / distribution.eta, level)
     words = "phi = (x - 1)^2/2 on [0, 1.01] and infinite elsewhere, so chi-square <= C = 0.01 for any data; "
-    words += "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1 and G^l = 0 for l >= 1, so"
-    for name, value in (("E|V|^2 = 1/P(0) = 2 - 1/8", square), ("Var V = 1/P(0) - 1 = 7/8", variance)):
-        yield Evidence.at_most(value, limit, 0.0, f"{words} {name}: {value:.5g} > 6 (L + 1) C = {limit:.3g}")
+    words += "f_theta(z) = theta on Theta = R, L = 3, eps = 1e-9: G^0 = 1, G^l = 0 above, and E|V|^2 = 1/P(0)"
+    for name, value in ((words, square), ("in the same example Var V = 1/P(0) - 1", variance)):
+        yield Evidence.at_most(value, limit, 0.0, f"{name} = {value:.5g} > 6 (L + 1) C = {limit:.3g}")
 
 
 rt_second_moment.mutant("the printed bound", replaces="bound")(printed_moment)
