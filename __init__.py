@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -92,7 +91,7 @@ _ELSEWHERE = {
 }
 
 
-class _Namespaces(MetaPathFinder, Loader):
+class _Namespaces:  # without the base classes of importlib.abc, which take long to import
     """Import phiball.linear and the other namespaces, and their modules, from phiball.refimpl."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -100,7 +99,7 @@ class _Namespaces(MetaPathFinder, Loader):
         if package != "phiball" or rest.partition(".")[0] not in _NAMESPACES:
             return None
         module = import_module(f"phiball.refimpl.{rest}")
-        return ModuleSpec(name, self, loader_state=(module, module.__spec__))
+        return ModuleSpec(name, self, loader_state=(module, module.__spec__))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module: ModuleType = spec.loader_state[0]
@@ -111,7 +110,7 @@ class _Namespaces(MetaPathFinder, Loader):
             module.__spec__ = module.__spec__.loader_state[1]  # the import system has set that of the alias
 
 
-sys.meta_path.insert(0, _Namespaces())
+sys.meta_path.insert(0, _Namespaces())  # type: ignore[arg-type]
 
 if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the import fast
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from importlib import import_module
-from inspect import getsource, isfunction
+from inspect import getsource
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,87 +26,50 @@ import pdoc.search
 from phiball.backends.files import write_whole
 from phiball.verification.report.math import formula
 
+NAMESPACES = (
+    "inner",
+    "distributions",
+    "sampling",
+    "risk",
+    "training",
+    "optimize",
+    "theory",
+    "qlearning",
+    "causal",
+    "linear",
+)
 PAGES = (
     "phiball",
     "phiball.refimpl",
+    *(f"phiball.refimpl.{name}" for name in NAMESPACES),
     "phiball.refimpl.types",
     "phiball.backends",
     "phiball.verification",
     "phiball.experiments",
     "phiball.experiments.robustness",
 )
-# The reading order of the files and folders of refimpl.
-ORDER = (
-    "inner.worst_case",
-    "inner",
-    "distributions",
-    "risk.robust_risk",
-    "risk",
-    "training.regularized_loss",
-    "sampling",
-    "training.sgd",
-    "training",
-    "theory.regularizers",
-    "theory",
-    "attacks",
-    "causal",
-    "qlearning",
-)
 _MATH = re.compile(r"(`[^`]*`|^ *(?:>>>|\.\.\.).*$)|\$\$(.+?)\$\$|\$(?! )([^$\n]+?)(?<! )\$", re.S | re.M)
 
 
 def public_names(package: ModuleType) -> dict[str, str]:
-    """The public names of a package, each with the module that defines it, in reading order."""
+    """Return the public names of a package, each with the module that defines it."""
     if package.__name__ == "phiball":  # an overview; its names are shown where they are defined
         return {}
     stub = Path(str(package.__file__)).with_suffix(".pyi")  # of a package that loads its names on first use
     tree = ast.parse(stub.read_text(encoding="utf-8") if stub.exists() else getsource(package))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     origin = {alias.name: str(node.module) for node in imports for alias in node.names}
-    names = {name: origin.get(name, package.__name__) for name in getattr(package, "__all__", ())}
-    return dict(sorted(names.items(), key=lambda item: _place(package, item[1], item[0])))
-
-
-def _place(package: ModuleType, module: str, name: str) -> tuple[int, str, int]:
-    """Where a name stands: by `ORDER`, then by module, then by line."""
-    part = module.removeprefix(f"{package.__name__}.")
-    places = [n for n, start in enumerate(ORDER) if f"{part}.".startswith(f"{start}.")]
-    return (*places, len(ORDER))[0], module, _lines(module).get(name, 0)
-
-
-@cache
-def _lines(module: str) -> dict[str, int]:
-    """The line on which each top-level name of a module is defined."""
-    lines = {}
-    for node in ast.parse(getsource(import_module(module))).body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            lines[node.name] = node.lineno
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            lines |= {target.id: node.lineno for target in targets if isinstance(target, ast.Name)}
-    return lines
-
-
-def result_types(package: ModuleType) -> dict[str, type]:
-    """The types that public functions and methods return, and that the package does not export."""
-    exported = [getattr(package, name) for name in public_names(package)]
-    classes = [x for x in exported if isinstance(x, type)]
-    functions = [x for x in exported if isfunction(x)]
-    functions += [f for c in classes for name, f in vars(c).items() if isfunction(f) and name[0] != "_"]
-    returned = (f.__globals__.get(str(f.__annotations__.get("return"))) for f in functions)
-    types = {t for t in returned if isinstance(t, type) and t.__module__.startswith(package.__name__)}
-    ordered = sorted(types - set(classes), key=lambda t: _place(package, t.__module__, t.__name__))
-    return {t.__name__: t for t in ordered}
+    return {name: origin.get(name, package.__name__) for name in getattr(package, "__all__", ())}
 
 
 class Page(pdoc.doc.Module):
-    """The page of a package: its public names, and the types that they return."""
+    """The page of a package: its public names, after a table with one line per name."""
 
     @cached_property
     def _member_objects(self) -> dict[str, Any]:
-        if not hasattr(self.obj, "__path__"):
-            return super()._member_objects
-        return {name: getattr(self.obj, name) for name in public_names(self.obj)} | result_types(self.obj)
+        if not hasattr(self.obj, "__all__"):
+            return {} if self.modulename == "phiball" else super()._member_objects
+        return {name: getattr(self.obj, name) for name in public_names(self.obj)}
 
     @cached_property
     def _var_docstrings(self) -> dict[str, str]:
@@ -123,26 +86,15 @@ class Page(pdoc.doc.Module):
     @cached_property
     def docstring(self) -> str:
         text: str = super().docstring
-        return "\n\n".join([text, *(f"## {title}\n\n{table}" for title, table in self._index())])
-
-    def _index(self) -> Iterator[tuple[str, str]]:
-        """A table of the names of each folder, with the folder's title."""
-        groups: dict[str, list[str]] = {}
-        for name, module in public_names(self.obj).items():
-            part = module.removeprefix(f"{self.modulename}.").partition(".")[0]
-            folder = import_module(f"{self.modulename}.{part}") if part in ORDER else self.obj
-            title = "Public names" if folder is self.obj else first_line(folder.__doc__).rstrip(".")
-            groups.setdefault(title.partition(":")[0], []).append(name)
-        if results := list(result_types(self.obj)) if hasattr(self.obj, "__path__") else []:
-            groups["Result types"] = results
-        for title, names in groups.items():
-            rows = [f"| `{name}` | {first_line(self.members[name].docstring)} |" for name in names]
-            yield title, "\n".join(["| name | what it is |", "| --- | --- |", *rows])
+        names = public_names(self.obj)
+        rows = [f"| `{name}` | {first_line(self.members[name].docstring)} |" for name in names]
+        table = ["", "## Public names", "", "| name | what it is |", "| --- | --- |", *rows] if rows else []
+        return "\n".join([text, *table])
 
 
 @contextmanager
 def named_aliases() -> Iterator[None]:
-    """Make signatures show `Array`, `Loss` and `Gradient` as links, and not what these stand for."""
+    """Show `Array`, `Loss` and `Gradient` as links in signatures, not their definitions."""
     types = "phiball.refimpl.types"
     owners = {"Array": "phiball.backends", "Loss": types, "Gradient": types}
     before = []
@@ -160,18 +112,18 @@ def named_aliases() -> Iterator[None]:
 
 @cache
 def page(name: str) -> Page:
-    """The page of the module of that name."""
+    """Return the page of a module."""
     return Page(import_module(name))
 
 
 def first_line(text: str | None) -> str:
-    """The first line of a docstring, fit for a cell of a Markdown table."""
+    """Return the first line of a docstring as a cell of a Markdown table."""
     line = (text or "").strip().partition("\n")[0]
     return re.sub(r"\$[^$]*\$|\|", lambda match: r"\|" if match[0] == "|" else match[0], line)
 
 
 def to_html(markdown: str) -> str:
-    """Markdown as HTML, with its LaTeX as MathML."""
+    """Convert Markdown to HTML, with LaTeX as MathML."""
     formulas: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
@@ -182,7 +134,7 @@ def to_html(markdown: str) -> str:
         if inline:
             rendered = rendered.replace(' displaystyle="true"', "")
         formulas.append(f'<span class="{"display" if display else "inline"}">{rendered}</span>')
-        return f"xformula{len(formulas) - 1}x"  # Markdown would take the signs of a formula for its own
+        return f"xformula{len(formulas) - 1}x"  # hides the formula from Markdown
 
     html = pdoc.render_helpers.to_html(_MATH.sub(keep, markdown))
     filled = type(html)(re.sub(r"xformula(\d+)x", lambda match: formulas[int(match[1])], html))
@@ -192,7 +144,7 @@ def to_html(markdown: str) -> str:
 
 def build(folder: Path) -> list[Path]:
     """Write all pages into `folder`, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)  # one that cannot be made is told before the work
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the work starts
     pdoc.render.env.filters["to_html"] = to_html
     pdoc.search.to_html = to_html  # type: ignore
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent / "templates")
@@ -211,7 +163,7 @@ def build(folder: Path) -> list[Path]:
 
 
 def main(target: Path) -> None:
-    """Write all pages, or say in one line why they cannot be written."""
+    """Write all pages, or exit with one line that says why that failed."""
     try:
         build(target)
     except OSError as error:

@@ -12,6 +12,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +58,16 @@ def test_all_lists_every_public_name(package: Any) -> None:
     assert len(set(package.__all__)) == len(package.__all__)
 
 
+def test_namespaces_are_the_folders_of_refimpl() -> None:
+    for name in phiball._NAMESPACES:
+        assert import_module(f"phiball.{name}") is import_module(f"phiball.refimpl.{name}")
+    fit = import_module("phiball.linear.fit")  # not a second copy
+    assert fit is import_module("phiball.refimpl.linear.fit")
+    assert fit.__spec__.name == "phiball.refimpl.linear.fit"
+    with pytest.raises(ModuleNotFoundError, match="linear.oops"):
+        import_module("phiball.linear.oops")
+
+
 def test_names_pickle() -> None:
     assert pickle.loads(pickle.dumps(worst_case)) is worst_case
     assert pickle.loads(pickle.dumps((QUADRATIC, Ball(2, 0.5)))) == (QUADRATIC, Ball(2, 0.5))
@@ -64,8 +75,8 @@ def test_names_pickle() -> None:
 
 def test_misspelled_name_gets_a_suggestion() -> None:
     module: Any = phiball
-    with pytest.raises(AttributeError, match=r"no attribute 'worstcase'; did you mean 'worst_case'\?$"):
-        _ = module.worstcase
+    with pytest.raises(AttributeError, match=r"no attribute 'robustrisk'; did you mean 'robust_risk'\?$"):
+        _ = module.robustrisk
     with pytest.raises(AttributeError, match=r"^module 'phiball' has no attribute 'xyzzy'$"):
         _ = module.xyzzy
 

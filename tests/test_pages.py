@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from functools import cache
 from importlib import import_module
 from itertools import takewhile
+from operator import attrgetter
 
 import pytest
 
@@ -174,16 +175,29 @@ def test_the_verdicts_are_those_of_the_claims() -> None:
     assert [int(number) for number in re.findall(r"\d+", " ".join(said))] == [*numbers(None), beyond]
 
 
-@pytest.mark.parametrize("folder", ["refimpl"])
-def test_the_names_of_a_map_exist(folder: str) -> None:
-    """Every `name` in the last column of the map of the paper is public there."""
-    package = import_module(f"phiball.{folder}")
-    _, _, table = TEXTS[f"{folder}/README.md"].partition("| paper | what it is | here |\n")
+def public_names() -> set[str]:
+    """Return the names at the top of phiball and in its namespaces."""
+    package = import_module("phiball")
+    namespaces = [import_module(f"phiball.{name}") for name in package._NAMESPACES if name != "sklearn"]
+    return set(package.__all__).union(*(namespace.__all__ for namespace in namespaces))
+
+
+def test_names_in_the_map_of_the_paper_exist() -> None:
+    """Every `name` in the last column of the map of refimpl/README.md is public."""
+    _, _, table = TEXTS["refimpl/README.md"].partition("| paper | what it is | here |\n")
     rows = [line for line in table.splitlines() if line.startswith("| ") and line.count("|") == 4]
     names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)[.`]", row.rsplit("|", 2)[1])}
-    names -= {"clip", "sample"}  # a field and a method, named with what they belong to
+    names -= {"clip", "sample"}  # a field and a method, named with their class
     assert len(names) > 40
-    assert names <= set(package.__all__)
+    assert names <= public_names()
+
+
+def test_every_public_name_is_on_a_page() -> None:
+    """Each name at the top of phiball is used in the README or in a guide."""
+    text = "\n".join(text for name, text in TEXTS.items() if name != "CHANGELOG.md")
+    names = import_module("phiball").__all__
+    assert 30 < len(names) < 42
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_the_journey_follows_the_code() -> None:
@@ -214,6 +228,9 @@ def test_the_names_of_the_readme_exist() -> None:
     package = import_module("phiball")
     _, _, table = TEXTS["README.md"].partition("| to | use |\n")
     rows = [line for line in table.partition("\n\n")[0].splitlines()[1:] if line.startswith("|")]
-    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    names = {name for row in rows for name in re.findall(r"`([A-Za-z_]\w*)`", row)}
     assert len(names) > 20
-    assert [name for name in names if not hasattr(package, name)] == []
+    assert names <= public_names()
+    for row in rows:
+        for name in re.findall(r"`phiball\.([\w.]+)`", row):
+            assert attrgetter(name)(package) is not None

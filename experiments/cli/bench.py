@@ -16,11 +16,11 @@ Quick = Annotated[bool, typer.Option("--quick", help="A small version, to see th
 Out = Annotated[Path | None, typer.Option(help="The folder for the results, as JSON and Markdown.")]
 
 
-def _run(name: str, variant: str = "", **options: Any) -> None:
-    """Run a benchmark, which is imported only now: its libraries are not needed before."""
+def _run(module: str, name: str, variant: str = "", **options: Any) -> None:
+    """Import and run the function bench_NAME of a module."""
     package = "phiball.experiments.benchmarks"
     run = import_module(f"{package}.harness").run_benchmark
-    run(import_module(f"{package}.{name}").measure, f"{name}{variant}", **options)
+    run(getattr(import_module(f"{package}.{module}"), f"bench_{name}"), f"{name}{variant}", **options)
 
 
 @app.command(epilog="Example: phiball bench inner --threads 2 --out results/bench")
@@ -45,19 +45,19 @@ def inner(
     if busy and against is not None:
         raise typer.BadParameter("--busy and --against are two measurements; expected one of them")
     variant = "-busy" if busy else "-against" if against is not None else ""
-    _run("inner", variant, threads=threads, quick=quick, busy=busy, against=against, out=out)
+    _run("inner_speed", "inner", variant, threads=threads, quick=quick, busy=busy, against=against, out=out)
 
 
 @app.command(epilog="Example: phiball bench attacks --quick --out results/bench")
 def attacks(threads: Threads = 1, quick: Quick = False, out: Out = None) -> None:
     """Count the errors that FGM, IFGM, PGM and white noise find, beside torchattacks if it is installed."""
-    _run("attacks", threads=threads, quick=quick, out=out)
+    _run("attack_errors", "attacks", threads=threads, quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench sampling --quick --out results/bench")
 def sampling(quick: Quick = False, out: Out = None) -> None:
     """Time samples of balls, and compare plain, antithetic and Sobol ones by the noise of their means."""
-    _run("sampling", quick=quick, out=out)
+    _run("sampling", "sampling", quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench training --part cost --quick --out results/bench")
@@ -70,19 +70,21 @@ def training(
     out: Out = None,
 ) -> None:
     """Time a training step by every method, and compare the estimators where the risk is known."""
-    _run("training", threads=threads, width=width, quick=quick, part=part, seed=seed, out=out)
+    _run(
+        "training_cost", "training", threads=threads, width=width, quick=quick, part=part, seed=seed, out=out
+    )
 
 
 @app.command(epilog="Example: phiball bench estimators --quick --out results/bench")
 def estimators(threads: Threads = 1, quick: Quick = False, seed: Seed = 0, out: Out = None) -> None:
     """Compare uniform and tilted points at a trained network: digits, or MNIST if PHIBALL_DATA is set."""
-    _run("estimators", threads=threads, quick=quick, seed=seed, out=out)
+    _run("estimator_noise", "estimators", threads=threads, quick=quick, seed=seed, out=out)
 
 
 @app.command(epilog="Example: phiball bench scaling --quick --out results/bench")
 def scaling(quick: Quick = False, out: Out = None) -> None:
     """Fit one exponent to the growth of time or memory of each main path."""
-    _run("scaling", quick=quick, out=out)
+    _run("scaling", "scaling", quick=quick, out=out)
 
 
 @app.command(epilog="Example: phiball bench linear --quick --out results/bench")
@@ -95,4 +97,4 @@ def linear(
     out: Out = None,
 ) -> None:
     """Time robust linear models beside scikit-learn and others, or compare their errors on real data."""
-    _run("linear", "-evidence" if evidence else "", quick=quick, evidence=evidence, out=out)
+    _run("linear", "linear", "-evidence" if evidence else "", quick=quick, evidence=evidence, out=out)

@@ -13,10 +13,9 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from phiball.backends import threads
 from phiball.backends.distributed import started_by_torchrun
 from phiball.experiments.cli.errors import usage_errors
-from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.framework.config import kind_of
 from phiball.experiments.framework.study import SCALES, Study
 
@@ -73,7 +72,7 @@ def _command(study: Study[Any]) -> Any:
             Path | None, typer.Option(help="The folder of the results; by default results/NAME/SCALE.")
         ] = None,
         seed: Seed = 0,
-        jobs: Jobs = 0,
+        n_jobs: NJobs = -1,
         engine: Engine = "processes",
         address: Address = "",
         shard: Annotated[
@@ -92,8 +91,8 @@ def _command(study: Study[Any]) -> Any:
     ) -> None:
         from phiball.backends.parallel import check_cluster, cluster
         from phiball.experiments.framework.outputs import task_list
-        from phiball.experiments.framework.runner import ShardDoneError
         from phiball.experiments.framework.shards import Shard
+        from phiball.experiments.framework.study_runs import ShardDoneError
 
         with usage_errors(_name_flag):
             _check_choice("scale", scale, SCALES)
@@ -112,7 +111,7 @@ def _command(study: Study[Any]) -> Any:
         which = {"shard": part, "merge": folders or (), "seed": seed, "resume": resume == "same"}
         try:
             with cluster(engine, address):
-                _run(study, config, out, jobs, engine == "processes", which)
+                _run(study, config, out, n_jobs, engine == "processes", which)
         except ShardDoneError as done:
             Console().print(str(done), highlight=False, soft_wrap=True)
 
@@ -123,13 +122,13 @@ def _command(study: Study[Any]) -> Any:
     return command
 
 
-def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which: dict[str, Any]) -> None:
+def _run(study: Study[Any], config: Any, out: Path, n_jobs: int, here: bool, which: dict[str, Any]) -> None:
     """Run a study, and print its tables and findings."""
     from phiball.backends.progress import Progress
-    from phiball.experiments.framework.runner import run
+    from phiball.experiments.framework.study_runs import run_study
 
     if started_by_torchrun() and os.environ["RANK"] != "0":
-        run(study, config, out, **which)  # the first process shows what there is
+        run_study(study, config, out, **which)  # the first process shows what there is
         return
     elsewhere = not here or (which["merge"] and not which["shard"])  # nothing is computed on this machine
     # Before the display, because a download shows a bar of its own.
@@ -141,8 +140,7 @@ def _run(study: Study[Any], config: Any, out: Path, jobs: int, here: bool, which
                 display.restart(share)
             display.update(share, text)
 
-        jobs = jobs or (threads() if here else -1)
-        table, written = run(study, config, out, jobs=jobs, update=update, **which)
+        table, written = run_study(study, config, out, n_jobs=n_jobs, update=update, **which)
     console = _console()
     for report_table in study.tables(table):
         console.print(report_table.table(), highlight=False)

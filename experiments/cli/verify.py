@@ -13,7 +13,7 @@ from rich.console import Console
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
 from phiball.experiments.cli.errors import usage_errors
-from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
@@ -42,7 +42,7 @@ def verify(
         typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
     ] = None,
     seed: Seed = 0,
-    jobs: Jobs = 0,
+    jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
     record: Annotated[
@@ -54,7 +54,7 @@ def verify(
 ) -> None:
     """Check the paper's statements: search each for violations, and reach a verdict."""
     from phiball.backends.parallel import check_cluster, cluster
-    from phiball.verification.framework import folder, runner
+    from phiball.verification.framework import suite
     from phiball.verification.report import errata as errata_file
     from phiball.verification.report import files, terminal
     from phiball.verification.report import record as runs
@@ -68,8 +68,8 @@ def verify(
     with usage_errors():
         if record and part:
             raise ValueError("record is given for a part of the claims; expected a run of all of them")
-        paper = THIS if claims is None else folder.load_paper(claims)
-        chosen = runner.find(claim or None, section, folder=claims)
+        paper, known = (THIS, None) if claims is None else suite.load_folder(claims)
+        chosen = suite.find_claims(claim or None, section, claims=known)
         check_cluster(engine, address)
     if list_only:
         terminal.list_claims(chosen, console, paper)
@@ -83,14 +83,13 @@ def verify(
     runs.read_record(home)
     began = perf_counter()
     with cluster(engine, address), terminal.Table(console, len(chosen), paper) as table:
-        results = runner.run(
-            claim or None,
-            section,
+        results = suite.run_claims(
+            chosen,
             folder=claims,
             deep=deep,
             seed=seed,
             mutants=mutants,
-            jobs=jobs or -1,
+            n_jobs=jobs or -1,
             on_result=table.add,
             on_progress=table.progress,
         )

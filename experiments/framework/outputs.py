@@ -40,7 +40,7 @@ def write_figures(study: Study[Any], table: Table, out: Path) -> list[Path]:
     return written
 
 
-def write_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
+def write_run_report(study: Study[Any], table: Table, figures: list[Path], out: Path) -> Path:
     """Write the findings, figures and tables as Markdown, with all that is needed to repeat the run."""
     record = read_json(out / "run.json")
     settings = ", ".join(f"{name} {value}" for name, value in result_settings(table.config).items())

@@ -13,7 +13,7 @@ import pytest
 from phiball.backends import rng
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, robust_risk
 from phiball.refimpl.causal import Conditional, causal_risk, causal_value, conditional_loss
-from phiball.verification.oracles.causal import Plan, causal_plan
+from phiball.verification.oracles.transport_plans import TransportPlan, causal_plan
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
@@ -58,7 +58,7 @@ def problem(case: dict[str, Any], arrays: Arrays) -> tuple[Conditional, Any, Any
 
 
 @cache
-def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> Plan:
+def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> TransportPlan:
     case = instance(seed)
     return causal_plan(case["table"], case["joint"], case["nu"], eta=eta, penalty=penalty, causal=causal)
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from phiball.backends import Rng, rng
-from phiball.experiments.training.loop import Plan, train
+from phiball.experiments.training.loop import Checkpoint, Schedule, train_network
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss, Tilted
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
-PLAN = Plan(epochs=2, batch=8, rate=0.01)  # of 22 images: three steps an epoch, the last one of six
+PLAN = Schedule(epochs=2, batch=8, rate=0.01)  # of 22 images: three steps an epoch, the last one of six
 STEPS = 6
 ABOUT = {"setting": "ERM", "trial": 0, "seed": 7, "data": "d1", "width": 8, "objective": {"rho": 0.45}}
 
@@ -42,7 +42,7 @@ OBJECTIVES = {
     "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "kept perturbations": moved_on,
 }
-PLANS = {"kept perturbations": Plan(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # of the others, PLAN
+PLANS = {"kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # of the others, PLAN
 
 
 def model() -> Any:
@@ -61,7 +61,7 @@ def images() -> tuple[Any, Any]:
 class Training:
     """One training that may be stopped and begun again, as processes would do it; and what it leaves."""
 
-    def __init__(self, name: str, keep: Path | None, plan: Plan | None = None) -> None:
+    def __init__(self, name: str, keep: Path | None, plan: Schedule | None = None) -> None:
         self.objective, self.keep, self.plan = OBJECTIVES[name], keep, plan or PLANS.get(name, PLAN)
         self.source: Rng | None = None  # the last that the objective was given
 
@@ -73,10 +73,11 @@ class Training:
             self.source = source
             return self.objective(loss, x, source, *kept)
 
-        self.curve = train(
-            self.model, objective, x, y, self.plan, rng(11),
+        self.curve = train_network(
+            self.model, objective, (x, y), self.plan, rng(11),
             kept_points=torch.zeros_like(x) if self.objective is moved_on else None,
-            about=ABOUT, checkpoint=self.keep, save_every=0, on_step=on_step,
+            checkpoint=None if self.keep is None else Checkpoint(self.keep, ABOUT, save_every=0),
+            on_step=on_step,
         )  # fmt: skip
         return self
 

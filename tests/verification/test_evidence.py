@@ -16,7 +16,7 @@ from scipy.stats import linregress, t
 from phiball.refimpl import ENTROPIC, QUADRATIC
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.runner import _place, find
+from phiball.verification.framework.suite import _place, find_claims
 from phiball.verification.instances.assumptions import (
     bounded_loss,
     in_the_definition,
@@ -198,9 +198,9 @@ def test_bad_arguments_of_evidence_claims_and_mutants() -> None:
     with pytest.raises(TypeError, match=r"forumla is 'x'; expected a strategy, or one of .*formula"):
         claim("x", id="X", section=2, verdict=Verdict.HOLDS, forumla="x")
     with pytest.raises(ValueError, match="replaces is 'solver'; expected one of solve"):
-        find("A1")[0].mutant("x", replaces="solver")
+        find_claims("A1")[0].mutant("x", replaces="solver")
     with pytest.raises(ValueError, match="expected one of dual, primal"):
-        find("C4-gap")[0].mutant("x")
+        find_claims("C4-gap")[0].mutant("x")
 
 
 def test_mutant_is_rejected_by_evidence_only() -> None:

@@ -17,7 +17,7 @@ from phiball.verification.framework.assessment import Consequence
 from phiball.verification.framework.evidence import Evidence
 from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import all_claims, find
+from phiball.verification.framework.suite import all_claims, find_claims
 from phiball.verification.report import terminal
 from phiball.verification.report.entries import entries, followers, of_the_paper, rows, tally
 from phiball.verification.report.errata import errata
@@ -67,7 +67,7 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     (entry,) = [entry for entry in FOUND if entry.head.id == "C4"]
     assert [line.id for line in entry.lines] == ["C4", "C4-gamma", "C4-gap", "C4-normalised"]
     assert entry.standing == "imprecise"
-    assert [alone.head.id for alone in entries(find("C4-gamma"))] == ["C4-gamma"]
+    assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
     assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
     assert {entry.head.id for entry in followers(FOUND)} == {"C4", "E6-kinked", "F4", "G6", "H4"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from phiball.verification.framework.folder import load_claims
+from phiball.verification.framework.suite import load_folder
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "verification/YOUR_PAPER.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def verify(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_example_of_the_page_runs(folder: Path) -> None:
-    done = verify(folder, "--mutants", "--record", "--jobs", "2")
+    done = verify(folder, "--mutants", "--record", "--n-jobs", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Mutants: 3 of 3 planted faults are rejected" in done.stdout
     out = folder.parent / "results/verify/cvar"
@@ -63,7 +63,7 @@ def test_surviving_mutant_fails_the_run(folder: Path) -> None:
 
 def test_invalid_folder_is_named(folder: Path) -> None:
     (folder / "json.py").write_text("", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"json.py has the name of another module; expected another name"):
-        load_claims(folder)
+    with pytest.raises(ValueError, match=r"json.py has the name of another module; rename it"):
+        load_folder(folder)
     with pytest.raises(ValueError, match=r"whose files .* define no claim"):
-        load_claims(folder.parent)
+        load_folder(folder.parent)

@@ -11,10 +11,9 @@ from typing import Any, TypeVar
 
 from hypothesis.strategies import SearchStrategy
 
+from phiball.verification.framework.counterexample_search import Search, Statement, evidence_of
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.metadata import Metadata
-from phiball.verification.framework.result import Result
-from phiball.verification.framework.search import Search, Statement, evidence_of
+from phiball.verification.framework.result import Metadata, Result
 from phiball.verification.framework.sources import enumerates, oracles_of, place
 
 AnyStatement = TypeVar("AnyStatement", bound=Callable[..., Any])
@@ -53,8 +52,8 @@ class Claim(Metadata):
     function sees, if that returns evidence. In any other case
     (an error, a NaN, no example, a counterexample that does not stand) no verdict is reached.
 
-    >>> from phiball.verification import find
-    >>> find("strong_duality")
+    >>> from phiball.verification import find_claims
+    >>> find_claims("strong_duality")
     [Claim(A1 strong_duality: holds as corrected)]
     """
 
@@ -186,7 +185,9 @@ class Claim(Metadata):
                     piece for piece in evidence_of(counterexample.meets, {}) if isinstance(piece, Evidence)
                 ]
                 stands &= bool(met) and all(piece.holds for piece in met)
-                texts.append(f"within the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}")
+                texts.append(
+                    f"within the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
+                )
         return texts, stands
 
     def failed(self, error: str) -> Result:

@@ -95,7 +95,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Fit:
-    """The slope of log y in log x by least squares, with its 99 % confidence interval."""
+    """The slope of log y in log x by least squares, with its 99 % confidence interval.
+
+    >>> print(Fit(-1.0, -1.1, -0.9))
+    -1.000 [-1.100, -0.900]
+    """
 
     slope: float
     low: float

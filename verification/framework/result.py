@@ -1,12 +1,54 @@
-"""The outcome of one run of a claim."""
+"""The description of a statement, and the result of running its claim."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import nan
+from typing import Any
 
+from phiball.verification.framework.assessment import Assessment
 from phiball.verification.framework.evidence import Curve, Verdict
-from phiball.verification.framework.metadata import Metadata
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metadata:
+    """The description of a statement of the paper.
+
+    - `label`: the paper's name for the statement; `id`: a short one of ours.
+    - `name`, `title`: the name of the statement's function, and the first line of its docstring.
+    - `section`: a section of the paper, or "beyond".
+    - `recorded`: the verdict that a run must reach.
+    - `formula`: the statement in LaTeX; `assumptions`: what it assumes, in words.
+    - Where the paper errs: `quote`, a few of its words; `correction`, what is true instead, in words;
+      `corrected`, that in LaTeX; `assessment`, the kind of fault and what follows from it.
+    - `remark`: what else a reader should know.
+    - `part_of`: the id of another claim on the same sentence; the report shows both as lines of one entry.
+    - `reason`: why the statement cannot be checked, if that is the verdict.
+    - `error_level`: of a statistical claim, the probability that a true statement fails it; otherwise 0.
+
+    >>> from phiball.verification import find_claims
+    >>> find_claims("A1")[0].metadata()["name"]
+    'strong_duality'
+    """
+
+    label: str
+    id: str
+    name: str
+    title: str
+    section: str
+    recorded: Verdict
+    formula: str = ""
+    assumptions: str = "nothing beyond the definitions"
+    quote: str = ""
+    correction: str = ""
+    corrected: str = ""
+    remark: str = ""
+    assessment: Assessment | None = None
+    part_of: str = ""
+    reason: str = ""
+    error_level: float = 0.0
+
+    def metadata(self) -> dict[str, Any]:
+        """The fields of `Metadata` with their values, as keyword arguments."""
+        return {field.name: getattr(self, field.name) for field in fields(Metadata)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +69,8 @@ class Result(Metadata):
     - `rejected`, `survived`: the mutants with which the verdict was not reached, and the others; both are
       empty where they were not run.
 
-    >>> from phiball.verification import find
-    >>> find("C7")[0].run().verdict.value
+    >>> from phiball.verification import find_claims
+    >>> find_claims("C7")[0].run().verdict.value
     'holds as corrected'
     """
 

@@ -13,9 +13,9 @@ _ENUMERATION = f"{_OURS}instances.enumeration"
 def place(function: Callable[..., Any]) -> str:
     """The file of a function in the repository, or in a folder of claims, with its line; else empty.
 
-    >>> from phiball.verification.oracles.inner import solve_exactly
+    >>> from phiball.verification.oracles.exact_solver import solve_exactly
     >>> place(solve_exactly).rpartition(":")[0]
-    'verification/oracles/inner.py'
+    'verification/oracles/exact_solver.py'
     """
     module, code = function.__module__, getattr(function, "__code__", None)
     ours = module.startswith("phiball.") or ("." not in module and module != "__main__")

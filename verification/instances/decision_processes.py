@@ -9,7 +9,7 @@ import numpy as np
 
 from phiball.backends import active
 from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood
-from phiball.verification.instances.arrays import array
+from phiball.verification.instances.conversion import array
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Tables:
     @property
     def beta(self) -> Neighbourhood:
         """The distribution of the perturbed state, as arrays of the active backend."""
-        return distribution(self.near, self.weight)
+        return to_neighbourhood(self.near, self.weight)
 
 
-def distribution(near: Any, weight: Any) -> Neighbourhood:
+def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:
     """beta with rows of states `near` and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 
 
-def tables(seed: int, states: int, actions: int, discount: float) -> Tables:
+def random_tables(seed: int, states: int, actions: int, discount: float) -> Tables:
     """A random process of normal rewards; each state may be perturbed to the ones beside it."""
     rng = np.random.default_rng(seed)
     near = (np.arange(states)[:, None] + np.arange(-1, 2)) % states

@@ -9,7 +9,7 @@ from phiball.backends.files import write_whole
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import Entry, of_the_paper
 from phiball.verification.report.markdown import markdown_name, plain, quotation
 from phiball.verification.report.math import markdown_math

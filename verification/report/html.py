@@ -116,7 +116,7 @@ def _linked(text: str, ids: set[str]) -> str:
 
 
 def _code_link(place: str, template: str) -> str:
-    """A place such as verification/oracles/inner.py:26, as a link if it is known where the code lies."""
+    """A place such as verification/oracles/exact_solver.py:26, as a link if it is known where the code lies."""
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from phiball.verification.framework.assessment import Consequence, Kind
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import BEYOND, Paper
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import Entry, Line, of_the_paper
 from phiball.verification.report.this_paper import THIS
 

@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 
 from phiball.verification.framework.paper import Item, Paper
-from phiball.verification.framework.runner import SECTIONS
+from phiball.verification.framework.suite import SECTIONS
 
 _LISTED = json.loads(files("phiball.verification.report").joinpath("paper_items.json").read_text("utf-8"))
 SOURCE: str = _LISTED["source"]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from phiball.experiments.benchmarks import harness
-from phiball.experiments.benchmarks.harness import Contestant, Report, Table
+from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTable, Contestant
 
 
 class FakeClock:
@@ -75,10 +75,10 @@ def test_peak_memory_of_a_new_process() -> None:
 def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"solver": "a", "x unit": 1234.5, "error": None}, {"solver": "b", "x unit": 0.001, "error": 2.0}]
 
-    def measure(*, size: int, clock: Any, update: Any) -> Report:
+    def measure(*, size: int, clock: Any, update: Any) -> BenchmarkReport:
         update(0.5, "half")
-        return Report(
-            [Table("Times", rows)], ["b is wrong"], {"a.txt": lambda path: path.write_text("figure")}
+        return BenchmarkReport(
+            [BenchmarkTable("Times", rows)], ["b is wrong"], {"a.txt": lambda path: path.write_text("figure")}
         )
 
     harness.run_benchmark(measure, "name", out=tmp_path / "new", size=4)

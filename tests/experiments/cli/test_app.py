@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from phiball.experiments.cli import bench
 from phiball.experiments.cli import main as entry
 from phiball.experiments.cli.app import app
-from phiball.verification.framework import runner
+from phiball.verification.framework import suite
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.report import record
@@ -126,7 +126,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
         """Is true."""
         return Evidence(0.0, 0.0)
 
-    monkeypatch.setattr(runner, "all_claims", lambda: [true])
+    monkeypatch.setattr(suite, "all_claims", lambda: [true])
     for more, count in (([], 7), (["--deep"], 70)):
         result = call("verify", "--out", tmp_path, *more)
         assert result.exit_code == 1
@@ -137,7 +137,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
 def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = call("verify", "--list", "--section", "3").output.splitlines()
-    assert [line.split()[0] for line in lines] == [one.id for one in runner.find(section=3)]
+    assert [line.split()[0] for line in lines] == [one.id for one in suite.find_claims(section=3)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +169,7 @@ def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
     for jobs, threads in (("1", "1"), ("2", "3")):
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PHIBALL_THREADS")
         environment = {**os.environ, **dict.fromkeys(names, threads), "PHIBALL_BACKEND": "numba"}
-        words = ["run", "worst-case", "--scale", "smoke", "--jobs", jobs, "--out", str(tmp_path / jobs)]
+        words = ["run", "worst-case", "--scale", "smoke", "--n-jobs", jobs, "--out", str(tmp_path / jobs)]
         subprocess.run([sys.executable, "-m", entry.__name__, *words], env=environment, check=True)
         found.append((tmp_path / jobs / "table.csv").read_text())
     assert found[0] == found[1]
@@ -188,7 +188,7 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     np.savez(tmp_path / "test.npz", x=x, y=(x[:, 0] > 0).astype("int64"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--jobs", "1", "--out"]
+    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--n-jobs", "1", "--out"]
 
 
 def test_report_measures_a_damaged_part_again(report: list[object], tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
 def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "12")  # tables are not cut on a narrow terminal
-    result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--jobs", 1)
+    result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--n-jobs", 1)
     assert result.exit_code == 0, result.output
     out = Path("results/tiny/smoke")
     record = json.loads((out / "run.json").read_text())
@@ -52,14 +52,14 @@ def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "│ task 0 │" in result.output
     assert "There are [2] tasks." in result.output
     assert f"wrote {out / 'table.csv'}" in result.output
-    result = call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1)
+    result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1)
     assert result.exit_code == 1
     assert "holds another run: " in result.stderr
-    assert call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
+    assert call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
 
 
 def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
-    options = ("tiny", "--count", 3, "--jobs", 1)
+    options = ("tiny", "--count", 3, "--n-jobs", 1)
     assert "33.3 %" in call(*options, "--list-tasks").output
     for k in (1, 2):
         result = call(*options, "--shard", f"{k}/2", "--out", tmp_path / str(k))
@@ -97,7 +97,7 @@ def test_bad_value_is_one_line(arguments: str, message: str, tmp_path: Path) -> 
 
 def test_missing_package_is_named_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = call("tiny", "--scale", "smoke", "--jobs", 1, "--out", tmp_path / "out")
+    result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "needs matplotlib, which is not installed: pip install 'phiball[" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -25,9 +25,9 @@ for library in ("joblib", "matplotlib", "threadpoolctl"):
 from phiball.backends import backend  # noqa: E402
 from phiball.backends.parallel import LOST, _call, cluster, run_tasks  # noqa: E402
 from phiball.backends.provenance import check_origin, provenance  # noqa: E402
-from phiball.experiments.framework.runner import run  # noqa: E402
-from phiball.experiments.robustness import robustness_report  # noqa: E402
-from phiball.experiments.robustness.files import to_csv  # noqa: E402
+from phiball.experiments.framework.study_runs import run_study  # noqa: E402
+from phiball.experiments.robustness import AttackSettings, robustness_report  # noqa: E402
+from phiball.experiments.robustness.report_formats import report_csv  # noqa: E402
 from tests.support.parallel.clusters import (  # noqa: E402
     ENVIRONMENT,
     LIMIT,
@@ -60,7 +60,7 @@ def _numpy(monkeypatch: pytest.MonkeyPatch) -> None:
 def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """The options of the command line for two processes here, and for clusters of two workers."""
     if request.param == "processes":
-        yield ["--jobs", "2"]
+        yield ["--n-jobs", "2"]
         return
     library, start = CLUSTERS[request.param]
     if find_spec(library) is None or sys.platform != "linux":
@@ -115,7 +115,7 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
         process = start_study(where, tmp_path / "out", f"kill:{tmp_path}")
         _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err
-    run(STUDY, Config(count=COUNT), tmp_path / "one", seed=3)
+    run_study(STUDY, Config(count=COUNT), tmp_path / "one", seed=3)
     assert (tmp_path / "out" / "table.csv").read_bytes() == (tmp_path / "one" / "table.csv").read_bytes()
     notes = [file.read_text() for file in sorted((tmp_path / "out" / "tasks").glob("*/note.txt"))]
     assert notes == [f"task {k}" for k in range(COUNT)]  # what tasks leave comes back
@@ -124,7 +124,7 @@ def test_a_killed_worker_costs_its_task_and_the_same_command_goes_on(
 @pytest.mark.slow
 def test_claims_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
     found = []
-    for place in (["--jobs", "1"], where):
+    for place in (["--n-jobs", "1"], where):
         words = ["verify", "--claim", "Algorithm 2", "--out", str(tmp_path), *place]
         # Not in this process: Hypothesis tries numbers that it finds in loaded modules.
         subprocess.run([sys.executable, "-c", CODE, *words], cwd=ROOT, env=ENVIRONMENT, check=True)
@@ -138,11 +138,12 @@ def test_claims_have_the_numbers_of_one_process(where: list[str], tmp_path: Path
 def test_reports_have_the_numbers_of_one_process(where: list[str], tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(40, 2))
 
-    def report(jobs: int | None, folder: Path) -> str:
-        small = {"norms": ["l2"], "radii": [0.5], "draws": 2, "samples": 4, "queries": 5, "batch": 15}
+    def report(n_jobs: int | None, folder: Path) -> str:
+        settings = AttackSettings(n_noise=2, n_samples=4, n_queries=5, chunk=15)
+        options: Any = {"norm": "l2", "radii": [0.5], "settings": settings, "rng": 0}
         models = {"one": lambda z: z, "two": lambda z: -z}
         data = x, np.argmax(x, axis=1)
-        return to_csv(robustness_report(models, data, jobs=jobs, cache=folder, **small).summary)
+        return report_csv(robustness_report(models, data, n_jobs=n_jobs, cache=folder, **options).summary)
 
     here = report(None, tmp_path / "here")
     with cluster(*where[1::2]) if "--engine" in where else backend("numpy"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.studies.cartpole.environment import EDGE, START, Backup, Physics, learn, move, play
 from phiball.experiments.studies.cartpole.report import METHODS, PLACES
 from phiball.experiments.studies.cartpole.study import PROBLEMS, SCALES, STUDY, Config, backups
@@ -158,7 +158,7 @@ def test_methods_of_a_trial_differ_in_the_radius_alone() -> None:
 def test_run_is_the_same_with_one_and_two_jobs(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     one = STUDY.compute(TINY, rng(0))
-    two, written = run(STUDY, TINY, tmp_path, seed=0, jobs=2)
+    two, written = run_study(STUDY, TINY, tmp_path, seed=0, n_jobs=2)
     assert json.loads(json.dumps(two.rows)) == json.loads(json.dumps(one.rows))
     assert {path.name for path in written} >= {"table.csv", "report.md", "training.png", "training.svg"}
     for row in one.rows:

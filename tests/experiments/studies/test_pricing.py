@@ -15,7 +15,7 @@ from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.studies.pricing import study as pricing
 from phiball.experiments.studies.pricing.model import (
     Cost,
@@ -183,7 +183,7 @@ def test_descent_finds_the_exact_erm() -> None:
 @pytest.mark.parametrize(("reading", "norm"), [("ball", "linf"), ("prices", "l2")])
 def test_run_writes_improvements_over_erm(tmp_path: Path, reading: str, norm: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
-    table, files = run(STUDY, replace(TINY, reading=reading, norm=norm), tmp_path, seed=0)
+    table, files = run_study(STUDY, replace(TINY, reading=reading, norm=norm), tmp_path, seed=0)
     assert {"table.csv", "report.md", "improvement.png"} <= {file.name for file in files}
     assert len(table.rows) == 6
     for row in table.rows:

@@ -14,7 +14,7 @@ from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cr
 from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
 from phiball.verification.oracles.definitions import phi
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of, on_each
 
 F = np.array([0.11, -0.42, 0.9, 0.37, 0.63, -0.2])

@@ -22,7 +22,7 @@ from phiball.refimpl.linear import (
 from phiball.refimpl.linear.line import Line
 from phiball.refimpl.linear.losses import LOSSES
 from phiball.refimpl.linear.risk import Data
-from phiball.verification.oracles.linear import class_risk, example_risk
+from phiball.verification.oracles.prediction_risk import class_risk, example_risk
 from tests.support.arrays import Arrays
 
 FAMILIES = {

@@ -17,7 +17,7 @@ from phiball.refimpl.qlearning import (
     robust_value,
     value_iteration,
 )
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import on_each
 from tests.support.qlearning_problems import places, table

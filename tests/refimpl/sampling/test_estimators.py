@@ -21,7 +21,7 @@ from phiball.refimpl import (
     Uniform,
 )
 from phiball.refimpl.sampling import signed_weights
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each
 

@@ -26,7 +26,7 @@ from phiball.refimpl import (
     indicator,
     robust_risk,
 )
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS
 from tests.support.tilting_distributions import THETA, in_theta, in_x, linear_value, model

@@ -16,8 +16,8 @@ from phiball.refimpl.theory import chi_square_bound, convex_plan, nonconvex_plan
 from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.distributions import Distribution, bounded_distributions
 from phiball.verification.instances.enumeration import Weights, second_moment_of
+from phiball.verification.instances.loss_distributions import DiscreteDistribution, bounded_distributions
 from phiball.verification.instances.printed_algorithms import (
     CONVEX_UNITS,
     DELTAS,
@@ -123,7 +123,10 @@ Moment = Callable[[RTMLMC, float, float], float]
     top=st.integers(0, 3),
 )
 def second_moment_by_chi_square(
-    distribution: Distribution, top: int, weights: Weights = signed_weights, moment: Moment = second_moment
+    distribution: DiscreteDistribution,
+    top: int,
+    weights: Weights = signed_weights,
+    moment: Moment = second_moment,
 ) -> Evidence:
     """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
     bound = moment(

@@ -16,9 +16,9 @@ from phiball.refimpl.risk import integrated_risk
 from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, mean
-from phiball.verification.instances.divergences import PAPER_DIVERGENCES
-from phiball.verification.instances.regularizers import (
+from phiball.verification.instances.conversion import array, mean
+from phiball.verification.instances.divergence_catalog import PAPER_DIVERGENCES
+from phiball.verification.instances.smooth_losses import (
     QUADRATICS,
     SLOPES,
     Linear,
@@ -28,12 +28,12 @@ from phiball.verification.instances.regularizers import (
 )
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import QUADRATURE
-from phiball.verification.oracles.effects import (
+from phiball.verification.oracles.certainty_equivalents import (
+    ball_log_mgf,
+    ball_second_moment,
     certainty_outside,
     line_risk,
-    log_mgf,
     parabola,
-    second_moment,
 )
 
 # --- The constant of the linearisation ------------------------------------------------------------
@@ -291,7 +291,7 @@ def exponential_moments(
 ) -> Iterator[Evidence]:
     """The exponential moments of the three balls have closed forms, ties and zeros included."""
     v = _scaled(s, unit) + [0.0] * zeros
-    exact = log_mgf(v, norm)
+    exact = ball_log_mgf(v, norm)
     got = float(moment(Ball(norm, 1.0), array(v)))
     # refimpl promises 1e-13 relative; the oracle moves ties and zeros by 1e-40.
     yield Evidence(abs(got - exact), 4e-13 * abs(exact), f"norm {norm:g}: {got:.12g}, {exact:.12g}")
@@ -319,14 +319,14 @@ def variances_of_balls(
     square = sum(a * a for a in g)
     got = float(moment(Ball(norm, rho), array(g)))
     # Reflections keep the ball, so its coordinates are uncorrelated.
-    exact = rho**2 * second_moment(norm, len(g)) * square
+    exact = rho**2 * ball_second_moment(norm, len(g)) * square
     yield Evidence(abs(got - exact), 2.0**-44 * exact, "the second moment of a coordinate")
     closed = {1.0: 2 / ((len(g) + 1) * (len(g) + 2)), 2.0: 1 / (len(g) + 2), inf: 1 / 3}
     if norm in closed:
         yield Evidence(abs(got - rho**2 * closed[norm] * square), 2.0**-44 * exact, "the closed form")
         # The second derivative of the exponential moments, which shares nothing with the above.
         small = 1e-4 / (1 + max(map(abs, g)))
-        curved = 2 * log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
+        curved = 2 * ball_log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
         yield Evidence(abs(got - curved), 1e-7 * exact, "the exponential moments")
 
 

@@ -16,9 +16,9 @@ from phiball.refimpl import ENTROPIC, Divergence
 from phiball.refimpl.qlearning import Maximum, Neighbourhood, robust_value
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.decision_processes import distribution
-from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.decision_processes import to_neighbourhood
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 
@@ -43,7 +43,7 @@ def robust_value_is_between(
 ) -> Iterator[Evidence]:
     """The robust value lies between the least and the mean over perturbations, of the best action."""
     Q, p = np.array(rows, dtype=float).T, np.array(counts) / sum(counts)
-    beta = distribution([[0, 1, 2, 3]], [p])
+    beta = to_neighbourhood([[0, 1, 2, 3]], [p])
     V, seen = (float(value(array(Q), beta, eta, d, maximum=kind)[0]) for kind in Maximum)
     yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "the least")
     yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "the mean")
@@ -65,7 +65,9 @@ def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Any)
 def value_may_exceed_the_nominal(value: Value = robust_value) -> Iterator[Evidence]:
     """The robust value is no lower bound of the nominal one: 0.547 > 0 for Q = (1, 0, 1) and eta = 1."""
     exact = -np.log((2 * np.exp(-1.0) + 1) / 3)
-    V = float(value(array([[1.0], [0.0], [1.0]]), distribution([[0, 1, 2]], [[1 / 3] * 3]), 1.0, ENTROPIC)[0])
+    V = float(
+        value(array([[1.0], [0.0], [1.0]]), to_neighbourhood([[0, 1, 2]], [[1 / 3] * 3]), 1.0, ENTROPIC)[0]
+    )
     yield Evidence(abs(V - exact), ROUNDING, f"V = {V:.6f}, and Q = 0 at the state itself")
     yield Evidence(0.5 - V, 0.0, f"V = {V:.6f} > 0")
 

@@ -20,15 +20,15 @@ from phiball.refimpl.risk import integrated_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, on_an_interval
-from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import without_distribution
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
-from phiball.verification.instances.solutions import Solver, exact_value, instance, solved, value_is
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.solutions import Solver, exact_value, oracle_arguments, solved, value_is
+from phiball.verification.instances.solver_mutants import without_p
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL, value_tolerance
-from phiball.verification.oracles import definitions, uniform
+from phiball.verification.oracles import definitions, uniform_losses
 
 # --- The definition of phi ------------------------------------------------------------------------
 
@@ -58,14 +58,14 @@ GRID = [0.25 * k for k in range(33)]
     d=st.one_of(st.just(QUADRATIC), divergences()),
 )
 def centred_phi_keeps_the_definition(
-    problem: Problem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
+    problem: InnerProblem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
 ) -> Iterator[Evidence]:
     """phi minus its tangent at 1 is convex and nonnegative, is 0 at 1, and gives the same risk."""
     c = repair(d)
-    values = numbers(c.phi(array(GRID)))
+    values = to_floats(c.phi(array(GRID)))
     yield Evidence(-min(values), ROUNDING, f"phi >= 0: the smallest value is {min(values):.4g}")
-    yield Evidence(abs(numbers(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
-    yield Evidence(0.0 if numbers(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
+    yield Evidence(abs(to_floats(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
+    yield Evidence(0.0 if to_floats(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
     bends = [
         2 * b - (a + e)
         for a, b, e in zip(values, values[1:], values[2:], strict=False)
@@ -75,10 +75,10 @@ def centred_phi_keeps_the_definition(
     exact, solution = exact_value(problem, d), solved(worst_case, problem, c)
     yield value_is(solution, exact, problem)
     mu = float(solution.mu) - problem.eta * d.slope1
-    before = definitions.dual(problem.f, mu, *instance(problem, d))
+    before = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
     # mu - eta has a rounding error of the size of eta, and the dual is flat there.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
-    yield Evidence(abs(definitions.difference(before, exact)), slack, "the multiplier")
+    yield Evidence(abs(definitions.exact_difference(before, exact)), slack, "the multiplier")
 
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.5)
@@ -90,7 +90,7 @@ def _negative_phi() -> Evidence:
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.94)
 def _bracket_of_example_3() -> Evidence:
-    problem = Problem((0.0, 0.1), 1.0)
+    problem = InnerProblem((0.0, 0.1), 1.0)
     low, high = printed_bracket(problem.losses, 1.0, QUADRATIC)
     mu = float(worst_case(problem.losses, 1.0, QUADRATIC).mu)
     out = algorithm2(problem.losses, 1.0, QUADRATIC, 60, (low, high))
@@ -124,12 +124,12 @@ def _(d: Divergence) -> Divergence:
     r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
     assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in Definition 1",
     examples=50,
-    problem=problems(distributions=False),
+    problem=problems(nonuniform=False),
     d=divergences(),
     outside=st.lists(st.sampled_from([10.0, 1e6, -1.0]), min_size=1, max_size=3),
 )
 def constraint_is_redundant(
-    problem: Problem,
+    problem: InnerProblem,
     d: Divergence,
     outside: list[float],
     solve: Solver = worst_case,
@@ -139,16 +139,16 @@ def constraint_is_redundant(
     m, k = len(problem.f), len(outside)
     width = max(problem.spread, problem.eta)
     far = tuple(max(problem.f) + v * width for v in outside)
-    wide = Problem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
+    wide = InnerProblem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
     solution = solved(solve, wide, d)
-    yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight outside the ball")
+    yield Evidence(max(to_floats(solution.weights)[m:]), 0.0, "the weight outside the ball")
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
     yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass outside the ball gives {reached}")
 
 
-constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_distribution)
+constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_p)
 
 
 @constraint_is_redundant.mutant("ignores points of reference probability 0", replaces="primal")
@@ -212,7 +212,7 @@ def conjugate_of_eta_phi(
         return
     # phi* has slope x*, so rounding s costs x* s; the rounding of phi* is relative to phi* + 1.
     scale = abs(s) * float(where) + eta + abs(float(exact))
-    yield Evidence(abs(definitions.difference(got, exact)), ROUNDING * scale)
+    yield Evidence(abs(definitions.exact_difference(got, exact)), ROUNDING * scale)
 
 
 @conjugate_of_eta_phi.mutant("omits eta in the argument")
@@ -251,7 +251,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
     """With the loss at z', the risk of uniform losses has the closed forms, for the paper's five phi."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)):
         for G, eta in ((1.0, 1.0), (1.0, 0.5), (1.0, 0.125), (2.0, 0.2), (0.5, 3.0)):
-            exact = uniform.value(eta, d.family or "", d.parameter, G)
+            exact = uniform_losses.optimal_value(eta, d.family or "", d.parameter, G)
             # A kink lies in one panel of width 1/panels, where the integrand is off by at most G/panels.
             tolerance = ROUNDING if d is ENTROPIC else G / PANELS**2
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
@@ -264,7 +264,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
     ),
 )
 def _loss_at_the_centre() -> Evidence:
-    printed, exact = 0.5, uniform.value(1.0, "entropic")
+    printed, exact = 0.5, uniform_losses.optimal_value(1.0, "entropic")
     return Evidence(
         exact - printed,
         0.0,
@@ -311,7 +311,7 @@ def volume_does_not_depend_on_the_centre(
     for norm in (1.0, 2.0, inf):
         for d in (1, 2, 4):
             ball = Ball(norm, 0.45)
-            got, exact = volume(ball, d), float(uniform.volume(norm, 0.45, d))
+            got, exact = volume(ball, d), float(uniform_losses.volume(norm, 0.45, d))
             yield Evidence(abs(got - exact), ROUNDING * exact, f"norm {norm}, d = {d}: {got:.6g}")
             share = got / 0.9**d
             for centre in (0.0, 10.0):

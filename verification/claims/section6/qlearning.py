@@ -16,14 +16,14 @@ from phiball.refimpl.qlearning.bellman import FixedPoint
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each
-from phiball.verification.instances.decision_processes import Tables, distribution, tables
-from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.decision_processes import Tables, random_tables, to_neighbourhood
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.qlearning import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -72,7 +72,7 @@ def update_is_robust(
             *(0, 0, reward, 0, False),
             alpha=alpha,
             discount=discount,
-            neighbourhood=distribution([near], [weight]),
+            neighbourhood=to_neighbourhood([near], [weight]),
             eta=eta,
             divergence=ENTROPIC,
         )
@@ -99,7 +99,7 @@ def _(Q: Array, *step: Any, **options: Any) -> Array:
 def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellman) -> Iterator[Evidence]:
     """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
-        model = tables(seed, 4, 2, 0.9)
+        model = random_tables(seed, 4, 2, 0.9)
         Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
         image, now = to_numpy(operator(Q, model.process, model.beta, 0.5, ENTROPIC)), to_numpy(Q)
         for s, a in product(range(4), range(2)):
@@ -148,7 +148,7 @@ def operator_contracts(
     operator: Operator = bellman,
 ) -> Evidence:
     """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
-    model = tables(seed, 4, 2, 0.9)
+    model = random_tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
     images = [to_numpy(operator(array(v), model.process, model.beta, eta, d)) for v in (q, q + change_q)]
     apart = float(abs(images[0] - images[1]).max())
@@ -180,7 +180,7 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
     """The fixed point is the best return over policies, of the least over penalised perturbations."""
     for seed in range(5):
-        model, eta, tol = tables(seed, 4, 2, 0.8), 0.3, 1e-11
+        model, eta, tol = random_tables(seed, 4, 2, 0.8), 0.3, 1e-11
         Q = to_numpy(fixed(model.process, model.beta, eta, ENTROPIC, tol=tol).Q)
         near = np.moveaxis(Q[model.near], -1, -2)  # (S, A, 3)
         worst = model.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)

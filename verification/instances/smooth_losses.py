@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Ball, Divergence
 from phiball.verification.framework.evidence import Evidence
-from phiball.verification.instances.arrays import array, mean
+from phiball.verification.instances.conversion import array, mean
 from phiball.verification.instances.tolerances import QUADRATURE
-from phiball.verification.oracles.effects import disc_risk, line_risk, parabola
+from phiball.verification.oracles.certainty_equivalents import disc_risk, line_risk, parabola
 
 Linear: TypeAlias = Callable[[Array, Ball, float, Divergence], Array]
 Variation: TypeAlias = Callable[[Array, Ball], Array]

@@ -30,7 +30,7 @@ def cnn(width: int = 64, *, seed: int = 0) -> Any:
     times as fast. `seed` sets the initial weights; torch's global generator is left alone.
 
     >>> import torch
-    >>> from phiball.experiments.training.networks import cnn
+    >>> from phiball.experiments.training.image_networks import cnn
     >>> tuple(cnn(16)(torch.zeros(2, 1, 28, 28)).shape)
     (2, 10)
     """

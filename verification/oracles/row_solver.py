@@ -25,7 +25,7 @@ def chances(p: Any, picks: Any) -> Any:
     return np.asarray(p, dtype=float)[picks].prod(axis=-1)
 
 
-def solve(rows: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
+def solve_closed_form(rows: Any, eta: float, family: str, parameter: float | None = None) -> tuple[Any, Any]:
     """The value and the weights of each row, by the closed forms of Examples 1 to 5 for a uniform distribution."""
     f = np.asarray(rows, dtype=float)
     m = f.shape[-1]

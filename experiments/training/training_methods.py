@@ -25,7 +25,7 @@ UNWEIGHTED_ETA = 1e6  # an eta at which all perturbed points have equal weights,
 Loss = Callable[[Array, Array], Array]  # perturbed points and the indices of their data points, to losses
 Objective = Callable[[Loss, Array, Rng], Array]  # loss, batch and generator, to the scalar to minimise
 # The same with what was kept of each data point, which it returns anew beside the scalar.
-KeepingObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
+StatefulObjective = Callable[[Loss, Array, Rng, Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,27 @@ class Method:
     family: str
     setting: str
     evaluations: float
-    objective: Objective | KeepingObjective = field(compare=False)
+    objective: Objective | StatefulObjective = field(compare=False)
     first: Callable[[Array, Rng], Array] | None = field(default=None, compare=False)
 
 
-def mean_loss(loss: Loss, x: Array, source: Rng | None = None) -> Array:
+def mean_loss(loss: Loss, x: Array, rng: Rng | None = None) -> Array:
     """Return the mean loss of a batch: the objective of plain training, which draws nothing."""
     return loss(x, import_module("torch").arange(len(x))).mean()
 
 
-def plain() -> Method:
+def plain_training() -> Method:
     """Return plain training, ERM."""
     return Method("ERM", "", 1, mean_loss)
 
 
-def attacked(family: str, setting: str, evaluations: float, attack: Callable[..., Array]) -> Method:
-    """Return training at the points that `attack(gradient, x, source)` finds."""
+def adversarial_training(
+    family: str, setting: str, evaluations: float, attack: Callable[..., Array]
+) -> Method:
+    """Return training at the points that `attack(gradient, x, rng)` finds."""
 
-    def objective(loss: Loss, x: Array, source: Rng) -> Array:
-        return mean_loss(loss, attack(partial(input_gradient, loss), x, source))
+    def objective(loss: Loss, x: Array, rng: Rng) -> Array:
+        return mean_loss(loss, attack(partial(input_gradient, loss), x, rng))
 
     return Method(family, setting, evaluations, objective)
 
@@ -64,13 +66,13 @@ def attacked(family: str, setting: str, evaluations: float, attack: Callable[...
 def random_start_fgm(setting: str, ball: Ball) -> Method:
     """Return FGM from a uniform point of the ball."""
 
-    def attack(gradient: Callable[..., Array], x: Array, source: Rng) -> Array:
-        return fgm(gradient, x, ball, rng=source)
+    def attack(gradient: Callable[..., Array], x: Array, rng: Rng) -> Array:
+        return fgm(gradient, x, ball, rng=rng)
 
-    return attacked("random-start FGM", setting, 2, attack)
+    return adversarial_training("random-start FGM", setting, 2, attack)
 
 
-def sampled(
+def regularized_training(
     family: str, setting: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
 ) -> Method:
     """Return training with the regularised loss, estimated at uniform points of the ball."""
@@ -78,11 +80,13 @@ def sampled(
     return Method(family, setting, estimator.evaluations, partial(_by_objective, objective))
 
 
-def tilted(family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA) -> Method:
+def tilted_training(
+    family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA
+) -> Method:
     """Return training at one tilted point of the ball."""
     objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal, check_index=False)
     return Method(family, setting, 2, partial(_by_objective, objective))
 
 
-def _by_objective(objective: RegularizedLoss, loss: Loss, x: Array, source: Rng) -> Array:
-    return objective(loss, x, rng=source)
+def _by_objective(objective: RegularizedLoss, loss: Loss, x: Array, rng: Rng) -> Array:
+    return objective(loss, x, rng=rng)

@@ -26,17 +26,16 @@ from functools import partial
 from math import inf, sqrt
 
 from phiball.backends import Array, Rng, input_gradient
-from phiball.experiments.training.image_attacks import NORMS
-from phiball.experiments.training.methods import (
+from phiball.experiments.training.training_methods import (
     UNWEIGHTED_ETA,
     Loss,
     Method,
-    attacked,
+    adversarial_training,
     mean_loss,
-    plain,
+    plain_training,
     random_start_fgm,
-    sampled,
-    tilted,
+    regularized_training,
+    tilted_training,
 )
 from phiball.refimpl import (
     ENTROPIC,
@@ -52,6 +51,7 @@ from phiball.refimpl import (
     indicator,
     white_noise,
 )
+from phiball.refimpl.distributions.norms import as_norm
 
 REFERENCE = "random-start FGM"  # that all are compared with
 DEFAULT = "RobustLoss"
@@ -77,29 +77,29 @@ RADII = {
 PIXELS = {"digits": 64}  # 28 x 28 in the others
 
 
-def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str], Method]:
+def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str], Method]:
     """Return the methods by family and setting, against the attack of a norm on a data set."""
     radius = RADII[data][norm]
-    ball = Ball(NORMS[norm], radius)
+    ball = Ball(as_norm(norm), radius)
     wide = Ball(ball.norm, 2 * radius)
     # In any direction a uniform point of an l2 ball in d dimensions has the standard deviation
     # radius/sqrt(d + 2), and one of a linf ball radius/sqrt(3): the radius of uniform points is larger.
     spread = radius * (sqrt(PIXELS.get(data, 784) + 2) if norm == "l2" else 8)
     half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
     methods = [
-        plain(),
-        Method(DEFAULT, "", 2, lambda loss, x, source: RobustLoss(radius, norm, rng=source)(loss, x)),
+        plain_training(),
+        Method(DEFAULT, "", 2, lambda loss, x, rng: RobustLoss(radius, norm, rng=rng)(loss, x)),
         random_start_fgm("", ball),
-        attacked("FGM", "", 2, lambda gradient, x, source: fgm(gradient, x, ball)),
-        attacked(
-            "N-FGSM", "", 2, lambda gradient, x, source: fgm(gradient, white_noise(x, wide, source), ball)
+        adversarial_training("FGM", "", 2, lambda gradient, x, rng: fgm(gradient, x, ball)),
+        adversarial_training(
+            "N-FGSM", "", 2, lambda gradient, x, rng: fgm(gradient, white_noise(x, wide, rng), ball)
         ),
-        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, source: white_noise(x, ball, source) - x),
-        tilted("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
-        tilted("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
-        tilted("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
+        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, rng: white_noise(x, ball, rng) - x),
+        tilted_training("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
+        tilted_training("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
+        tilted_training("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
         *(
-            tilted(
+            tilted_training(
                 "tilted, chosen",
                 f"radius {n * radius:g}, kappa {kappa:g}",
                 Ball(ball.norm, n * radius),
@@ -113,11 +113,11 @@ def grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str
         *(_uniform("CVaR", b, 1.0, indicator(0.5), show_eta=False) for b in (half, whole)),
         _uniform("RT-MLMC", Ball(ball.norm, PAPER_RADIUS), PAPER_ETA, ENTROPIC, LEVELS),
         _uniform("RT-MLMC", whole, RATIOS[0] * spread, ENTROPIC, LEVELS),
-        attacked(
+        adversarial_training(
             "IFGM",
             "",
             INNER_STEPS + 1,
-            lambda gradient, x, source: ifgm(gradient, x, ball, steps=INNER_STEPS),
+            lambda gradient, x, rng: ifgm(gradient, x, ball, steps=INNER_STEPS),
         ),
     ]
     return {(method.family, method.setting): method for method in methods if method.family in families}
@@ -133,10 +133,10 @@ def _uniform(
     show_eta: bool = True,
 ) -> Method:
     setting = f"radius {ball.radius:.3g}" + (f", eta {eta:.3g}" if show_eta else "")
-    return sampled(family, setting, ball, eta, divergence, estimator)
+    return regularized_training(family, setting, ball, eta, divergence, estimator)
 
 
-def _move_on(ball: Ball, loss: Loss, x: Array, source: Rng, kept: Array) -> tuple[Array, Array]:
+def _move_on(ball: Ball, loss: Loss, x: Array, rng: Rng, kept: Array) -> tuple[Array, Array]:
     """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
     stepped = fgm(partial(input_gradient, loss), x + kept, ball)
     points = ball.project(stepped, x, event_ndim=x.ndim - 1)

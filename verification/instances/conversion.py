@@ -15,7 +15,7 @@ def array(values: Any) -> Array:
     return xp.asarray(np.array(values, dtype=float), dtype=xp.float64)
 
 
-def numbers(x: Array) -> list[float]:
+def to_floats(x: Array) -> list[float]:
     """The entries of an array as Python floats."""
     entries: list[float] = np.ravel(to_numpy(x)).tolist()
     return entries

@@ -10,11 +10,11 @@ from typing import Any
 
 from phiball.backends import Array, input_gradient, rng
 from phiball.experiments.datasets import images
-from phiball.experiments.training.loop import Plan, losses, train
-from phiball.experiments.training.methods import KeepingObjective, Objective, mean_loss
-from phiball.experiments.training.networks import torch_seed
+from phiball.experiments.training.image_networks import torch_seed
+from phiball.experiments.training.loop import Schedule, cross_entropy_loss, train_network
+from phiball.experiments.training.training_methods import Objective, StatefulObjective, mean_loss
 
-TEST_IMAGES = 32  # of `pretrained`; the risk is their mean
+TEST_IMAGES = 32  # of `small_classifier`; the risk is their mean
 TRAIN_IMAGES = 6000  # at most
 
 
@@ -29,7 +29,7 @@ class Classifier:
 
     def loss(self, x: Array, i: Array) -> Array:
         """Return the cross-entropy of each x, a perturbed copy of test image i."""
-        return losses(self.model, self.y)(x, i)
+        return cross_entropy_loss(self.model, self.y)(x, i)
 
     def gradient(self, x: Array, i: Array) -> Array:
         """Return the gradient of each loss in its x."""
@@ -42,14 +42,14 @@ class Classifier:
             return int(torch.sum(torch.argmax(self.model(x), -1) != self.y))
 
 
-def fit(
+def train_layers(
     make_layers: Callable[[Any], list[Any]],
     x: Array,
     y: Array,
     *,
     epochs: int,
     seed: int,
-    objective: Objective | KeepingObjective = mean_loss,
+    objective: Objective | StatefulObjective = mean_loss,
 ) -> Any:
     """Return a network of the layers `make_layers(torch.nn)`, trained by Adam at 3e-3 on batches of 64.
 
@@ -58,11 +58,11 @@ def fit(
     """
     with torch_seed(seed) as torch:
         model = torch.nn.Sequential(*make_layers(torch.nn))
-        train(model, objective, x, y, Plan(epochs, batch=64, rate=3e-3), rng(seed))
+        train_network(model, objective, (x, y), Schedule(epochs, batch=64, rate=3e-3), rng(seed))
     return model
 
 
-def pretrained(seed: int = 0, *, epochs: int = 10) -> Classifier:
+def small_classifier(seed: int = 0, *, epochs: int = 10) -> Classifier:
     """Return a network with one hidden layer, trained plainly on scikit-learn's digits or on MNIST.
 
     It is MNIST if PHIBALL_DATA names the folder that holds `mnist/`. Images are flat: (N, d).
@@ -74,4 +74,4 @@ def pretrained(seed: int = 0, *, epochs: int = 10) -> Classifier:
     def layers(nn: Any) -> list[Any]:
         return [nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 10)]
 
-    return Classifier(data.name, fit(layers, x, y, epochs=epochs, seed=seed), test_x, test_y)
+    return Classifier(data.name, train_layers(layers, x, y, epochs=epochs, seed=seed), test_x, test_y)

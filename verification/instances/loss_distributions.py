@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from phiball.backends import Array, Rng, active, array_namespace, rng, to_numpy
 from phiball.refimpl import ENTROPIC, Ball, Divergence, indicator
 from phiball.refimpl.inner import dual_value
-from phiball.verification.instances.arrays import array
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
-from phiball.verification.oracles import uniform
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles import uniform_losses
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 BOUNDED = "0 <= f <= B; the entropic phi"
 LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
@@ -27,7 +27,7 @@ LIPSCHITZ = "0 <= f <= B, f is L_f-Lipschitz in theta; the entropic phi"
 
 
 @dataclass(frozen=True)
-class Distribution:
+class DiscreteDistribution:
     """A distribution of a few points: losses f, their gradients g in the plane and probabilities p; and eta."""
 
     f: tuple[float, ...]
@@ -75,7 +75,7 @@ class Distribution:
 
 
 @st.composite
-def bounded_distributions(draw: st.DrawFn) -> Distribution:
+def bounded_distributions(draw: st.DrawFn) -> DiscreteDistribution:
     """Two or three losses, 0 and B among them, of any weights and gradients; B/eta from 1e-3 to 10."""
     eta = draw(st.sampled_from([1.0, 0.1, 10.0]))
     ratio = draw(st.one_of(st.sampled_from([1.0, 0.1, 2.0, 4.0, 1e-3]), powers_of_ten(-1, 1)))
@@ -88,15 +88,15 @@ def bounded_distributions(draw: st.DrawFn) -> Distribution:
     # The loss B has a gradient of full length, the others perhaps none.
     g = [draw(st.sampled_from(directions[:4] if k == 1 else directions)) for k in range(len(shares))]
     f = [0.0, ratio * eta, *(v * ratio * eta for v in between)]
-    return Distribution(tuple(f), tuple(g), tuple(c / sum(shares) for c in shares), eta)
+    return DiscreteDistribution(tuple(f), tuple(g), tuple(c / sum(shares) for c in shares), eta)
 
 
-TWO_POINTS = Distribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+TWO_POINTS = DiscreteDistribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
 """f = 0 or 1 with equal probabilities, eta = 1, gradients -1 and 1: the instance of the curves."""
 
 
 @st.composite
-def distributions(draw: st.DrawFn, max_points: int = 2) -> Distribution:
+def discrete_distributions(draw: st.DrawFn, max_points: int = 2) -> DiscreteDistribution:
     """Two points or more: ties, opposite and equal gradients, eta from far below the range to far above."""
     k = draw(st.integers(2, max_points))
     losses = st.one_of(st.integers(0, 3).map(float), st.floats(0, 3, width=32, allow_subnormal=False))
@@ -104,7 +104,7 @@ def distributions(draw: st.DrawFn, max_points: int = 2) -> Distribution:
     gradients = st.sampled_from([(1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.6, 0.8), (0.1, 0.0)])
     g = draw(st.lists(gradients, min_size=k, max_size=k))
     counts = draw(st.lists(st.sampled_from([1, 2, 10]), min_size=k, max_size=k))
-    return Distribution(
+    return DiscreteDistribution(
         tuple(f), tuple(g), tuple(c / sum(counts) for c in counts), draw(powers_of_ten(-2.0, 2.0))
     )
 
@@ -136,7 +136,7 @@ def tilted_sample(
 Mean: TypeAlias = Callable[[list[Fraction]], Fraction]
 
 
-def chi_square(gamma: list[Fraction]) -> Fraction:
+def exact_chi_square(gamma: list[Fraction]) -> Fraction:
     """m sum (gamma_i - 1/m)^2."""
     m = len(gamma)
     return m * sum(((v - Fraction(1, m)) ** 2 for v in gamma), Fraction(0))
@@ -163,10 +163,10 @@ def simplex(draw: st.DrawFn) -> list[Fraction]:
 def bias_of_two(eta: float, phi: Divergence, solve: Solver) -> float:
     """F - F^1 for f uniform on [0, 1]: the distance t of two points has density 2 (1 - t)."""
     kinks = (eta, 2 * eta)
-    nodes, weights = uniform.graded(kinks)
+    nodes, weights = uniform_losses.graded(kinks)
     rows = array(np.stack([np.zeros_like(nodes), nodes], axis=-1))
     above = to_numpy(solve(rows, eta, phi).value) - nodes / 2  # over the mean
-    F = uniform.value(eta, phi.family or "", phi.parameter)
+    F = uniform_losses.optimal_value(eta, phi.family or "", phi.parameter)
     return F - 0.5 - float((weights * 2 * (1 - nodes) * above).sum())
 
 
@@ -185,7 +185,7 @@ def bias_by_sampling(
     """
     xp = active().namespace
     f = rng(seed + n).uniform((rows, n), like=xp.zeros(1, dtype=xp.float64))
-    mu = uniform.multiplier(eta, phi.family or "")
+    mu = uniform_losses.optimal_multiplier(eta, phi.family or "")
     over = to_numpy(dual_value(f, mu, eta, phi) - solve(f, eta, phi).value)
     return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
 

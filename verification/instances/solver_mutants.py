@@ -42,19 +42,19 @@ MEAN_LOSS = with_answer(value=lambda _, losses: array_namespace(losses).mean(los
 MULTIPLIER_FOR_VALUE = with_answer(value=lambda answer, _: answer.mu)
 
 
-def reference_distribution(losses: Array, p: Array | None) -> Array:
+def p_or_uniform(losses: Array, p: Array | None) -> Array:
     """p, or the uniform distribution."""
     return array_namespace(losses).full_like(losses, 1 / losses.shape[-1]) if p is None else p
 
 
-def without_distribution(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
+def without_p(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     """Ignores the reference distribution."""
     return worst_case(losses, eta, d)
 
 
 def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     """Cuts the density off at one, and so drops the atom that kinked divergences have at the maximum."""
-    answer, distribution = worst_case(losses, eta, d, p=p), reference_distribution(losses, p)
+    answer, distribution = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
     return replace(
         answer,
         weights=array_namespace(losses).where(answer.weights > distribution, distribution, answer.weights),
@@ -64,7 +64,7 @@ def without_atom(losses: Array, eta: float, d: Divergence, *, p: Array | None = 
 def even_on_the_support(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
     """Shares the mass in proportion to the reference distribution, over the points that have a weight."""
     xp = array_namespace(losses)
-    answer, distribution = worst_case(losses, eta, d, p=p), reference_distribution(losses, p)
+    answer, distribution = worst_case(losses, eta, d, p=p), p_or_uniform(losses, p)
     kept = xp.where(answer.weights > 0, distribution, xp.zeros_like(distribution))
     return replace(answer, weights=kept / xp.sum(kept))
 

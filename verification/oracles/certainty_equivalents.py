@@ -190,7 +190,7 @@ def certainty_inside(size: float, d: int, eta: float, family: str, parameter: fl
 # --- Moments of the uniform distributions on balls -------------------------------------------------------------
 
 
-def log_mgf(s: Sequence[float], norm: float) -> float:
+def ball_log_mgf(s: Sequence[float], norm: float) -> float:
     """Log of E exp(s.b), b uniform on the unit ball of norm 1, 2 or inf, by the closed forms."""
     d = len(s)
     if not any(s):
@@ -219,7 +219,7 @@ def log_mgf(s: Sequence[float], norm: float) -> float:
         return float(top + mp.log(mp.factorial(d) * mp.fsum(terms)))
 
 
-def second_moment(norm: float, d: int) -> float:
+def ball_second_moment(norm: float, d: int) -> float:
     """E b_1^2 in the unit ball: b_1 has density proportional to (1 - abs(x)^norm)^((d - 1)/norm)."""
     if norm == inf:
         return 1 / 3

@@ -16,15 +16,22 @@ from typing import Any, TypeAlias
 
 from phiball.backends import Array, backend, rng
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import HINT, Clock, Report, Row, Table, optional_module
+from phiball.experiments.benchmarks.harness import (
+    HINT,
+    BenchmarkReport,
+    BenchmarkTable,
+    Clock,
+    Row,
+    optional_module,
+)
 from phiball.experiments.datasets.images import load
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.networks import torch_seed
-from phiball.experiments.training.pretrained import Classifier, fit
+from phiball.experiments.training.image_networks import torch_seed
+from phiball.experiments.training.small_classifiers import Classifier, train_layers
 from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
+from phiball.refimpl.distributions.norms import norm_name
 
 RADII = {2.0: (0.25, 0.5, 0.75, 1.0), inf: (0.05, 0.1, 0.15, 0.2)}
-NORMS = {2.0: "l2", inf: "linf"}
 BOX = (0.0, 1.0)
 STEPS, TEST_IMAGES = 15, 300
 OURS, THEIRS = "PGM, last iterate", "torchattacks"
@@ -43,7 +50,7 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
             nn.Linear(32 * 9, 10),
         ]  # fmt: skip
 
-    model = fit(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
+    model = train_layers(layers, x[:-test_images], y[:-test_images], epochs=epochs, seed=seed)
     return Classifier("digits", model.eval(), x[-test_images:], y[-test_images:])
 
 
@@ -94,7 +101,7 @@ def error_rows(
         victim = train_victim(seed, epochs=epochs, test_images=test_images)
         clean = 100 * victim.errors(victim.x) / test_images
         for number, ball in enumerate(balls, start=1):
-            where = {"norm": NORMS[ball.norm], "radius": ball.radius}
+            where = {"norm": norm_name(ball.norm), "radius": ball.radius}
             update((seed + number / (1 + len(balls))) / seeds, f"attacking network {seed + 1}, {where}")
             for name, attack in attacks_on(victim).items():
                 perturbed = attack(ball, seed)
@@ -120,7 +127,7 @@ def attack_rows(rows: list[Row]) -> list[Row]:
     return found
 
 
-def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
+def bench_attacks(*, clock: Clock, quick: bool = False, update: Update = silent) -> BenchmarkReport:
     """Count the errors that the attacks find; nothing is timed, so `clock` is not used."""
     require("torch", user="bench attacks", extra="bench")
     seeds, radii = (2, 2) if quick else (6, 4)
@@ -129,4 +136,4 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
     title = f"Errors in percent that attacks find with {STEPS} steps, mean of {seeds} networks"
     note = "inside: all images are in their balls and in the box [0, 1]"
     findings = [] if optional_module(THEIRS) else [HINT.format(THEIRS)]
-    return Report([Table(title, attack_rows(rows), note)], findings)
+    return BenchmarkReport([BenchmarkTable(title, attack_rows(rows), note)], findings)

@@ -9,16 +9,17 @@ reference proves that it is too low.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import hypot, inf, sqrt
+from math import hypot, sqrt
 
 import numpy as np
 
 from phiball.backends import Array, Rng, rng
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Clock, Report, Row, Table, part_of
+from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTable, Clock, Row, part_of
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.pretrained import Classifier, pretrained
+from phiball.experiments.training.small_classifiers import Classifier, small_classifier
 from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss, Tilted, Uniform
+from phiball.refimpl.distributions.norms import as_norm
 
 PROPOSALS: dict[str, Uniform | Tilted] = {
     "uniform": Uniform(),
@@ -26,8 +27,7 @@ PROPOSALS: dict[str, Uniform | Tilted] = {
     "tilted": Tilted(),
     "retilted": Tilted(retilt=1),
 }
-NORMS = {2.0: "l2", inf: "linf"}
-RADII = {2.0: (0.5, 2.0), inf: (0.1, 0.3)}
+RADII = {"l2": (0.5, 2.0), "linf": (0.1, 0.3)}
 RATIOS = (0.02, 0.2, 2.0)  # eta/radius
 # Two estimates agree if they differ by at most so many errors of their difference: one pair in 200 differs by
 # more where errors come from eight runs.
@@ -172,11 +172,11 @@ def estimator_row(where: Row, name: str, n: int, mean: Mean, truth: Mean, known:
 def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: Update = silent) -> list[Row]:
     """Return every proposal and number of points, at every ball and eta."""
     source, rows = rng(seed), []
-    places = [(p, r, ratio) for p in NORMS for r in RADII[p][: scale.radii] for ratio in scale.ratios]
+    places = [(p, r, ratio) for p in RADII for r in RADII[p][: scale.radii] for ratio in scale.ratios]
     for number, (norm, radius, ratio) in enumerate(places):
-        text = f"{NORMS[norm]} {radius:g}, eta {ratio:g} radius"
+        text = f"{norm} {radius:g}, eta {ratio:g} radius"
         update(number / len(places), f"{text}: short runs")
-        problem = classifier, Ball(norm, radius), ratio * radius
+        problem = classifier, Ball(as_norm(norm), radius), ratio * radius
         means = {
             (label, level): estimate(*problem, label, level, scale.replications, source)
             for label in PROPOSALS
@@ -195,13 +195,19 @@ def estimator_rows(classifier: Classifier, scale: Scale, seed: int = 0, update: 
     return rows
 
 
-def measure(*, clock: Clock, quick: bool = False, seed: int = 0, update: Update = silent) -> Report:
+def bench_estimators(
+    *, clock: Clock, quick: bool = False, seed: int = 0, update: Update = silent
+) -> BenchmarkReport:
     """Train a network, and compare the proposals at it; nothing is timed, so `clock` is not used."""
     require("torch", user="bench estimators", extra="bench")
     update(0.0, "training")
-    classifier = pretrained(seed)
+    classifier = small_classifier(seed)
     scale = QUICK if quick else Scale()
     rows = estimator_rows(classifier, scale, seed, part_of(update, 0.02, 1.0))
-    return Report(
-        [Table(f"Estimators at a trained network: {classifier.name}, {len(classifier.x)} images", rows, NOTE)]
+    return BenchmarkReport(
+        [
+            BenchmarkTable(
+                f"Estimators at a trained network: {classifier.name}, {len(classifier.x)} images", rows, NOTE
+            )
+        ]
     )

@@ -12,14 +12,14 @@ from phiball.backends import backend
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     ROUNDS,
+    BenchmarkReport,
+    BenchmarkTable,
     Clock,
-    Report,
     Row,
-    Table,
     Timing,
+    bar_verdict,
     compare,
     part_of,
-    verdict,
 )
 from phiball.experiments.benchmarks.inner_problems import (
     BAR_SHAPES,
@@ -45,14 +45,14 @@ NOTE = (
 )
 
 
-def measure(
+def bench_inner(
     *,
     clock: Clock,
     quick: bool = False,
     busy: bool = False,
     against: Path | None = None,
     update: Update = silent,
-) -> Report:
+) -> BenchmarkReport:
     """Time all solvers on all shapes; `busy`: threads only; `against`: kernels of two clones only."""
     if against is not None:
         return against_report(against, seconds=0.02 if quick else 0.2, update=update)
@@ -63,7 +63,9 @@ def measure(
         return solver_report(shapes, clock=clock, quick=quick, update=update)
 
 
-def solver_report(shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, update: Update = silent) -> Report:
+def solver_report(
+    shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, update: Update = silent
+) -> BenchmarkReport:
     """Return a table of all solvers on all shapes, and one of bars."""
     rows, bars = [], []
     for number, shape in enumerate(shapes):
@@ -86,8 +88,8 @@ def solver_report(shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, updat
         if shape in BAR_SHAPES or len(shapes) == 1:
             bars += bar_rows(timed, shape)
     wrong = sorted({f"{row['problem']}: {row['solver']}" for row in rows if row["accurate"] == "NO"})
-    return Report(
-        [Table("Inner solvers", rows, NOTE), Table("Bars", bars)],
+    return BenchmarkReport(
+        [BenchmarkTable("Inner solvers", rows, NOTE), BenchmarkTable("Bars", bars)],
         [f"INACCURATE: {', '.join(wrong) or 'none'}"],
     )
 
@@ -109,7 +111,7 @@ def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
             continue
         quotient = timed[work].over(timed[unit])
         names = {"time of": _label(work), "over that of": _label(unit), "shape": str(shape)}
-        judged = {"verdict": verdict(quotient.ratio, bar), "at most": bar}
+        judged = {"verdict": bar_verdict(quotient.ratio, bar), "at most": bar}
         rows.append({**names, **judged, **quotient.columns("the other")})
     return rows
 

@@ -13,7 +13,7 @@ import cvxpy as cp
 import numpy as np
 
 
-class Plan(NamedTuple):
+class TransportPlan(NamedTuple):
     """The optimal value, and a plan pi[k, j, l] that attains it."""
 
     value: float
@@ -22,7 +22,7 @@ class Plan(NamedTuple):
 
 def causal_plan(
     cost: Any, joint: Any, reference: Any, *, eta: float = 0.0, penalty: str = "none", causal: bool = True
-) -> Plan:
+) -> TransportPlan:
     """Maximise sum pi cost - eta D_phi(pi, pi_0) over the plans of Eq. (casual), or its regularised form.
 
     - `cost` (L, J): Psi(f(x'_l), z_j).
@@ -59,4 +59,4 @@ def causal_plan(
     problem.solve(solver=cp.CLARABEL)
     if problem.status != cp.OPTIMAL:
         raise RuntimeError(f"the conic solver reports {problem.status}")
-    return Plan(float(problem.value), np.stack([v.value for v in pi]))
+    return TransportPlan(float(problem.value), np.stack([v.value for v in pi]))

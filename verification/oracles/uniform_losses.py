@@ -12,7 +12,7 @@ import mpmath as mp
 import numpy as np
 
 
-def value(eta: float, family: str, parameter: float | None = None, G: float = 1.0) -> float:
+def optimal_value(eta: float, family: str, parameter: float | None = None, G: float = 1.0) -> float:
     """R for f uniform on [0, G]."""
     if family == "entropic":
         # eta log(eta (e^(G/eta) - 1)/G), without the overflow.
@@ -29,10 +29,10 @@ def value(eta: float, family: str, parameter: float | None = None, G: float = 1.
     raise ValueError(f"family is {family!r}; expected one of the paper's five")
 
 
-def multiplier(eta: float, family: str, G: float = 1.0) -> float:
+def optimal_multiplier(eta: float, family: str, G: float = 1.0) -> float:
     """mu* for f uniform on [0, G]."""
     if family == "entropic":
-        return value(eta, family, G=G)
+        return optimal_value(eta, family, G=G)
     if family == "quadratic":
         return G - sqrt(2 * G * eta) if eta <= G / 2 else G / 2 - eta
     raise ValueError(f"family is {family!r}; expected entropic or quadratic")
@@ -43,7 +43,7 @@ def largest_density(eta: float, family: str, G: float = 1.0) -> float:
     if family == "entropic":
         return G / eta / -expm1(-G / eta)
     if family == "quadratic":
-        return (G - multiplier(eta, family, G)) / eta
+        return (G - optimal_multiplier(eta, family, G)) / eta
     raise ValueError(f"family is {family!r}; expected entropic or quadratic")
 
 

@@ -1,4 +1,4 @@
-"""Robustness reports: against closed forms, on models of each kind, resumed, and as a page."""
+"""Robustness reports: closed forms, every kind of model, resumed runs, and the page."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ from typer.testing import CliRunner
 
 from phiball.experiments.cli.app import app
 from phiball.experiments.datasets.images import load
-from phiball.experiments.robustness import Report, attacks, robustness_report
-from phiball.experiments.robustness import parts as parts_module
-from phiball.experiments.robustness.files import to_html
+from phiball.experiments.robustness import (
+    AttackSettings,
+    RobustnessReport,
+    attack_suite,
+    evaluation,
+    robustness_report,
+)
+from phiball.experiments.robustness.attack_suite import ThreatModel
 from phiball.experiments.robustness.models import as_model
-from phiball.experiments.training.pretrained import fit
+from phiball.experiments.robustness.report_formats import report_html
+from phiball.experiments.training.small_classifiers import train_layers
 from tests.support.browser import Browser, find_browser
 
 RADII = (0.0, 0.3, 0.9)
@@ -49,11 +55,12 @@ def linear(slope: Any) -> torch.nn.Module:
     return layer
 
 
-def quick(models: Any, points: Any, **options: Any) -> Report:
+def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
+    """A report with little effort; options are those of `robustness_report` and of `AttackSettings`."""
+    effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
+    effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
     return robustness_report(
-        models,
-        points,
-        **{"radii": RADII, "etas": [1.0], "draws": 2, "samples": 4, "steps": 5, "queries": 10, **options},
+        models, points, settings=AttackSettings(**effort), **{"radii": RADII, "rng": 0, **options}
     )
 
 
@@ -70,7 +77,7 @@ class Masked(torch.nn.Module):
 
 def test_exact_adversarial_error_of_a_linear_model() -> None:
     x, y = data()
-    levels = quick(linear(SLOPE).eval(), (x, y), batch=25).summary["models"]["model"]["norms"]
+    levels = quick(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         for level in levels[norm]:
@@ -105,19 +112,19 @@ def test_regressor_has_its_largest_squared_error() -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.tensor(SLOPE)[None] * 1.5)
         layer.bias.zero_()
-    report = quick(layer, (x, y), norms=["l2"])
+    report = quick(layer, (x, y), norm="l2")
     residual = np.abs(x @ (1.5 * SLOPE) - y)
     for level in report.summary["models"]["model"]["norms"]["l2"]:
         largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(SLOPE)) ** 2)
         assert level["measures"]["worst"]["loss"] == pytest.approx(largest, rel=1e-9)
-    assert "squared error" in to_html(report.summary)
+    assert "squared error" in report_html(report.summary)
 
 
 def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
     x, y = data()
     honest = linear(SLOPE).eval()
     models = {"honest": honest, "masked": Masked(honest).eval()}
-    warnings = quick(models, (x, y), norms=["linf"], queries=60, draws=8).summary["warnings"]
+    warnings = quick(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
     assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
     assert not any(text.startswith("honest") for text in warnings)
 
@@ -125,7 +132,7 @@ def test_masked_gradients_are_flagged_and_honest_ones_are_not() -> None:
 def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = data()
     model = linear(SLOPE).eval()
-    measure, calls = parts_module.measure_batch, []
+    measure, calls = evaluation.measure_batch, []
 
     def killed_at_the_third(*arguments: Any) -> Any:
         calls.append(arguments)
@@ -133,19 +140,19 @@ def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         return measure(*arguments)
 
-    monkeypatch.setattr(parts_module, "measure_batch", killed_at_the_third)
+    monkeypatch.setattr(evaluation, "measure_batch", killed_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        quick(model, (x, y), batch=20, cache=tmp_path)
-    resumed = quick(model, (x, y), batch=20, cache=tmp_path)
+        quick(model, (x, y), chunk=20, cache=tmp_path)
+    resumed = quick(model, (x, y), chunk=20, cache=tmp_path)
     assert len(calls) == 4  # of three batches the last was missing
-    assert resumed.summary["models"] == quick(model, (x, y), batch=20).summary["models"]
-    quick(model, (x + 1, y), batch=60, cache=tmp_path)  # other data are measured anew
+    assert resumed.summary["models"] == quick(model, (x, y), chunk=20).summary["models"]
+    quick(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are measured anew
     assert len(calls) == 8
 
 
 @pytest.mark.slow
 def test_processes_give_the_same_report(tmp_path: Path) -> None:
-    """A module, a function that no file defines, and a file; what is kept is read by any number of jobs."""
+    """A module, a lambda and a file; the cache is read with any number of jobs."""
     x, y = data()
     exported = linear(np.array([0.5, 1.0, 0.0, 0.0])).eval()
     batch = torch.export.Dim("batch", min=2)
@@ -164,35 +171,35 @@ def test_processes_give_the_same_report(tmp_path: Path) -> None:
         here = quick(models, loader).summary["models"]
     finally:
         torch.set_num_threads(threads)
-    assert quick(models, loader, jobs=2, cache=tmp_path / "kept").summary["models"] == here
+    assert quick(models, loader, n_jobs=2, cache=tmp_path / "kept").summary["models"] == here
     files = sorted((tmp_path / "kept").iterdir())
     assert len(files) == 9
     files[4].unlink()
     times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
-    assert quick(models, loader, jobs=1, cache=tmp_path / "kept").summary["models"] == here
+    assert quick(models, loader, n_jobs=1, cache=tmp_path / "kept").summary["models"] == here
     assert {file: file.stat().st_mtime_ns for file in times} == times
     assert sorted((tmp_path / "kept").iterdir()) == files
 
 
-def test_what_cannot_go_to_a_process_is_named() -> None:
-    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or no jobs"):
-        quick({"locked": partial(np.multiply, Lock())}, data(), jobs=2)
+def test_model_that_cannot_be_sent_to_a_process_is_named() -> None:
+    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or n_jobs=None"):
+        quick({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
     here = os.getpid()
     died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
     with pytest.raises(ChildProcessError, match="a worker process died"):
-        quick(died, data(), jobs=2)
+        quick(died, data(), n_jobs=2)
 
 
 def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
     x, y = data()
-    models = quick(linear(SLOPE).eval(), (x, y), batch=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
+    models = quick(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
     margin = (2 * y - 1) * (x @ SLOPE + 0.1)
     for norm, q in DUAL.items():
         distance = margin / np.linalg.norm(SLOPE, q)
         nearest = np.argsort(np.where(distance > 0, distance, np.inf))[:8]
         found = models["fragile"][norm]
         assert [point["index"] for point in found] == nearest.tolist()
-        # The way of a gradient step is the shortest for a linear model; it is halved ten times from 0.6.
+        # A gradient step is the shortest way for a linear model; its length 0.6 is bisected ten times.
         radii = [point["radius"] for point in found]
         assert radii == pytest.approx(distance[nearest], abs=0.6 / 2**10 + 1e-12)
         assert all(a >= b - 1e-12 for a, b in zip(radii, distance[nearest], strict=True))
@@ -214,8 +221,8 @@ def test_onnx_file_has_the_numbers_of_its_function(tmp_path: Path) -> None:
     )
     model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
-    kept = quick(str(tmp_path / "model.onnx"), (x, y), norms=["linf"]).summary["models"]["model"]
-    plain = quick(lambda z: z @ slope, (x, y), norms=["linf"]).summary["models"]["model"]
+    kept = quick(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
+    plain = quick(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
     for a, b in zip(kept["norms"]["linf"], plain["norms"]["linf"], strict=True):
         assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
         assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
@@ -224,37 +231,84 @@ def test_onnx_file_has_the_numbers_of_its_function(tmp_path: Path) -> None:
 def test_models_side_by_side() -> None:
     x, y = data()
     models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
-    report = quick(models, (x, y), groups=np.arange(60) % 2)
+    report = quick(models, (x, y, np.arange(60) % 2))
     row = next(r for r in report.summary["comparisons"] if r["norm"] == "l2" and r["radius"] == 0.3)
     errors = [report.summary["models"][name]["norms"]["l2"][1]["measures"]["worst"]["error"] for name in "ab"]
     assert row["difference"] == pytest.approx(errors[1] - errors[0])
     assert row["low"] < row["difference"] < row["high"]
     by = report.summary["models"]["a"]["norms"]["l2"][1]["by"]["group"]
     assert (by["0"] + by["1"]) / 2 == pytest.approx(errors[0])
-    assert repr(report).startswith("Report(a: error ")
+    assert repr(report).startswith("RobustnessReport(a: error ")
 
 
 def test_invalid_arguments(tmp_path: Path) -> None:
     model = linear(np.ones(4)).eval()
     for change, message in (
-        ({"norms": ["l3"]}, "norms has 'l3'; expected some of l1, l2, linf"),
+        ({"norm": "l3"}, "norm is 'l3'; expected 'l1', 'l2', 'linf'"),
+        ({"norm": [2, 3]}, r"norm is \[2, 3\]; expected 'l1', 'l2', 'linf'"),
         ({"radii": [0.0]}, "expected at least one positive number"),
-        ({"attacks": ["cw"]}, "attacks has 'cw'; expected some of fgm, pgm, search, apgd-ce"),
-        ({"groups": [1, 2]}, "groups has 2 labels; expected one per point, 60"),
+        ({"attacks": ["cw"]}, "attacks contains 'cw'; expected some of fgm, pgm, search, apgd-ce"),
+        ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),
     ):
         with pytest.raises(ValueError, match=message):
             quick(model, data(), **change)
     with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # a pickle could run any code
         quick(str(tmp_path / "model.pkl"), data())
     x, y = data()
+    with pytest.raises(ValueError, match="data has 60 points and 2 groups; expected one per point"):
+        quick(model, (x, y, [1, 2]))
     with pytest.raises(ValueError, match="y has the label 2; expected whole numbers from 0 to 1, as model"):
         quick(model, (x, y + 1))
+
+
+def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
+    """In the report, in its files and in the cache, numbers that agree to six digits stay apart."""
+    x = np.linspace(-1.0, 1.0, 8)[:, None]
+    radii, etas, calls = [0.3, 0.3 + 1e-12], (1.0, 1.0 + 1e-12), []
+
+    def model(x: Any) -> Any:
+        calls.append(len(x))
+        return np.concatenate([-x, x], axis=1)
+
+    options: Any = {"norm": "linf", "radii": radii, "etas": etas, "cache": tmp_path}
+    first = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    calls.clear()
+    again = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    assert len(calls) == 1  # the outputs identify the model; the rest is cached
+    assert again.summary == first.summary
+    levels = json.loads(first.save(tmp_path / "report.json").read_text())["models"]["model"]["norms"]["linf"]
+    assert [level["radius"] for level in levels] == radii
+    assert [[risk["eta"] for risk in level["risks"]] for level in levels] == [list(etas)] * 2
+    values = [level["measures"]["noise"]["loss"] for level in levels]
+    values += [risk["value"] for level in levels for risk in level["risks"]]
+    assert len(set(values)) == 6  # of different random points
+    rows = csv.DictReader(StringIO(first.save(tmp_path / "report.csv").read_text()))
+    risks = {(float(row["radius"]), float(row["eta"])) for row in rows if row["measure"] == "risk"}
+    assert risks == {(radius, eta) for radius in radii for eta in etas}
+
+
+def test_rng_decides_the_random_numbers() -> None:
+    source = np.random.default_rng(0)
+    reports = [quick(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)]
+    noise = [report["models"]["model"]["norms"]["l2"][-1]["measures"]["noise"]["loss"] for report in reports]
+    assert noise[0] == noise[1]
+    assert len(set(noise)) == 5
+    entropy = int(re.findall(r"\d+", reports[2]["rng"])[0])
+    assert quick(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
+
+
+def test_columns_of_a_data_frame_name_the_features() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = data()
+    report = quick(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
+    changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
+    assert {change["feature"] for change in changes} == set("abcd")
 
 
 def test_feature_of_scale_zero_never_moves() -> None:
     x, y = data()
     slope, sizes = np.array([1.0, 0.5, 0.2, 3.0]), [1.0, 2.0, 1.0, 0.0]
-    report = quick(linear(slope).eval(), (x, y), scale=sizes, norms=["l2"], steps=20)
+    report = quick(linear(slope).eval(), (x, y), feature_scale=sizes, norm="l2", steps=20)
     row = report.summary["models"]["model"]["norms"]["l2"][-1]
     margin = (2 * y - 1) * (x @ slope + 0.1)
     reach = RADII[-1] * np.linalg.norm(slope * sizes)
@@ -280,7 +334,8 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
     levels = summary["models"]["make"]["norms"]["linf"]
     errors = [[100 * m["error"] for m in level["measures"].values()] for level in levels]
     rows = list(csv.DictReader(StringIO((tmp_path / "out/page.csv").read_text())))
-    assert {row["measure"] for row in rows} >= {"noise", "search", "worst", "risk, eta 1"}
+    assert {row["measure"] for row in rows} >= {"noise", "search", "worst", "risk"}
+    assert {row["eta"] for row in rows} == {"", "0.1", "1.0"}
     html = (tmp_path / "out/page.html").read_text()
     assert not re.search(r"(src|href)=[\"'](?!data:|#)", html)
     assert "url(" not in html.replace("url(#", "")
@@ -300,14 +355,14 @@ def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytes
 
 
 def test_progress_alone_needs_an_extra() -> None:
-    """It changes nothing that is found; without it a report needs neither hypothesis nor rich."""
+    """It changes no result; without it a report needs neither hypothesis nor rich."""
     quiet, shown = (quick(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True))
     assert quiet.summary == shown.summary
     code = (
         "import sys; sys.modules['hypothesis'] = sys.modules['rich'] = None\n"
         "import numpy as np; from phiball import robustness_report\n"
         "x = np.array([[0.2], [1.0]]); model = lambda x: np.concatenate([-x, x], axis=1)\n"
-        "print(robustness_report(model, (x, np.array([1, 1])), norms=['linf'], radii=[0, 0.5]))"
+        "print(robustness_report(model, (x, np.array([1, 1])), norm='linf', radii=[0, 0.5]))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "error 0 -> 50 % at linf 0.5" in run.stdout
@@ -318,17 +373,17 @@ def test_torchattacks_runs_only_on_models_and_data_it_takes(monkeypatch: pytest.
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
     model = as_model("network", network, "classifier")
     function = as_model("function", lambda x: x, "classifier")
-    box = attacks.Settings(clip=(0.0, 1.0))
-    monkeypatch.setattr(attacks, "installed", lambda: True)
-    for expected, (name, of, x, norm, settings) in (
+    free, box = (ThreatModel(("l2", "linf"), (1.0,), clip) for clip in (None, (0.0, 1.0)))
+    monkeypatch.setattr(attack_suite, "has_torchattacks", lambda: True)
+    for expected, (name, of, x, norm, threat) in (
         (True, ("fab", model, images, "linf", box)),
         (False, ("apgd-dlr", model, images, "l2", box)),  # two classes
-        (False, ("fab", model, images, "linf", attacks.Settings())),
+        (False, ("fab", model, images, "linf", free)),
         (False, ("square", model, table, "linf", box)),
         (False, ("fab", model, images, "l1", box)),
         (False, ("fab", function, images, "linf", box)),
     ):
-        assert attacks.takes(name, of, x, norm, settings) is expected
+        assert attack_suite.is_applicable(name, of, x, norm, threat) is expected
 
 
 @pytest.mark.slow
@@ -341,14 +396,15 @@ def test_worst_error_agrees_with_autoattack() -> None:
     def layers(nn: Any) -> list[Any]:
         return [nn.Conv2d(1, 8, 3, stride=2), nn.ELU(), nn.Flatten(), nn.Linear(72, 10)]
 
-    model = fit(layers, *digits.tensors("train"), epochs=4, seed=0).eval()
+    model = train_layers(layers, *digits.tensors("train"), epochs=4, seed=0).eval()
     for norm, radius, name in (("l2", 0.5, "L2"), ("linf", 0.06, "Linf")):
         state = torch.random.get_rng_state()
-        options = {"norms": [norm], "radii": [radius], "clip": (0.0, 1.0), "etas": [], "queries": 200}
-        report = robustness_report(model, (tested, labels), **options)
+        settings = AttackSettings(etas=(), n_queries=200)
+        options: Any = {"norm": norm, "radii": [radius], "clip": (0.0, 1.0), "rng": 0}
+        report = robustness_report(model, (tested, labels), settings=settings, **options)
         assert torch.equal(torch.random.get_rng_state(), state)
         measures = report.summary["models"]["model"]["norms"][norm][-1]["measures"]
-        assert set(attacks.THIRD_PARTY) < set(measures)
+        assert set(attack_suite.TORCHATTACKS) < set(measures)
         with torch.random.fork_rng(devices=[]):
             attack = torchattacks.AutoAttack(model, norm=name, eps=radius, n_classes=10, seed=0)
             broken = attack(tested, labels)

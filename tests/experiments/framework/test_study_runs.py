@@ -14,12 +14,12 @@ for library in ("joblib", "matplotlib", "threadpoolctl", "rich"):
 
 from phiball.backends import backend, rng  # noqa: E402
 from phiball.experiments.cli.run import STUDIES, load_study  # noqa: E402
-from phiball.experiments.framework import runner  # noqa: E402
+from phiball.experiments.framework import study_runs  # noqa: E402
 from phiball.experiments.framework.compute import compute_row  # noqa: E402
 from phiball.experiments.framework.outputs import task_list  # noqa: E402
-from phiball.experiments.framework.runner import RunFolder, ShardDoneError, run  # noqa: E402
 from phiball.experiments.framework.shards import Shard  # noqa: E402
 from phiball.experiments.framework.study import SCALES  # noqa: E402
+from phiball.experiments.framework.study_runs import RunFolder, ShardDoneError, run_study  # noqa: E402
 from phiball.experiments.framework.tasks import task_source  # noqa: E402
 from tests.support.tiny_study import STUDY, Config, TinyStudy  # noqa: E402
 
@@ -54,7 +54,7 @@ def test_every_study_has_all_scales_and_distinct_tasks(name: str) -> None:
 def test_run_writes_table_report_figures_and_provenance(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     with backend("strict"):
-        found, written = run(STUDY, Config(), out, seed=3)
+        found, written = run_study(STUDY, Config(), out, seed=3)
     assert [path.name for path in written] == ["table.csv", "totals.png", "totals.svg", "report.md"]
     report = (out / "report.md").read_text(encoding="utf-8")
     for words in (
@@ -88,7 +88,7 @@ def test_task_draws_the_same_whatever_is_beside_it() -> None:
 
 def test_files_of_a_task_travel_both_ways() -> None:
     task = STUDY.tasks(Config())[0]
-    record = {**runner.provenance(), "seed": 3}
+    record = {**study_runs.provenance(), "seed": 3}
     content, files = compute_row(STUDY, Config(), task, rng(0), {"checkpoint": b"\x00half"}, record)
     assert files == {"checkpoint": b"\x00half", "note.txt": b"task 0"}
     assert (content["task"], content["seed"]) == (task, 3)
@@ -112,7 +112,7 @@ def test_tasks_take_the_device_that_fewest_use(tmp_path: Path) -> None:
     folder.open(DeviceStudy(), Config())
     (tmp_path / "tasks").mkdir()
     with (tmp_path / "tasks" / ".device-0").open("w") as other:  # as another task does
-        runner.lock(other)
+        study_runs.lock(other)
         rows = folder.map_tasks(DeviceStudy(), Config(), STUDY.tasks(Config(count=2)), rng(0))
         assert [row["device"] for row in rows] == ["b", "b"]
     rows = folder.map_tasks(DeviceStudy(), Config(), STUDY.tasks(Config(count=3)), rng(0))
@@ -121,12 +121,12 @@ def test_tasks_take_the_device_that_fewest_use(tmp_path: Path) -> None:
 
 def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None:
     reports: list[tuple[float, str]] = []
-    run(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
+    run_study(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
     assert [text for _, text in reports] == [f"{k} of 3 tasks" for k in range(4)]
     assert [share for share, _ in reports] == pytest.approx([0, 1 / 3, 2 / 3, 1])
     finished(tmp_path)[1].unlink()
     reports.clear()
-    run(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
+    run_study(STUDY, Config(count=3), tmp_path, update=lambda *report: reports.append(report))
     assert reports == [(0.0, "2 of 3 tasks"), (1.0, "3 of 3 tasks")]
 
 
@@ -134,19 +134,19 @@ def test_progress_counts_finished_tasks_and_missing_work(tmp_path: Path) -> None
 
 
 def test_resumed_run_computes_missing_rows_only(tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path / "whole", seed=3)
+    run_study(STUDY, Config(count=2), tmp_path / "whole", seed=3)
     out = tmp_path / "left"
     out.mkdir()
     (out / ".run.json.123").write_text('{"study": "te')  # of a writer that was killed
-    run(STUDY, Config(count=2, place="attic"), out, seed=3)
+    run_study(STUDY, Config(count=2, place="attic"), out, seed=3)
     first, second = finished(out)
     before = second.stat().st_mtime_ns
     (out / "rows" / f".{first.name}.123").write_text(first.read_text()[:40])
     first.unlink()
-    run(STUDY, Config(count=2, place="cellar"), out, seed=3)  # a setting that results do not depend on
+    run_study(STUDY, Config(count=2, place="cellar"), out, seed=3)  # a setting that results do not depend on
     assert table(out) == table(tmp_path / "whole")
     assert second.stat().st_mtime_ns == before
-    run(STUDY, Config(count=2), out, seed=3, resume=False)
+    run_study(STUDY, Config(count=2), out, seed=3, resume=False)
     assert second.stat().st_mtime_ns != before
     assert table(out) == table(tmp_path / "whole")
 
@@ -159,35 +159,35 @@ def test_resumed_run_computes_missing_rows_only(tmp_path: Path) -> None:
         ({"study": "another"}, "study is 'another', not 'tiny'"),
         ({"backend": "torch"}, "backend is 'torch', not 'numpy'"),
         ({"revision": "other"}, "revision is 'other', not "),
-        ({"versions": {**runner.provenance()["versions"], "numpy": "0.1"}}, "numpy is '0.1', not "),
+        ({"versions": {**study_runs.provenance()["versions"], "numpy": "0.1"}}, "numpy is '0.1', not "),
     ],
 )
 def test_folder_of_another_run_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    run(STUDY, Config(count=2), tmp_path, seed=3)
+    run_study(STUDY, Config(count=2), tmp_path, seed=3)
     asked = {"config": Config(count=2), "seed": 3, **change}
     record = json.loads((tmp_path / "run.json").read_text())
     recorded = {key: value for key, value in change.items() if key not in ("config", "seed")}
     (tmp_path / "run.json").write_text(json.dumps(record | recorded))
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     with pytest.raises(ValueError, match=rf"holds another run: {words}.* \(--out\), or --resume none"):
-        run(STUDY, asked["config"], tmp_path, seed=asked["seed"])
+        run_study(STUDY, asked["config"], tmp_path, seed=asked["seed"])
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
 def test_foreign_folders_and_damaged_rows_are_refused(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "used")
     with folder.locked(), pytest.raises(ValueError, match=r"another run is using .* folder \(--out\)"):
-        run(STUDY, Config(count=2), folder.path)
+        run_study(STUDY, Config(count=2), folder.path)
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="is not empty and holds no run"):
-        run(STUDY, Config(count=2), tmp_path)
+        run_study(STUDY, Config(count=2), tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"letter.txt", "used"}
-    run(STUDY, Config(count=2), tmp_path / "run")
+    run_study(STUDY, Config(count=2), tmp_path / "run")
     first, second = finished(tmp_path / "run")
     for content, words in (('{"task": {"na', "is damaged"), (first.read_text(), "is of another task")):
         second.write_text(content)
         with pytest.raises(ValueError, match=rf"{second.name} {words}"):
-            run(STUDY, Config(count=2), tmp_path / "run")
+            run_study(STUDY, Config(count=2), tmp_path / "run")
 
 
 # --- Shards -----------------------------------------------------------------------------------------
@@ -197,19 +197,19 @@ def test_shards_merge_into_the_table_of_one_run(tmp_path: Path) -> None:
     shards = [tmp_path / str(k) for k in range(1, 5)]
     for k, folder in enumerate(shards, 1):
         with pytest.raises(ShardDoneError, match=f"shard {k} of 4 has computed its . of 6 tasks"):
-            run(STUDY, Config(), folder, seed=3, shard=Shard(k, 4))
+            run_study(STUDY, Config(), folder, seed=3, shard=Shard(k, 4))
 
     def merge(*folders: Path) -> None:
-        run(STUDY, Config(), tmp_path / "all", seed=3, merge=folders)
+        run_study(STUDY, Config(), tmp_path / "all", seed=3, merge=folders)
 
-    run(STUDY, Config(), tmp_path / "one", seed=3)
+    run_study(STUDY, Config(), tmp_path / "one", seed=3)
     with pytest.raises(ValueError, match=r"2 of 6 tasks are in none of the folders, .* task 0"):
         merge(*shards[1:])
     merge(*shards[::-1])
     assert table(tmp_path / "all") == table(tmp_path / "one")
-    run(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
+    run_study(STUDY, Config(), shards[0], seed=3, shard=Shard(1, 4), merge=shards[1:])  # a shard that has all
     assert table(shards[0]) == table(tmp_path / "one")
-    run(STUDY, Config(), tmp_path / "other", seed=4)
+    run_study(STUDY, Config(), tmp_path / "other", seed=4)
     with pytest.raises(ValueError, match="other holds another run: seed is 4, not 3"):
         merge(tmp_path / "other")
     with pytest.raises(ValueError, match="which holds no run"):
@@ -231,7 +231,7 @@ def test_every_task_is_in_one_shard_and_loads_are_balanced(tmp_path: Path) -> No
         assert max(loads) - min(loads) <= max(works)
     before = task_list(STUDY, Config(count=4), tmp_path)
     assert [row[1:] for row in before.rows] == [("25.0 %", "")] * 4 + [("100.0 %", "")]
-    run(STUDY, Config(count=2, pause=1.0), tmp_path)
+    run_study(STUDY, Config(count=2, pause=1.0), tmp_path)
     after = task_list(STUDY, Config(count=4), tmp_path, Shard(1, 2))
     assert after.rows[-1][:2] == ("2 of 4 tasks", "50.0 %")
     assert int(after.rows[-1][2].removesuffix(" s")) >= 2

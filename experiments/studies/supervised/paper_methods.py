@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from phiball.experiments.training.image_attacks import NORMS
-from phiball.experiments.training.methods import (
+from phiball.experiments.training.training_methods import (
     UNWEIGHTED_ETA,
     Method,
-    attacked,
-    plain,
+    adversarial_training,
+    plain_training,
     random_start_fgm,
-    sampled,
-    tilted,
+    regularized_training,
+    tilted_training,
 )
 from phiball.refimpl import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, Tilted, fgm, ifgm, indicator
+from phiball.refimpl.distributions.norms import as_norm
 
 FAMILIES = (
     "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
@@ -39,7 +39,7 @@ COPIES = SG(2)  # four points per data point, as many as RT-MLMC has on average
 
 
 @dataclass(frozen=True)
-class Reading:
+class PaperReading:
     """One reading of the paper: the method that it proposes, and those that it compares it with."""
 
     name: str
@@ -47,68 +47,74 @@ class Reading:
     baselines: tuple[str, ...]
 
 
-def readings(config: Any) -> list[Reading]:
+def readings(config: Any) -> list[PaperReading]:
     """Every reading whose methods are all part of the configuration."""
-    methods, readings = fixed(config), []
+    methods, readings = paper_methods(config), []
     for norm in config.norms:
         rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
         for name, first, second in (("rho", rho, rho), ("literal", step, rho), ("step", step, step)):
-            reading = Reading(f"{norm}, {name}", f"RT-MLMC {rho}", ("ERM", f"FGM {first}", f"IFGM {second}"))
+            reading = PaperReading(
+                f"{norm}, {name}", f"RT-MLMC {rho}", ("ERM", f"FGM {first}", f"IFGM {second}")
+            )
             if {reading.ours, *reading.baselines} <= methods.keys():
                 readings.append(reading)
     return readings
 
 
-def fixed(config: Any) -> dict[str, Method]:
+def paper_methods(config: Any) -> dict[str, Method]:
     """The methods of the configuration with the paper's settings, by name."""
-    methods = {"ERM": plain()}
+    methods = {"ERM": plain_training()}
     for norm in config.norms:
-        ball, eta = Ball(NORMS[norm], config.rho), config.eta * config.rho
+        ball, eta = Ball(as_norm(norm), config.rho), config.eta * config.rho
         at = f"{norm} {config.rho:g}"
         for reach in dict.fromkeys((config.rho, config.step)):
-            small = Ball(NORMS[norm], reach)
+            small = Ball(as_norm(norm), reach)
             # A ball of radius 0.1 is crossed by steps that are a part of it.
             step = config.step if reach > config.step else None
             here = f"{norm} {reach:g}"
-            methods[f"FGM {here}"] = attacked("FGM", here, 2, _fgm(small))
+            methods[f"FGM {here}"] = adversarial_training("FGM", here, 2, _fgm(small))
             steps = _ifgm(small, config.steps, step)
-            methods[f"IFGM {here}"] = attacked("IFGM", here, config.steps + 1, steps)
+            methods[f"IFGM {here}"] = adversarial_training("IFGM", here, config.steps + 1, steps)
         more = [
             random_start_fgm(at, ball),
-            sampled("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
-            sampled("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
+            regularized_training("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
+            regularized_training("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
         ]
         if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
             more += [
-                sampled("SG", at, ball, eta, ENTROPIC, COPIES),
-                sampled("quadratic", at, ball, eta, QUADRATIC, COPIES),
-                sampled("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
+                regularized_training("SG", at, ball, eta, ENTROPIC, COPIES),
+                regularized_training("quadratic", at, ball, eta, QUADRATIC, COPIES),
+                regularized_training("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
             ]
         methods |= {f"{method.family} {at}": method for method in more}
     return {name: method for name, method in methods.items() if method.family in config.methods}
 
 
-def candidates(config: Any) -> dict[str, Method]:
+def candidate_methods(config: Any) -> dict[str, Method]:
     """The settings to choose from, by name, for the families of CHOSEN in the configuration."""
     estimator, ratio = _rtmlmc(config), config.eta
     methods = [
-        sampled("RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator)
+        regularized_training(
+            "RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator
+        )
         for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
     ]
     methods += [
-        sampled("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
+        regularized_training("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
         for r in (0.3, 0.6, 1.0, 1.5)
     ]
     methods += [
-        random_start_fgm(f"{norm} {r:g}", Ball(NORMS[norm], r))
+        random_start_fgm(f"{norm} {r:g}", Ball(as_norm(norm), r))
         for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
     ]
     methods += [
-        tilted("tilted", f"linf {r:g}, eta {eta:g}", Ball(inf, r), Tilted(), eta)
+        tilted_training("tilted", f"linf {r:g}, eta {eta:g}", Ball(inf, r), Tilted(), eta)
         for r, eta in ((0.2, 0.004), (0.3, 0.006))
     ]
     methods += [
-        tilted("tilted", f"{norm} {r:g}, kappa {kappa:g}", Ball(NORMS[norm], r), Tilted(kappa=kappa))
+        tilted_training(
+            "tilted", f"{norm} {r:g}, kappa {kappa:g}", Ball(as_norm(norm), r), Tilted(kappa=kappa)
+        )
         for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
     ]
     return {
@@ -121,8 +127,8 @@ def _rtmlmc(config: Any) -> RTMLMC:
 
 
 def _fgm(ball: Ball) -> Any:
-    return lambda gradient, x, source: fgm(gradient, x, ball)
+    return lambda gradient, x, rng: fgm(gradient, x, ball)
 
 
 def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
-    return lambda gradient, x, source: ifgm(gradient, x, ball, steps=steps, step=step)
+    return lambda gradient, x, rng: ifgm(gradient, x, ball, steps=steps, step=step)

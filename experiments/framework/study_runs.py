@@ -28,7 +28,7 @@ from phiball.backends.progress import Update, silent
 from phiball.backends.provenance import differences, origin, provenance
 from phiball.experiments.framework.compute import compute_row, read_files, write_files
 from phiball.experiments.framework.config import result_settings
-from phiball.experiments.framework.outputs import write_figures, write_report, write_table
+from phiball.experiments.framework.outputs import write_figures, write_run_report, write_table
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.shards import Shard, join
 from phiball.experiments.framework.study import Study
@@ -41,13 +41,13 @@ class ShardDoneError(Exception):
     """A shard has computed its tasks, and those of others are missing: there is no table yet."""
 
 
-def run(
+def run_study(
     study: Study[Any],
     config: Any,
     out: Path,
     *,
     seed: int = 0,
-    jobs: int = 1,
+    n_jobs: int | None = None,
     shard: Shard | None = None,
     merge: Sequence[Path] = (),
     resume: bool = True,
@@ -55,8 +55,8 @@ def run(
 ) -> tuple[Table, list[Path]]:
     """Compute what is missing of a study in the folder `out`, and write its table, report and figures.
 
-    - `jobs`: the number of tasks that are computed at a time, with joblib's meaning, on the backend that
-      `joblib.parallel_config` has selected; 1 computes in this process.
+    - `n_jobs`: the number of tasks at a time, with joblib's meaning, on the backend that
+      `joblib.parallel_config` selects; None and 1 compute in this process.
     - `shard`: compute only the tasks of this part, and raise ShardDoneError if those of others are missing.
     - `merge`: folders of the same run, whose rows are taken over. Without `shard` nothing is computed, and
       ValueError raised if a task is in none of them.
@@ -69,7 +69,7 @@ def run(
     with process_group() as (rank, ranks):
         if ranks > 1 and on_cluster():
             raise ValueError("a cluster is selected; expected processes under torchrun")
-        folder = RunFolder(out, seed, jobs, update, shard, bool(merge) and shard is None, rank, ranks)
+        folder = RunFolder(out, seed, n_jobs, update, shard, bool(merge) and shard is None, rank, ranks)
         if rank > 0:
             from_first(None)  # the first process has opened the folder
             return study.compute(config, rng(seed), folder.map_tasks), []
@@ -80,7 +80,7 @@ def run(
             from_first(None)
             table = study.compute(config, rng(seed), folder.map_tasks)
             figures = write_figures(study, table, out)
-            return table, [write_table(table, out), *figures, write_report(study, table, figures, out)]
+            return table, [write_table(table, out), *figures, write_run_report(study, table, figures, out)]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class RunFolder:
 
     path: Path
     seed: int = 0
-    jobs: int = 1
+    n_jobs: int | None = None
     update: Update = silent
     shard: Shard | None = None
     only_join: bool = False
@@ -188,8 +188,8 @@ class RunFolder:
             (study, config, task, source, read_files(folder) if remote else folder, record, chosen)
             for task, source, _, folder in todo
         )
-        jobs = 1 if self.ranks > 1 or (len(todo) < 2 and not remote) else self.jobs
-        outcomes = run_tasks(compute_row, calls, n_jobs=jobs, n_threads=study.threads(config))
+        n_jobs = 1 if self.ranks > 1 or (len(todo) < 2 and not remote) else self.n_jobs
+        outcomes = run_tasks(compute_row, calls, n_jobs=n_jobs, n_threads=study.threads(config))
         with closing(outcomes):
             for k, (content, left) in outcomes:
                 _, _, file, folder = todo[k]

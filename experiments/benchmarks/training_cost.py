@@ -19,20 +19,20 @@ from phiball.backends import Array, input_gradient, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     MEMORY,
+    BenchmarkReport,
+    BenchmarkTable,
     Clock,
     Contestant,
-    Report,
-    Table,
+    bar_verdict,
     compare,
     in_new_process,
     part_of,
     peak_memory,
-    verdict,
 )
 from phiball.experiments.benchmarks.training_quality import quality_tables
 from phiball.experiments.framework.requirements import require
-from phiball.experiments.training.loop import losses
-from phiball.experiments.training.networks import cnn, torch_seed
+from phiball.experiments.training.image_networks import cnn, torch_seed
+from phiball.experiments.training.loop import cross_entropy_loss
 from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
@@ -72,7 +72,7 @@ class Workload:
 
     def loss(self, x: Array, i: Array) -> Array:
         """Return the cross-entropy of each x, a perturbed copy of data point i."""
-        return losses(self.model, self.y)(x, i)
+        return cross_entropy_loss(self.model, self.y)(x, i)
 
     def plain(self, x: Array, y: Array) -> None:
         """Leave the gradient of the mean loss of x in the parameters."""
@@ -158,7 +158,7 @@ def _varies(name: str) -> bool:
 
 def cost_report(
     *, width: int, quick: bool, seed: int, clock: Clock, seconds: float, update: Update = silent
-) -> Report:
+) -> BenchmarkReport:
     """Time the steps over a plain step, count their evaluations, and measure their memory."""
     require("torch", user="bench training --part cost", extra="bench")
     work = paper_workload(width, seed)
@@ -184,14 +184,16 @@ def cost_report(
         evaluations, bar, judged = fmean(counts[name]), BARS.get(name), timing.ratio
         if name.startswith(("SG", "RTMLMC")) and "chunk" not in name:
             bar, judged = PER_EVALUATION_BAR, timing.ratio / evaluations
-        word = "" if bar is None else verdict(judged, bar)
+        word = "" if bar is None else bar_verdict(judged, bar)
         row = {"method": name, "verdict": word, "at most": bar, **timing.columns("ERM")}
         per_evaluation = {"evaluations": evaluations, "x ERM per evaluation": timing.ratio / evaluations}
         rows.append({**row, **per_evaluation, "peak": peaks.get(name)})
-    return Report([Table(f"A training step, network of Section 6.1, width {width}", rows, NOTE)])
+    return BenchmarkReport(
+        [BenchmarkTable(f"A training step, network of Section 6.1, width {width}", rows, NOTE)]
+    )
 
 
-def measure(
+def bench_training(
     *,
     clock: Clock,
     width: int = 64,
@@ -199,15 +201,15 @@ def measure(
     part: str = "all",
     seed: int = 0,
     update: Update = silent,
-) -> Report:
+) -> BenchmarkReport:
     """Return the tables of one part, or of both."""
     if part not in PARTS:
         raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
-    report = Report([])
+    report = BenchmarkReport([])
     if part != "quality":
         seconds = 0.1 if quick else 1.0
         report = cost_report(width=width, quick=quick, seed=seed, clock=clock, seconds=seconds, update=update)
     if part != "cost":
         quality = quality_tables(work=1 << (16 if quick else 20), seed=seed, update=update)
-        report = Report([*report.tables, *quality])
+        report = BenchmarkReport([*report.tables, *quality])
     return report

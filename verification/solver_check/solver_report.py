@@ -1,4 +1,4 @@
-"""The report of `verify_solver`, and how it reads in a terminal."""
+"""The report of `verify_solver`, and its text."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from dataclasses import dataclass
 from enum import StrEnum
 from textwrap import fill
 
-_JOINT = "\0"  # a space at which no line is broken
+_JOINT = "\0"  # a non-breaking space
 
 
 class Outcome(StrEnum):
     """The outcome of one claim on a solver.
 
     >>> [outcome.value for outcome in Outcome]
-    ['passed', 'FAILED', 'RAISED', 'not asked']
+    ['passed', 'FAILED', 'RAISED', 'skipped']
     """
 
     PASSED = "passed"
     FAILED = "FAILED"
     RAISED = "RAISED"
-    NOT_ASKED = "not asked"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True)
 class SolverCheck:
     """One claim about the inner problem, applied to a solver by `verify_solver`.
 
-    - `id`, `name`, `title`: those of the claim.
-    - `outcome`: an `Outcome`; `examples`: the number of inner problems solved.
-    - `example`: the smallest inner problem on which it fails; `wrong`: what is wrong there, in words.
-    - `returned`, `exact`: the solver's solution of it, and the solution in exact arithmetic.
+    - `id`, `name`, `title`: of the claim.
+    - `outcome`: an `Outcome`. A claim is skipped if the options exclude all of its problems.
+    - `examples`: the number of inner problems solved.
+    - `example`: the smallest inner problem on which the solver fails.
+    - `wrong`: the failure in words.
+    - `returned`, `exact`: the solver's solution of `example`, and the exact one.
 
-    The last four are empty unless it failed or raised.
+    The last four are empty unless the solver failed or raised an error.
 
     >>> SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
     SolverCheck(A1 strong_duality: passed)
@@ -53,11 +55,13 @@ class SolverCheck:
 
 @dataclass(frozen=True)
 class SolverReport:
-    """All checks of one solver, from `verify_solver`. Print it to see them.
+    """The result of `verify_solver`; print it.
 
-    - `solver`: its name; `checks`: one `SolverCheck` per claim.
-    - `missing`: the fields that the solver does not return, which are not judged.
-    - `tol`, `backend`, `seconds`: how it was checked, and how long it took.
+    - `solver`: the name of the solver.
+    - `checks`: one `SolverCheck` per claim.
+    - `missing`: the fields that the solver does not return, which are not checked.
+    - `tol`, `backend`: the tolerance and the array library.
+    - `seconds`: the run time.
 
     >>> passed = SolverCheck("A1", "strong_duality", "Primal is dual.", Outcome.PASSED, 100, "", "", "", "")
     >>> report = SolverReport("my_solver", (passed,), (), 0.0, "numba", 1.0)
@@ -86,16 +90,16 @@ class SolverReport:
 
     @property
     def ok(self) -> bool:
-        """Whether something was checked, and nothing failed."""
+        """Whether at least one check passed and none failed."""
         return bool(self.passed) and not self.failures
 
     @property
     def summary(self) -> str:
-        """How many checks passed or failed, in words."""
-        asked = len(self.failures) + len(self.passed)
+        """The number of checks that passed or failed, in words."""
+        checked = len(self.failures) + len(self.passed)
         if self.failures:
-            return f"{len(self.failures)} of {asked} checks failed"
-        return f"{asked} checks passed" if asked else "nothing was checked"
+            return f"{len(self.failures)} of {checked} checks failed"
+        return f"{checked} checks passed" if checked else "nothing was checked"
 
     def __repr__(self) -> str:
         return f"SolverReport({self.solver}: {self.summary})"
@@ -115,17 +119,17 @@ class SolverReport:
         if self.passed:
             passed = [f"{check.id}{_JOINT}{check.name}{_JOINT}({check.examples})" for check in self.passed]
             lines.append(_row("passed", ", ".join(passed), 0))
-        left_out = [f"{c.id}{_JOINT}{c.name}" for c in self.checks if c.outcome is Outcome.NOT_ASKED]
-        if left_out:
-            lines.append(_row("not asked", ", ".join(left_out), 0))
+        skipped = [f"{c.id}{_JOINT}{c.name}" for c in self.checks if c.outcome is Outcome.SKIPPED]
+        if skipped:
+            lines.append(_row("skipped", ", ".join(skipped), 0))
         if self.missing:
             names = ", ".join(self.missing[:-1]) + " and " * (len(self.missing) > 1) + self.missing[-1]
-            lines.append(_row("not judged", f"{names}, which the solver does not return", 0))
+            lines.append(_row("unchecked", f"{names}, which the solver does not return", 0))
         if self.tol:
-            text = f"values up to {self.tol:g}; weights and mu by the values they give, not entry by entry"
-            lines.append(_row("judged", text, 0))
+            text = f"{self.tol:g} for values; weights and mu are checked by the values that they attain"
+            lines.append(_row("tolerance", text, 0))
         if any(check.outcome is Outcome.RAISED for check in self.failures):
-            text = "divergences=[...], distributions=False and batches=False leave out what a solver is not meant for"
+            text = "divergences=[...], nonuniform=False and batches=False exclude unsupported problems"
             lines.append(_row("hint", text, 0))
         return "\n".join(lines)
 
