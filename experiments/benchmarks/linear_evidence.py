@@ -61,7 +61,7 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
     return found
 
 
-def candidates(name: str, folds: int) -> dict[str, Any]:
+def candidate_models(name: str, folds: int) -> dict[str, Any]:
     """Return the models to compare, those with settings as searches."""
     scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), n_samples=1)
     plain: Any
@@ -92,7 +92,7 @@ def split_rows(name: str, folds: int, split: int) -> list[Row]:
     scaler = StandardScaler().fit(parts[0])
     train, test = (np.clip(scaler.transform(part), -10, 10) for part in parts[:2])
     rows = []
-    for model, estimator in candidates(name, folds).items():
+    for model, estimator in candidate_models(name, folds).items():
         estimator.fit(train, parts[2])
         best = getattr(estimator, "best_estimator_", estimator)
         chosen = ", ".join(f"{k} {v:g}" for k, v in getattr(estimator, "best_params_", {}).items())

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, detach
+from phiball.backends import Array, Rng, array_namespace, detach, is_half, to_single
 from phiball.refimpl.distributions.feature_scale import FeatureScale
 from phiball.refimpl.distributions.geometry import Geometry
 from phiball.refimpl.distributions.norms import check_overflow, split
 from phiball.refimpl.distributions.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.distributions.uniform import quasi, uniform
-from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.validation import all_finite, valid_count, valid_number, valid_rng
 
 
@@ -146,7 +145,7 @@ class Ball(Geometry):
         """
         if is_half(z):
             kind: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
-            x = self.sample(single(z), n, rng, **kind)
+            x = self.sample(to_single(z), n, rng, **kind)
             check_overflow("radius", self.radius, 2 * self.reach, z)
             return array_namespace(z).astype(x, z.dtype)
         split(z, event_ndim, "z")
@@ -235,7 +234,7 @@ class Ball(Geometry):
         if self.norm not in TILTABLE:
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf, for which exp(s.b) can be drawn")
         if is_half(z):
-            x, log_w = self.sample_tilted(single(z), single(s), n, rng, event_ndim=event_ndim)
+            x, log_w = self.sample_tilted(to_single(z), to_single(s), n, rng, event_ndim=event_ndim)
             check_overflow("radius", self.radius, 2 * self.reach, z)
             return array_namespace(z).astype(x, z.dtype), log_w
         split(z, event_ndim, "z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isnan, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
+from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings, is_half, to_single
 from phiball.refimpl.distributions.feature_scale import FeatureScale
 from phiball.refimpl.distributions.moments import log_mgf, log_volume, second_moment
 from phiball.refimpl.distributions.norms import (
@@ -18,7 +18,6 @@ from phiball.refimpl.distributions.norms import (
     valid_pair,
 )
 from phiball.refimpl.distributions.tilting import TILTABLE
-from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import all_finite, valid_count, valid_finite
 
@@ -91,7 +90,7 @@ class Geometry:
         - `x`, `z`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
         """
         kind = getattr(x, "dtype", None)
-        x, z = single(x), single(z)
+        x, z = to_single(x), to_single(z)
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)
         eps = float(xp.finfo(kind).eps)
@@ -121,7 +120,7 @@ class Geometry:
         [0.75 0.25 0.  ]
         """
         if is_half(x):
-            nearest = self.project(single(x), single(z), event_ndim=event_ndim)
+            nearest = self.project(to_single(x), to_single(z), event_ndim=event_ndim)
             return array_namespace(x).astype(nearest, x.dtype)
         valid_pair(x, z, event_ndim)
         xp = array_namespace(x)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from phiball.backends import Array, Rng, array_namespace, detach, device
+from phiball.backends import Array, Rng, array_namespace, detach, device, to_single
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Data, Points, blocks, is_stream
 from phiball.refimpl.sampling.half_points import in_single, rounded
@@ -156,7 +155,7 @@ def _attacked(attack: Callable[..., Array], block: Points, ball: Ball, labels: b
     if not callable(attack):
         raise TypeError(f"attack is {attack!r}; expected a function attack(z), or None")
     x = attack(z, block.i) if labels else attack(z)
-    valid_array("attack(z)", single(x))
+    valid_array("attack(z)", to_single(x))
     check_same_array_type("attack(z)", x, z, other="z")
     if tuple(x.shape) != tuple(z.shape):
         raise ValueError(f"attack(z) has shape {tuple(x.shape)}; expected that of z, {tuple(z.shape)}")
@@ -164,10 +163,10 @@ def _attacked(attack: Callable[..., Array], block: Points, ball: Ball, labels: b
     if not xp.all(xp.isfinite(x)):
         raise ValueError("attack(z) contains NaN or infinity; expected finite numbers")
     if not xp.all(ball.contains(x, z, event_ndim=z.ndim - 1)):
-        worst = float(xp.max(ball.length(single(x) - single(z), event_ndim=z.ndim - 1)))
+        worst = float(xp.max(ball.length(to_single(x) - to_single(z), event_ndim=z.ndim - 1)))
         raise ValueError(f"attack(z) moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
     if ball.clip is not None and not xp.all((x >= ball.clip[0]) & (x <= ball.clip[1])):
         raise ValueError(
             f"attack(z) leaves the box clip = {ball.clip} of the ball; expected points inside it"
         )
-    return single(x)
+    return to_single(x)

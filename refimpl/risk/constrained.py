@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from phiball.backends import Array, Rng, array_namespace
 from phiball.refimpl.distributions.norms import length
-from phiball.refimpl.inner.budget import spend
-from phiball.refimpl.inner.constrained import solve_constrained
+from phiball.refimpl.inner.budget import solve_budget, spend
 from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
@@ -86,7 +85,7 @@ def constrained_risk(
     c = centred(divergence)
     if per_point:
         r = xp.full_like(fixed[:, 0], budget)
-        upper, eta, _, _, gap = solve_constrained(fixed, r, None, c)
+        upper, _, _, gap, eta = solve_budget(fixed, r, None, c)
         spread = xp.max(fixed, axis=-1) - xp.min(fixed, axis=-1)
         spread = xp.where(spread > 0, spread, xp.ones_like(spread))
         eps = float(xp.finfo(fixed.dtype).eps)

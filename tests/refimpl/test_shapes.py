@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball import refimpl
+from phiball import refimpl, risk, theory
 from phiball.backends import backend, rng, to_numpy
 from phiball.refimpl import ENTROPIC, HINGE, QUADRATIC, RTMLMC, SG, Ball, Gaussian, RegularizedLoss, Tilted
 
@@ -59,18 +59,18 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
         yield from (found.values, found.stderr)
     worst = refimpl.adversarial_risk(loss, z, ball, rng=rng(0), attack=lambda z: z + 0.1, **few)
     yield from (worst.values, worst.points)
-    yield refimpl.constrained_risk(loss, z, ball, QUADRATIC, budget=0.1, rng=rng(0), **few).value
+    yield risk.constrained_risk(loss, z, ball, QUADRATIC, budget=0.1, rng=rng(0), **few).value
     yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
     for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
         yield refimpl.fgm(slope, z, distribution, rng=rng(0))
         yield refimpl.ifgm(slope, z, distribution, steps=3)
         yield refimpl.pgm(slope, z, distribution, rng=rng(0), steps=2, loss=loss, restarts=2)
         yield refimpl.white_noise(z, distribution, rng(0))
-        yield refimpl.surrogate(s, distribution, eta, ENTROPIC)
-        yield refimpl.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
-        yield refimpl.r1(s, distribution, 2.0, ENTROPIC)
-        yield refimpl.r2(s, distribution)
-        yield refimpl.r3(s, distribution, eta, QUADRATIC)
+        yield theory.surrogate(s, distribution, eta, ENTROPIC)
+        yield theory.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
+        yield theory.r1(s, distribution, 2.0, ENTROPIC)
+        yield theory.r2(s, distribution)
+        yield theory.r3(s, distribution, eta, QUADRATIC)
     for estimator in (SG(2), RTMLMC(2, "stratified")):
         for way in (refimpl.Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
             objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)

@@ -49,7 +49,19 @@ def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> N
 def test_ctrl_c_ends_all_processes_of_verify(tmp_path: Path) -> None:
     code = "from phiball.experiments.cli.main import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "verify", "--section", "2", "--n-jobs", "2", "--out", str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "verify",
+            "--section",
+            "2",
+            "--n-jobs",
+            "2",
+            "--verbose",
+            "--out",
+            str(tmp_path),
+        ],
         env={**os.environ, "PHIBALL_BACKEND": "numpy", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

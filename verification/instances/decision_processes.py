@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import active
-from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood
+from phiball.refimpl import ENTROPIC, Divergence
+from phiball.refimpl.qlearning import MDP, Neighbourhood, StatePerturbation
 from phiball.verification.instances.conversion import array
 
 
@@ -26,9 +27,9 @@ class Tables:
         return f"(P = {self.P.tolist()}, r = {self.r.tolist()}, beta = {self.weight.tolist()})"
 
     @property
-    def process(self) -> DecisionProcess:
+    def process(self) -> MDP:
         """P, r and the discount, as arrays of the active backend."""
-        return DecisionProcess(array(self.P), array(self.r), self.discount)
+        return MDP(array(self.P), array(self.r), self.discount)
 
     @property
     def plain(self) -> tuple[Any, Any, float, Any]:
@@ -39,6 +40,10 @@ class Tables:
     def beta(self) -> Neighbourhood:
         """The distribution of the perturbed state, as arrays of the active backend."""
         return to_neighbourhood(self.near, self.weight)
+
+    def perturbation(self, eta: float, divergence: Divergence = ENTROPIC) -> StatePerturbation:
+        """The adversary that moves states by beta, at the price eta."""
+        return StatePerturbation(self.beta, eta, divergence)
 
 
 def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:

@@ -111,11 +111,23 @@ def test_verify_prints_verdicts_and_writes_a_report(tmp_path: Path, monkeypatch:
     assert result.exit_code == 0, result.output
     assert "holds as corrected" in result.output
     assert "All verdicts as recorded" in result.output
-    # A selection does not replace the full report.
-    assert [path.name for path in Path("results/verify").iterdir()] == ["selected"]
     for name in ("claims.json", "claims.md", "claims.html"):
-        assert f"results/verify/selected/{name}" in result.output
-    assert json.loads(Path("results/verify/selected/claims.json").read_text())["seed"] == 5
+        assert f"results/verify/seed-5/selected/{name}" in result.output
+    assert json.loads(Path("results/verify/seed-5/selected/claims.json").read_text())["seed"] == 5
+
+
+def test_verify_keeps_the_reports_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @claim("Lemma 0", id="Z1", section=2, verdict=Verdict.HOLDS)
+    def true() -> Evidence:
+        """Is true."""
+        return Evidence(0.0, 0.0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "all_claims", lambda: [true])
+    for more in ([], ["--seed", 1], ["--seed", 1, "--deep"], ["--claim", "Z1"]):
+        assert call("verify", *more).exit_code == 0
+    found = {path.parent.relative_to("results/verify").as_posix() for path in Path("results").rglob("*.html")}
+    assert found == {".", "seed-1", "seed-1/deep", "selected"}
 
 
 def test_verify_deep_searches_more_and_a_differing_verdict_fails(

@@ -28,7 +28,6 @@ from phiball.refimpl import (
     worst_case,
     worst_case_density,
 )
-from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -410,7 +409,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     phi=st.sampled_from([ENTROPIC, QUADRATIC]),
 )
 def budget_has_the_price(
-    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = constrained_worst_case
+    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = worst_case
 ) -> Iterator[Evidence]:
     """The penalised worst case also solves the constrained problem, with multiplier eta."""
     spread = max(f) - min(f)
@@ -420,7 +419,7 @@ def budget_has_the_price(
     if spread < 1e-3 or np.any(x < 1e-6):
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
-    got = solve(array(f), budget, phi)
+    got = solve(array(f), None, phi, budget=budget)
     # The budget is quadratic in the weights: its error is the rounding of x over the root of the budget.
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
@@ -430,5 +429,5 @@ def budget_has_the_price(
 
 
 @budget_has_the_price.mutant("a budget larger by a tenth")
-def _(f: Array, radius: float, phi: Divergence) -> Any:
-    return constrained_worst_case(f, 1.1 * radius, phi)
+def _(f: Array, eta: None, phi: Divergence, *, budget: float) -> Any:
+    return worst_case(f, eta, phi, budget=1.1 * budget)

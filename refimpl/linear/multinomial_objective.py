@@ -13,18 +13,18 @@ from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.inner.worst_case import worst_case
-from phiball.refimpl.linear.margins import Point, sobol_points
+from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
 from phiball.refimpl.linear.problem import LinearProblem
-from phiball.refimpl.linear.subspace import Spread, rule
+from phiball.refimpl.linear.subspace import Spread, subspace_rule
 
 _CHUNK = 1 << 18  # predictions that are held at a time
 
 
-class Classes:
+class MultinomialObjective:
     """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many nodes or Sobol points."""
 
     newton = False
-    most_nodes = 64  # their number is squared
+    max_nodes = 64  # their number is squared
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Classes:
         y: Array,
         w: Array,
         *,
-        nodes: int,
-        points: int,
+        n_nodes: int,
+        n_points: int,
         seed: int = 0,
         rounding: float = 0.0,
     ) -> None:
@@ -55,10 +55,10 @@ class Classes:
         self.sobol: Array | None = None
         self.p: Array | None = None
         if self.reduced:
-            self.v, self.p = rule(self.classes, moving, nodes, points, seed, X)
+            self.v, self.p = subspace_rule(self.classes, moving, n_nodes, n_points, seed, X)
             moment = radii**2 / (moving + 2) * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
         else:
-            self.sobol = sobol_points(problem, radii, points, seed)
+            self.sobol = sobol_points(problem, radii, n_points, seed)
             moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
         # Böhning's bound of the second derivative, half of that of least squares, as a fixed matrix.
         one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
@@ -83,7 +83,7 @@ class Classes:
         points = self.sobol if self.sobol is not None else self.v
         return self.p is None and points.shape[0] > 1
 
-    def at_rest(self, params: Array) -> Classes:
+    def at_rest(self, params: Array) -> MultinomialObjective:
         """The convex objective whose points stay where they are at `params`: F does not fall below it."""
         if not self.reduced:
             return self
@@ -125,7 +125,7 @@ class Classes:
             value, gamma = solution.value, solution.weights
         return value, gamma[..., None] * (e / total - hot)
 
-    def __call__(self, params: Array) -> Point:
+    def __call__(self, params: Array) -> Evaluation:
         """F and its gradient at `params`: W row by row, then the intercepts."""
         xp, X, problem = self.xp, self.X, self.problem
         W, c = self.split(params)
@@ -158,4 +158,4 @@ class Classes:
         gradient = xp.reshape(G, (-1,))
         gradient = gradient if c is None else xp.concat([gradient, slope])
         ridge = problem.ridge / 2 * float(xp.sum(W * W)) if problem.ridge > 0 else 0.0
-        return Point(float(total) + ridge, gradient, values, w, 0.1, self.inverse)
+        return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)

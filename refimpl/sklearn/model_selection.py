@@ -29,8 +29,8 @@ def best_within(max_cost: float, *, plain: str = "plain", robust: str = "robust"
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.model_selection import GridSearchCV
     >>> from sklearn.preprocessing import scale
-    >>> from phiball.refimpl import Ball
-    >>> from phiball.refimpl.sklearn import RobustLogisticRegression, best_within, robust_scorer
+    >>> from phiball import Ball
+    >>> from phiball.sklearn import RobustLogisticRegression, best_within, robust_scorer
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> scores = {"plain": "accuracy", "robust": robust_scorer(Ball(2, 1.0))}
     >>> model, grid = RobustLogisticRegression(C=10.0, tol=1e-4), {"radius": [0.0, 1.0, 3.0, 30.0]}
@@ -112,7 +112,7 @@ class RobustLogisticRegressionCV(RobustLogisticRegression):
         max_cost: float | None = None,
         C: float = 1.0,
         divergence: str | Divergence = "entropic",
-        norm: float = 2,
+        norm: str | float = 2,
         feature_scale: Any = None,
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,

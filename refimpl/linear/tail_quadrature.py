@@ -13,9 +13,9 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
-from phiball.refimpl.linear.line import Line
+from phiball.refimpl.linear.gauss_rules import gauss_rule, upper_quantile
+from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.nodes import gauss, quantile
 
 _STEPS = 60
 _MET = 1e-10  # of the mass: an error of the level enters the value by its square
@@ -25,7 +25,7 @@ _KINKED = ("indicator", "absolute", "hinge")
 
 
 def has_tails(divergence: Divergence) -> bool:
-    """Whether `Tails` serves a divergence: it has a level, and no atom, or one in closed form."""
+    """Whether `TailQuadrature` serves a divergence: it has a level, and no atom, or one in closed form."""
     return divergence.slope0 > -inf and (divergence.recession == inf or divergence.family in _KINKED)
 
 
@@ -47,15 +47,15 @@ def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
     return xp.where(positive, x, zero), xp.where(positive, bend, zero)
 
 
-class Tails:
+class TailQuadrature:
     """Risks and their derivatives for a loss, a divergence and a price, where `moving` features move.
 
-    A piece of a tail has 3/2 times as many nodes as `nodes` says, or twice as many. `like` is an array of the
+    A piece of a tail has 3/2 times as many nodes as `n_nodes` says, or twice as many. `like` is an array of the
     library and the device of the data.
     """
 
     def __init__(
-        self, loss: LinearLoss, divergence: Divergence, eta: float, moving: int, nodes: int, like: Array
+        self, loss: LinearLoss, divergence: Divergence, eta: float, moving: int, n_nodes: int, like: Array
     ) -> None:
         xp = array_namespace(like)
         self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
@@ -63,7 +63,7 @@ class Tails:
         power = self.alpha if self.family == "cressie_read" else None
         # The weight starts like a root at its level: so does this variable, which needs more nodes.
         self.rooted = self.family is None or (power is not None and power > 2)
-        x, w = gauss(2 * nodes if self.rooted else 3 * nodes // 2, 1, like)
+        x, w = gauss_rule(2 * n_nodes if self.rooted else 3 * n_nodes // 2, 1, like)
         self.x, self.w = (1 + x) / 2, w
         # Where the weight may grow like an exponential, nothing is left off.
         self.whole = self.family is None or (power is not None and power < 1.5)
@@ -74,11 +74,11 @@ class Tails:
         if loss.monotone and self.family == "indicator":
             assert self.alpha is not None
             # The CVaR of a monotone loss: the worst t are those beyond this one, whatever the model is.
-            cut = quantile(self.alpha, moving, like)
+            cut = upper_quantile(self.alpha, moving, like)
             self.fixed = xp.asarray([cut], dtype=xp.float64, device=device(like))
             if loss.kinks is None:
                 one = xp.ones_like(self.fixed)
-                self.shared = self._nodes(Line(loss, one, 1.0, one), [one], [self.fixed])
+                self.shared = self._nodes(LineLoss(loss, one, 1.0, one), [one], [self.fixed])
 
     @property
     def newton(self) -> bool:
@@ -91,15 +91,15 @@ class Tails:
         return int(self.x.shape[0]) * sides * pieces
 
     def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
-        """(sums as those of `Margins`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
+        """(sums as those of `LinearObjective`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
 
         Levels (k,) are shares of the way from the least loss to the largest, which hardly change with the
         model; `start` (k,) has those of another one, or is None.
         """
         with ignore_float_warnings():  # a step that is too long overflows, and is halved
-            return self._risk(Line(self.loss, m, r, y), start)
+            return self._risk(LineLoss(self.loss, m, r, y), start)
 
-    def _risk(self, line: Line, start: Array | None) -> tuple[dict[str, Array], Array]:
+    def _risk(self, line: LineLoss, start: Array | None) -> tuple[dict[str, Array], Array]:
         xp, eta, phi = array_namespace(line.m), self.eta, self.phi
         one = xp.ones_like(line.m)
         ends = [line(-one), line(one)]
@@ -147,7 +147,7 @@ class Tails:
 
     def _level(
         self,
-        line: Line,
+        line: LineLoss,
         sides: list[Array],
         bottoms: list[Array],
         low: Array,
@@ -160,7 +160,7 @@ class Tails:
         cuts = list(bottoms)
         rows: Array | None = None  # those that are not done
         for _ in range(_STEPS):
-            part = line if rows is None else Line(line.loss, m[rows], line.r, line.y[rows])
+            part = line if rows is None else LineLoss(line.loss, m[rows], line.r, line.y[rows])
             at, low_, high_ = (v if rows is None else v[rows] for v in (mu, low, high))
             near = [[v if rows is None else v[rows] for v in vs] for vs in (sides, bottoms, cuts)]
             ends, surplus, rate = self._surplus(part, at, *near)
@@ -198,7 +198,7 @@ class Tails:
         return xp.where(surplus > -0.9, -mass * xp.expm1(-a * xp.log(mass)) / a, surplus)
 
     def _surplus(
-        self, line: Line, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
+        self, line: LineLoss, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
     ) -> tuple[list[Array], Array, Array]:
         """(the cuts, the mass of the weights minus one, and minus its derivative) at mu (k,)."""
         xp, eta, phi = array_namespace(mu), self.eta, self.phi
@@ -214,7 +214,7 @@ class Tails:
         gamma, q = _slopes(phi, s)
         return cuts, xp.sum(p * gamma, axis=1) - 1, xp.sum(p * q, axis=1) / eta
 
-    def _nodes(self, line: Line, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
+    def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
         """(t, p), both (k, K), on the tails beyond the cuts: p sums to their mass."""
         xp = array_namespace(line.m)
         ts, ps = [], []
@@ -244,7 +244,7 @@ class Tails:
         return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
 
     def _cut_distribution(
-        self, line: Line, sides: list[Array], cuts: list[Array]
+        self, line: LineLoss, sides: list[Array], cuts: list[Array]
     ) -> list[tuple[Array, Array, Array]]:
         """(t, q, the slope of the loss) at each cut: q dL is the mass that a change dL of the level moves."""
         xp = array_namespace(line.m)
@@ -261,7 +261,7 @@ class Tails:
         return out
 
     def _cvar(
-        self, line: Line, level: Array, sides: list[Array], cuts: list[Array], rule: tuple[Array, Array]
+        self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], rule: tuple[Array, Array]
     ) -> dict[str, Array]:
         xp = array_namespace(line.m)
         t, gamma = rule
@@ -278,7 +278,7 @@ class Tails:
         return sums
 
     def _with_atom(
-        self, line: Line, level: Array, sides: list[Array], cuts: list[Array], atom: Any
+        self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], atom: Any
     ) -> dict[str, Array]:
         """The mean of max(f, L), where L is a constant below the largest loss."""
         xp = array_namespace(line.m)

@@ -25,7 +25,7 @@ _ATOM = 1e6  # how much larger its second derivative is than that of all others:
 
 
 @dataclass(frozen=True)
-class Examples:
+class ExampleRisks:
     """The risks of k examples on K nodes.
 
     - `value` (k,): R.
@@ -40,7 +40,7 @@ class Examples:
     __repr__ = one_line
 
 
-def examples(
+def example_risks(
     loss: LinearLoss,
     z: Array,
     y: Array,
@@ -49,18 +49,18 @@ def examples(
     divergence: Divergence,
     *,
     rounding: float = 0.0,
-) -> Examples:
+) -> ExampleRisks:
     """The risks of examples at moved predictions z (k, K), with labels y (k,) and probabilities p.
 
     eta = 0 is the maximum, rounded from below by the entropic divergence at the price `rounding`.
     """
     with ignore_float_warnings():  # a step that is too long overflows, and is halved
-        return _examples(loss, z, y, p, eta, divergence, rounding)
+        return _example_risks(loss, z, y, p, eta, divergence, rounding)
 
 
-def _examples(
+def _example_risks(
     loss: LinearLoss, z: Array, y: Array, p: Array, eta: float, divergence: Divergence, rounding: float
-) -> Examples:
+) -> ExampleRisks:
     xp = array_namespace(z)
     f, slope, curvature = loss.jet(z, y[:, None])
     if eta == 0 and rounding > 0:
@@ -79,8 +79,8 @@ def _examples(
         q = xp.where(some, q, xp.zeros_like(q)) / eta
         total = xp.where(some, total, xp.ones_like(total)) / eta
         turn = q * slope
-        return Examples(value, gamma * slope, gamma * curvature + turn * slope, turn / xp.sqrt(total))
-    return Examples(value, gamma * slope, gamma * curvature, None)
+        return ExampleRisks(value, gamma * slope, gamma * curvature + turn * slope, turn / xp.sqrt(total))
+    return ExampleRisks(value, gamma * slope, gamma * curvature, None)
 
 
 def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Array, Array, Array]:

@@ -1,4 +1,4 @@
-"""By which loss a regressor is scored: its own, or one that is asked for."""
+"""The loss by which a regressor is scored: its own, or a given one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from phiball.refimpl.sklearn.base import RobustLinearModel
 
 
 @dataclass(frozen=True)
-class Measure:
+class RegressionLoss:
     """A loss of predictions.
 
-    - `loss`: a function of what is linear in a linear model: the prediction, or its logarithm for counts.
-    - `factor`: times the loss it is what scikit-learn calls by its name: squared error, deviance.
+    - `loss`: a function of the linear predictor: the prediction, or its logarithm for counts.
     """
 
     loss: LinearLoss
 
     @property
     def factor(self) -> float:
+        """The factor to scikit-learn's metric of that name: squared error, deviance."""
         return 2.0 if self.loss.name in ("squared", "poisson") else 1.0
 
     def link(self, prediction: Any) -> Any:
-        """What the loss is a function of."""
+        """The linear predictor of a prediction."""
         return np.log(np.maximum(prediction, 1e-300)) if self.loss.name == "poisson" else prediction
 
     def losses(self, prediction: Any, y: Any) -> Any:
@@ -36,15 +36,17 @@ class Measure:
         return self.loss.jet(self.link(np.asarray(prediction, dtype=np.float64)), y)[0]
 
 
-def measure_of(model: Any, loss: LinearLoss | str | None) -> Measure | None:
-    """The measure of a regressor, by `loss` or by what it minimises; None for a classifier."""
+def regression_loss(model: Any, loss: LinearLoss | str | None) -> RegressionLoss | None:
+    """The loss of a regressor: `loss`, or the one that it minimizes; None for a classifier."""
     if loss is not None:
         found = valid_loss(loss)
         if not isinstance(found, LinearLoss) or "hinge" in found.name or found.name == "logistic":
-            raise ValueError(f"loss is {loss!r}; expected one of numbers: classifiers have their own")
+            raise ValueError(
+                f"loss is {loss!r}; expected the loss of a regressor: classifiers have their own"
+            )
         if model is not None and is_classifier(model):
-            raise ValueError(f"loss is {loss!r}, and the model a classifier; expected None")
-        return Measure(found)
+            raise ValueError(f"loss is {loss!r}, and the model is a classifier; expected None")
+        return RegressionLoss(found)
     if model is None or is_classifier(model):
         return None
     last = model.steps[-1][1] if hasattr(model, "steps") else model
@@ -55,4 +57,4 @@ def measure_of(model: Any, loss: LinearLoss | str | None) -> Measure | None:
         name = quantile_loss(last.quantile)
     found = valid_loss(name)
     assert isinstance(found, LinearLoss)
-    return Measure(found)
+    return RegressionLoss(found)

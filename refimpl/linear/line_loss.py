@@ -13,7 +13,7 @@ _MET = 1e-14
 
 
 @dataclass(frozen=True)
-class Line:
+class LineLoss:
     """The losses of examples with predictions m (k,) and labels y (k,), as functions of t: at m + r t."""
 
     loss: LinearLoss

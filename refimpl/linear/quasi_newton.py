@@ -7,7 +7,7 @@ from functools import partial
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.linear.certificate import Objective
-from phiball.refimpl.linear.margins import Point
+from phiball.refimpl.linear.linear_objective import Evaluation
 
 _MEMORY = 10
 _ARMIJO = 1e-4
@@ -17,10 +17,10 @@ _LEAST, _MOST = 1e-9, 1e6  # damping, of the size of the matrix
 Pairs = list[tuple[Array, Array, float]]
 
 
-def minimise(
-    objective: Objective, x: Array, *, tolerance: float, most: int
-) -> tuple[Array, Point, int, bool]:
-    """(x, its point, iterations, whether the largest entry of the gradient is at most `tolerance`).
+def minimize(
+    objective: Objective, x: Array, *, tol: float, max_iter: int
+) -> tuple[Array, Evaluation, int, bool]:
+    """(x, its point, iterations, whether the largest entry of the gradient is at most `tol`).
 
     Each direction is Newton's. Where the matrix of the objective is not all of its second derivative, it is
     that of L-BFGS with this matrix in its middle: the last ten steps teach what is left out. Where no step
@@ -30,8 +30,8 @@ def minimise(
     point = objective(x)
     pairs: Pairs = []
     damping = 0.0
-    for iteration in range(most):
-        if _largest(point.gradient) <= tolerance:
+    for iteration in range(max_iter):
+        if _largest(point.gradient) <= tol:
             return x, point, iteration, True
         direction = -_two_loops(point.gradient, pairs, partial(point.inverse, damping=damping))
         step, found = _line_search(objective, x, point, direction)
@@ -49,12 +49,12 @@ def minimise(
         if not objective.newton and curvature > 1e-14 * float(s @ s) ** 0.5 * float(change @ change) ** 0.5:
             pairs = [*pairs, (s, change, curvature)][-_MEMORY:]
         x, point = x + s, found
-    return x, point, most, _largest(point.gradient) <= tolerance
+    return x, point, max_iter, _largest(point.gradient) <= tol
 
 
 def _line_search(
-    objective: Objective, x: Array, point: Point, direction: Array
-) -> tuple[float, Point | None]:
+    objective: Objective, x: Array, point: Evaluation, direction: Array
+) -> tuple[float, Evaluation | None]:
     """The first step of 1, 1/2, ... along which the value falls as Armijo asks, or None.
 
     Where it falls by less than rounding, the slope along the direction is asked to fall.

@@ -1,8 +1,9 @@
-"""Robust Q-learning: whole runs, one update, and the estimators of the value of a state."""
+"""Robust Q-learning: whole runs, one update, and estimates of the value of a state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,22 +12,22 @@ import pytest
 
 from phiball.backends import Rng, array_namespace, rng
 from phiball.backends.numba import qlearning as numba_qlearning
-from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence
+from phiball.refimpl import ENTROPIC, QUADRATIC, RTMLMC, SG, Divergence
 from phiball.refimpl.qlearning import (
-    DecisionProcess,
-    ExactNeighbours,
+    MDP,
     Grid,
     Maximum,
     Neighbourhood,
-    SampledNeighbours,
-    TelescopedNeighbours,
+    StatePerturbation,
+    Transition,
     q_learning,
     q_update,
+    robust_value,
 )
-from phiball.refimpl.qlearning.run import q_run
+from phiball.refimpl.qlearning.q_learning import q_run
 from tests.support.arrays import NUMPY, Arrays
 from tests.support.divergences import name_of
-from tests.support.qlearning_problems import places, problem, table
+from tests.support.qlearning_problems import on_each_maximum, problem, table
 
 
 def replayed(mdp: Any, distribution: Any, numbers: Any, eta: float, maximum: Maximum, arrays: Arrays) -> Any:
@@ -54,11 +55,12 @@ def replayed(mdp: Any, distribution: Any, numbers: Any, eta: float, maximum: Max
     return Q, visits, rewards, ended
 
 
-@places
+@on_each_maximum
 def test_run_matches_a_replay(maximum: Maximum, doubles: Arrays) -> None:
     mdp, distribution = problem(0, doubles)
     steps = 120
-    run = q_learning(mdp, distribution, 0.5, ENTROPIC, steps=steps, rng=rng(3), epsilon=0.3, maximum=maximum)
+    perturbation = StatePerturbation(distribution, 0.5, ENTROPIC, maximum)
+    run = q_learning(mdp, perturbation, n_steps=steps, rng=3, epsilon=0.3)
     numbers = doubles.numpy(rng(3).uniform((steps, 4), like=mdp.reward))
     Q, visits, rewards, ended = replayed(mdp, distribution, numbers, 0.5, maximum, doubles)
     np.testing.assert_array_equal(doubles.numpy(run.visits), visits)
@@ -73,11 +75,10 @@ def test_run_matches_a_replay(maximum: Maximum, doubles: Arrays) -> None:
 
 def test_seed_determines_the_run(doubles: Arrays) -> None:
     mdp, distribution = problem(1, doubles)
-    for neighbours in (ExactNeighbours(), SampledNeighbours(2), TelescopedNeighbours(2)):
-        how: dict[str, Any] = {"steps": 25, "epsilon": 0.5, "neighbours": neighbours}
-        first, second, other = (
-            q_learning(mdp, distribution, 0.5, QUADRATIC, rng=rng(k), **how) for k in (7, 7, 8)
-        )
+    perturbation = StatePerturbation(distribution, 0.5, QUADRATIC)
+    for estimator in (None, SG(2), RTMLMC(2)):
+        how: dict[str, Any] = {"n_steps": 25, "epsilon": 0.5, "estimator": estimator}
+        first, second, other = (q_learning(mdp, perturbation, rng=k, **how) for k in (7, rng(7), 8))
         for name in ("Q", "visits", "rewards", "ended"):
             a, b = (doubles.numpy(getattr(x, name)) for x in (first, second))
             np.testing.assert_array_equal(a, b)
@@ -86,13 +87,14 @@ def test_seed_determines_the_run(doubles: Arrays) -> None:
         assert not np.array_equal(doubles.numpy(other.Q), doubles.numpy(first.Q))
 
 
-def test_epsilon_start_and_first_table() -> None:
+def test_epsilon_initial_state_and_initial_table() -> None:
     mdp, distribution = problem(4, NUMPY)
 
-    def learn(steps: int, **how: Any) -> Any:
-        return q_learning(mdp, distribution, 0.5, ENTROPIC, steps=steps, rng=rng(0), **how)
+    def learn(n_steps: int, initial: Any = None, **how: Any) -> Any:
+        from_initial = replace(mdp, initial=initial)
+        return q_learning(from_initial, StatePerturbation(distribution, 0.5), n_steps=n_steps, rng=0, **how)
 
-    run = learn(1, epsilon=0.0, start=np.eye(6)[2], Q0=np.tile([0.0, 1.0], (6, 1)))
+    run = learn(1, epsilon=0.0, initial=np.eye(6)[2], Q0=np.tile([0.0, 1.0], (6, 1)))
     assert run.visits[2].tolist() == [0, 1]
     # Epsilon as a function of the step: greedy after the first ten.
     how: dict[str, Any] = {"epsilon": lambda t: (t < 10).astype(float), "step_size": lambda n: 0 * n + 1e-9}
@@ -108,18 +110,10 @@ def test_uniform_number_that_rounds_to_one() -> None:
     """It leads to the last state with weight, in the reference and compiled."""
     P = np.zeros((3, 1, 3))
     P[:, :, :2] = 0.5
-    mdp = DecisionProcess(P, np.zeros((3, 1)), 0.5)
+    mdp = MDP(P, np.zeros((3, 1)), 0.5)
     distribution = Neighbourhood(np.arange(3)[:, None], np.ones((3, 1)))
     given: list[Any] = [np.zeros((3, 1)), mdp, (np.cumsum(P, axis=-1), np.ones(3)), np.ones((5, 4))]
-    given += [
-        (np.ones(5), np.ones(5)),
-        distribution,
-        1.0,
-        ENTROPIC,
-        Maximum.OUTSIDE,
-        ExactNeighbours(),
-        rng(0),
-    ]
+    given += [(np.ones(5), np.ones(5)), StatePerturbation(distribution, 1.0), None, rng(0)]
     for out in (q_run.reference(*given), numba_qlearning.q_run(*given)):  # type: ignore[attr-defined]
         assert out[1].tolist() == [[1], [4], [0]]
 
@@ -145,7 +139,7 @@ def draws(weight: list[float], n: int) -> Iterator[tuple[list[float], float]]:
         yield [(edges[j] + edges[j + 1]) / 2 for j in where], float(np.prod([weight[j] for j in where]))
 
 
-@places
+@on_each_maximum
 @pytest.mark.parametrize("d", [ENTROPIC, QUADRATIC], ids=name_of)
 @pytest.mark.parametrize(("weight", "level"), [([0.3, 0.7], 2), ([0.5, 0.2, 0.3], 1), ([0.4, 0.6], 0)])
 def test_telescoping_has_the_mean_of_sampling(
@@ -153,39 +147,37 @@ def test_telescoping_has_the_mean_of_sampling(
 ) -> None:
     """By enumeration of all levels and draws: E RT-MLMC = E SG at the same level."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5], [0.3, 0.2]])
-    distribution = table(NUMPY, [list(range(len(weight)))], [weight])
+    near = table(NUMPY, [list(range(len(weight)))], [weight])
+    perturbation = StatePerturbation(near, 0.4, d, maximum)
 
-    def mean(neighbours: Any, before: list[float], n: int) -> float:
+    def mean(estimator: Any, before: list[float], n: int) -> float:
         return sum(
-            p * float(neighbours(Q, distribution, 0.4, d, maximum, Script([*before, *u]))[0])
+            p * float(robust_value(Q, perturbation, estimator=estimator, rng=Script([*before, *u]))[0])
             for u, p in draws(weight, n)
         )
 
-    sampled = [mean(SampledNeighbours(ell), [], 2**ell) for ell in range(level + 1)]
+    sampled = [mean(SG(ell), [], 2**ell) for ell in range(level + 1)]
     scale = 2 - 2.0**-level
     chance = [2.0**-ell / scale for ell in range(level + 1)]
     assert sum(chance) == pytest.approx(1.0, abs=1e-15)
     middle = np.cumsum([0.0, *chance])[:-1] + np.array(chance) / 2
-    telescoped = sum(
-        chance[ell] * mean(TelescopedNeighbours(level), [middle[ell]], 2**ell) for ell in range(level + 1)
-    )
+    telescoped = sum(chance[ell] * mean(RTMLMC(level), [middle[ell]], 2**ell) for ell in range(level + 1))
     assert telescoped == pytest.approx(sampled[-1], abs=1e-13)
     # More points, lower: the value of the whole neighbourhood is below all of them.
-    exact = float(ExactNeighbours()(Q, distribution, 0.4, d, maximum, None)[0])
+    exact = float(robust_value(Q, perturbation)[0])
     assert all(a > b for a, b in zip(sampled, [*sampled[1:], exact], strict=True))
 
 
-@places
+@on_each_maximum
 def test_telescoping_by_hand(maximum: Maximum, doubles: Arrays) -> None:
     """One draw of level 1, of the states 0 and then 1: V(0, 1) - (V(0) + V(1))/2, over P(1) = 1/3."""
     Q = np.array([[0.0, 1.0], [1.5, -0.5]])
-    distribution = table(doubles, [[0, 1]], [[0.3, 0.7]])
+    perturbation = StatePerturbation(table(doubles, [[0, 1]], [[0.3, 0.7]]), 0.4, ENTROPIC, maximum)
     near = Q.max(axis=1, keepdims=True) if maximum is Maximum.INSIDE else Q
     both = np.max(-0.4 * np.log(np.mean(np.exp(-near / 0.4), axis=0)))
     expected = 3 * (both - (1.0 + 1.5) / 2)
-    found = TelescopedNeighbours(1)(
-        doubles.asarray(Q), distribution, 0.4, ENTROPIC, maximum, Script([0.8, 0.1, 0.9])
-    )
+    script = Script([0.8, 0.1, 0.9])
+    found = robust_value(doubles.asarray(Q), perturbation, estimator=RTMLMC(1), rng=script)
     assert float(found[0]) == pytest.approx(expected, abs=1e-14)
 
 
@@ -193,32 +185,26 @@ def test_state_without_weight_is_never_drawn(doubles: Arrays) -> None:
     """A number that rounds to the total mass leads to the last state with weight, and 0 to the first."""
     Q = doubles.asarray([[-100.0], [1.0], [2.0]])
     for weight, u, value in (([0.5, 0.5, 0.0], 1.0, 1.0), ([0.0, 0.5, 0.5], 0.0, 1.0)):
-        distribution = table(doubles, [[2, 1, 0]], [weight])
-        found = SampledNeighbours(0)(Q, distribution, 1.0, ENTROPIC, Maximum.OUTSIDE, Script([u]))
+        perturbation = StatePerturbation(table(doubles, [[2, 1, 0]], [weight]), 1.0)
+        found = robust_value(Q, perturbation, estimator=SG(0), rng=Script([u]))
         assert float(found[0]) == value
 
 
-def update(**changes: Any) -> Any:
-    options: dict[str, Any] = {
-        "Q": np.zeros((1, 2)),
-        "s": 0,
-        "a": 0,
-        "reward": 1.0,
-        "s_next": 0,
-        "done": False,
-    }
-    options |= {
-        "alpha": 0.5,
-        "discount": 0.5,
-        "neighbourhood": DISTRIBUTION,
-        "eta": 1.0,
-        "divergence": ENTROPIC,
-    }
-    options |= changes
-    return q_update(options.pop("Q"), **options)
+def update(Q: Any = None, distribution: Any = None, eta: float = 1.0, **changes: Any) -> Any:
+    """`q_update` of one step, whose transition and options are changed by name."""
+    step: dict[str, Any] = {"s": 0, "a": 0, "reward": 1.0, "s_next": 0, "done": False}
+    step |= {name: changes.pop(name) for name in list(changes) if name in step}
+    maximum = changes.pop("maximum", Maximum.OUTSIDE)
+    near = DISTRIBUTION if distribution is None else distribution
+    return q_update(
+        np.zeros((1, 2)) if Q is None else Q,
+        Transition(**step),
+        StatePerturbation(near, eta, ENTROPIC, maximum),
+        **{"step_size": 0.5, "discount": 0.5, **changes},
+    )
 
 
-@places
+@on_each_maximum
 def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
     Q = np.array([[0.0, 2.0], [1.0, -1.0], [0.5, 0.25]])
     distribution = table(arrays, [[0, 1], [1, 2], [2, 0]], [[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]])
@@ -228,9 +214,9 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
     V = np.max(-0.5 * np.log(w @ np.exp(-near / 0.5)))
     given = arrays.asarray(Q)
     options: dict[str, Any] = {"Q": given, "s": 2, "a": 1, "reward": 3.0, "s_next": 1, "maximum": maximum}
-    options |= {"alpha": 0.25, "discount": 0.9, "eta": 0.5}
+    options |= {"step_size": 0.25, "discount": 0.9, "eta": 0.5}
     for done, value in ((False, V), (True, 0.0)):
-        found = arrays.numpy(update(done=done, neighbourhood=distribution, **options))
+        found = arrays.numpy(update(done=done, distribution=distribution, **options))
         expected = Q.copy()
         expected[2, 1] = 0.75 * 0.25 + 0.25 * (3.0 + 0.9 * value)
         np.testing.assert_allclose(found, expected, atol=16 * arrays.eps)
@@ -238,57 +224,35 @@ def test_update_by_hand(maximum: Maximum, arrays: Arrays) -> None:
         assert found.dtype == arrays.numpy(given).dtype
     # The nominal update is this one with every state alone.
     alone = table(arrays, [[0], [1], [2]], [[1.0], [1.0], [1.0]])
-    found = arrays.numpy(update(neighbourhood=alone, **options))
+    found = arrays.numpy(update(distribution=alone, **options))
     assert found[2, 1] == pytest.approx(0.75 * 0.25 + 0.25 * (3.0 + 0.9 * 1.0), abs=16 * arrays.eps)
 
 
 def test_update_at_a_continuous_state() -> None:
-    distribution = Grid((0.0,), (3.0,), (3,)).perturbed(
-        np.array([[0.9]]), 0.2
-    )  # cells 0 and 1, with 3/4 and 1/4
-    found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, alpha=1.0, eta=2.0, neighbourhood=distribution)
+    near = Grid((0.0,), (3.0,), (3,)).perturbed(np.array([[0.9]]), 0.2)  # cells 0 and 1, with 3/4 and 1/4
+    found = update(Q=np.array([[0.0], [1.0], [-5.0]]), s=2, step_size=1.0, eta=2.0, distribution=near)
     V = -2 * np.log(0.75 + 0.25 * np.exp(-0.5))
     assert float(found[2, 0]) == pytest.approx(1 + 0.5 * V, abs=1e-14)
 
 
-def test_update_with_sampled_neighbours() -> None:
+def test_update_with_an_estimator() -> None:
     Q, distribution = np.array([[0.0], [1.0]]), table(NUMPY, [[0, 1], [0, 1]], [[0.5, 0.5], [0.5, 0.5]])
-    for neighbours in (SampledNeighbours(3), TelescopedNeighbours(3)):
-        how = {
-            "Q": Q,
-            "reward": 0.0,
-            "s_next": 1,
-            "alpha": 1.0,
-            "neighbourhood": distribution,
-            "neighbours": neighbours,
-        }
-        found = update(rng=rng(4), **how)
-        row = Neighbourhood(distribution.index[1:], distribution.weight[1:])
-        expected = 0.5 * float(neighbours(Q, row, 1.0, ENTROPIC, Maximum.OUTSIDE, rng(4))[0])
+    row = StatePerturbation(Neighbourhood(distribution.index[1:], distribution.weight[1:]), 1.0)
+    for estimator in (SG(3), RTMLMC(3)):
+        how = {"estimator": estimator, "rng": 4}
+        found = update(Q, distribution, reward=0.0, s_next=1, step_size=1.0, **how)
+        expected = 0.5 * float(robust_value(Q, row, **how)[0])
         assert float(found[0, 0]) == pytest.approx(expected, abs=1e-15)
-        with pytest.raises(TypeError, match="rng is None; expected what"):
-            update(**how)
 
 
 DISTRIBUTION = Neighbourhood(np.array([[0]]), np.ones((1, 1)))
-PROCESS = DecisionProcess(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5)
-HALF_ENDED = DecisionProcess(np.full((2, 1, 2), 0.5), np.ones((2, 1)), 0.5, np.array([False, True]))
-TWO = Neighbourhood(np.array([[0], [1]]), np.ones((2, 1)))
-ENDED = DecisionProcess(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5, np.array([True]))
+PROCESS = MDP(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5)
+ALONE = StatePerturbation(DISTRIBUTION, 1.0)
+ENDED = MDP(np.ones((1, 2, 1)), np.ones((1, 2)), 0.5, np.array([True]))
 
 
-def run(**changes: Any) -> Any:
-    given = {
-        "mdp": PROCESS,
-        "distribution": DISTRIBUTION,
-        "eta": 1.0,
-        "d": ENTROPIC,
-        "steps": 5,
-        "rng": rng(0),
-        **changes,
-    }
-    first = [given.pop(name) for name in ("mdp", "distribution", "eta", "d")]
-    return q_learning(*first, **given)
+def run(mdp: Any = PROCESS, distribution: Any = DISTRIBUTION, eta: float = 1.0, **changes: Any) -> Any:
+    return q_learning(mdp, StatePerturbation(distribution, eta), **{"n_steps": 5, "rng": 0, **changes})
 
 
 def test_bad_arguments() -> None:
@@ -296,24 +260,15 @@ def test_bad_arguments() -> None:
         (lambda: run(mdp=None), TypeError, "mdp is None"),
         (lambda: run(distribution=None), TypeError, "neighbourhood is None"),
         (lambda: run(eta=0.0), ValueError, "eta is 0.0"),
-        (lambda: run(d="kl"), TypeError, "divergence is 'kl'"),
-        (lambda: run(steps=0), ValueError, "steps is 0"),
-        (lambda: run(rng=None), TypeError, "rng is None"),
-        (lambda: run(maximum="inside"), TypeError, "maximum is 'inside'"),
-        (lambda: run(neighbours="exact"), TypeError, "neighbours is 'exact'"),
+        (lambda: run(n_steps=0), ValueError, "n_steps is 0"),
+        (lambda: run(rng="seed"), TypeError, "rng is 'seed'"),
+        (lambda: run(estimator="exact"), TypeError, "estimator is 'exact'"),
         (lambda: run(epsilon=1.5), ValueError, r"epsilon gives numbers outside \[0, 1\]"),
         (lambda: run(epsilon="small"), TypeError, "epsilon is 'small'"),
         (lambda: run(epsilon=lambda t: t[:2]), ValueError, r"epsilon gives shape \(2,\); expected \(5,\)"),
         (lambda: run(step_size=lambda n: 0 * n), ValueError, "step_size gives a number that is not positive"),
         (lambda: run(step_size=lambda n: 2 + n), ValueError, "step_size gives numbers outside"),
         (lambda: run(step_size=lambda n: 0.5), TypeError, "the result of step_size is 0.5"),
-        (lambda: run(start=np.ones(2) / 2), ValueError, r"start has shape \(2,\)"),
-        (lambda: run(start=np.zeros(1)), ValueError, "start sums to"),
-        (
-            lambda: run(mdp=HALF_ENDED, distribution=TWO, start=np.ones(2) / 2),
-            ValueError,
-            "weight to a terminal state",
-        ),
         (lambda: run(mdp=ENDED), ValueError, "terminal marks every state"),
         (lambda: run(Q0=np.zeros((2, 2))), ValueError, r"Q0 has shape \(2, 2\)"),
         (lambda: run(Q0=np.zeros((1, 2), np.float32)), TypeError, "Q0 has dtype float32"),
@@ -321,11 +276,16 @@ def test_bad_arguments() -> None:
         (lambda: update(s=1), ValueError, "s is 1; expected a whole number from 0 to 0"),
         (lambda: update(a=-1), ValueError, "a is -1; expected a whole number from 0 to 1"),
         (lambda: update(s_next=3), ValueError, "s_next is 3"),
-        (lambda: update(alpha=0.0), ValueError, "alpha is 0.0"),
+        (lambda: update(step_size=0.0), ValueError, "step_size is 0.0"),
+        (lambda: update(estimator="exact"), TypeError, "estimator is 'exact'"),
         (lambda: update(reward=float("nan")), ValueError, "reward is nan"),
         (lambda: update(discount=1.0), ValueError, "discount is 1.0"),
         (lambda: update(eta=-1.0), ValueError, "eta is -1.0"),
-        (lambda: SampledNeighbours(-1), ValueError, "level is -1"),
+        (
+            lambda: q_update(np.zeros((1, 2)), (0, 0, 1.0, 0), ALONE, step_size=0.5, discount=0.5),
+            TypeError,
+            r"transition is \(0, 0, 1.0, 0\); expected a Transition",
+        ),
     ]
     for call, kind, message in cases:
         with pytest.raises(kind, match=message):

@@ -13,18 +13,18 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.linear.examples import Examples, examples
+from phiball.refimpl.linear.example_risks import ExampleRisks, example_risks
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem
-from phiball.refimpl.linear.rules import Rules
-from phiball.refimpl.linear.tails import Tails, has_tails
+from phiball.refimpl.linear.quadrature_rules import QuadratureRules
+from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
 from phiball.refimpl.printing import one_line
 
 _CHUNK = 1 << 16  # losses that are held at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
-class Point:
+class Evaluation:
     """The objective at some parameters: coefficients, then intercepts, in one vector.
 
     - `value`: F, with the ridge.
@@ -44,14 +44,14 @@ class Point:
     __repr__ = one_line
 
 
-class Margins:
+class LinearObjective:
     """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on so many nodes.
 
-    Where Sobol points are needed, there are `points` of them, scrambled by `seed`. `rounding` rounds what
+    Where Sobol points are needed, there are `n_points` of them, scrambled by `seed`. `rounding` rounds what
     has a kink from below: the loss, the maximum (eta = 0) and the CVaR over examples.
     """
 
-    most_nodes = 512
+    max_nodes = 512
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Margins:
         y: Array,
         w: Array,
         *,
-        nodes: int,
-        points: int,
+        n_nodes: int,
+        n_points: int,
         seed: int = 0,
         rounding: float = 0.0,
     ) -> None:
@@ -75,11 +75,11 @@ class Margins:
         moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
         # The distribution of theta.b is known in the norm 2 and for one moving feature; for eta = 0 its end is enough.
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
-        self.sobol: Array | None = None if known else sobol_points(problem, self.radii, points, seed)
+        self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None
-        make = Tails if has_tails(problem.divergence) and problem.eta < inf else Rules
+        make = TailQuadrature if has_tails(problem.divergence) and problem.eta < inf else QuadratureRules
         self.rules = (
-            make(self.loss, problem.divergence, problem.eta, moving, nodes, X) if integrates else None
+            make(self.loss, problem.divergence, problem.eta, moving, n_nodes, X) if integrates else None
         )
         # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
         with ignore_float_warnings():
@@ -96,7 +96,7 @@ class Margins:
         """Whether another scramble changes the value."""
         return self.sobol is not None and self.sobol.shape[0] > 1
 
-    def at_rest(self, params: Array) -> Margins:
+    def at_rest(self, params: Array) -> LinearObjective:
         """The objective itself: it is convex."""
         return self
 
@@ -104,7 +104,7 @@ class Margins:
     def newton(self) -> bool:
         """Whether `inverse` is that of the second derivative itself."""
         outer = self.problem.reweighting
-        known = not isinstance(self.rules, Tails) or self.rules.newton
+        known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
         return known and (outer is None or outer.eta is not None)
 
     def reach(self, theta: Array) -> tuple[float, Array]:
@@ -114,7 +114,7 @@ class Margins:
         r = float(ball.dual_norm(sigma))
         return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
 
-    def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, Examples]:
+    def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, ExampleRisks]:
         """(t or offsets, the risks of some examples)."""
         xp, problem = self.xp, self.problem
         y, m = self.y[part], m[part]
@@ -126,10 +126,10 @@ class Margins:
         elif self.rules is None:  # a convex loss is largest at an end
             t, p = xp.asarray([-1.0, 1.0], **made), xp.asarray([0.5, 0.5], **made)
         else:
-            assert isinstance(self.rules, Rules)
+            assert isinstance(self.rules, QuadratureRules)
             t, p = self.rules(m, r, y)
         z = m[:, None] + (t if offsets is not None else r * t)
-        risks = examples(self.loss, z, y, p, problem.eta, problem.divergence, rounding=self.rounding)
+        risks = example_risks(self.loss, z, y, p, problem.eta, problem.divergence, rounding=self.rounding)
         return t, risks
 
     def _chunks(self, offsets: Array | None) -> Iterator[slice]:
@@ -138,7 +138,7 @@ class Margins:
         for start in range(0, self.X.shape[0], rows):
             yield slice(start, min(start + rows, self.X.shape[0]))
 
-    def __call__(self, params: Array) -> Point:
+    def __call__(self, params: Array) -> Evaluation:
         """F and its derivatives at `params`, (d + 1,) with an intercept and (d,) without."""
         xp, problem, X = self.xp, self.problem, self.X
         d = X.shape[1]
@@ -151,7 +151,7 @@ class Margins:
         sums: dict[str, list[Array]] = {}
         levels = []
         for part in self._chunks(offsets):
-            if isinstance(self.rules, Tails) and r > 0:
+            if isinstance(self.rules, TailQuadrature) and r > 0:
                 start = None if self.levels is None else self.levels[part]
                 found, level = self.rules(m[part], r, self.y[part], start)
                 levels.append(level)
@@ -198,9 +198,9 @@ class Margins:
         if motion is not None:
             a = row["a"]
             bend += float(motion @ a**2 - (motion @ a) ** 2 / xp.sum(motion))
-        return Point(value, gradient, row["value"], w, bend, inverse)
+        return Evaluation(value, gradient, row["value"], w, bend, inverse)
 
-    def _sums(self, t: Array, risks: Examples) -> dict[str, Array]:
+    def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:
         """Sums over the nodes of each example: a is the derivative in m, and b that in r, or in theta.
 
         On a line mm, mr and rr are the second derivatives in m and r.
@@ -260,7 +260,7 @@ class Margins:
         return H + B.T @ (column[:, None] * B), edge
 
 
-def sobol_points(problem: LinearProblem, radii: Array, points: int, seed: int) -> Array:
+def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int) -> Array:
     """Points b (J, d) of the ball, scrambled Sobol ones and their opposites, where `radii` (d,) allow it."""
     xp = array_namespace(radii)
     made: dict[str, Any] = {"dtype": radii.dtype, "device": device(radii)}
@@ -268,6 +268,6 @@ def sobol_points(problem: LinearProblem, radii: Array, points: int, seed: int) -
     if not moving:
         return xp.zeros((1, radii.shape[0]), **made)
     ball = Ball(problem.ball.norm, 1.0)
-    b = ball.sample(xp.zeros((len(moving),), **made), points, rng(seed), antithetic=True, qmc=True)
+    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng(seed), antithetic=True, qmc=True)
     rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
     return b @ xp.asarray(rows, **made)
