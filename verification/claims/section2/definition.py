@@ -42,9 +42,9 @@ GRID = [0.25 * k for k in range(33)]
     formula=r"\phi(x)=\frac{1}{2}(x^2-1),\ x\ge 0:\quad \phi\ge 0\ \text{convex},\quad \phi(1)=0,"
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
     quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
-    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2). In "
-    "general, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, with mu* "
-    "larger by eta phi'(1)",
+    correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2)",
+    remark="For every phi, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, with "
+    "mu* larger by eta phi'(1).",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
