@@ -16,7 +16,8 @@ from phiball.backends import Array, Rng, array_namespace, as_rng, detach, device
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import WorstCase, worst_case
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.risk.estimate import Estimate
+from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import (
@@ -273,7 +274,8 @@ def causal_risk(
     estimate = robust_risk(
         scaled, data.x, reference, eta * scale, divergence, n_samples=n_samples, rng=as_rng(rng), chunk=chunk
     )
-    return replace(estimate, values=estimate.values / scale)
+    own = {name: getattr(estimate, name) / scale for name in ("values", "eta", "gap")}
+    return replace(estimate, **own)
 
 
 @dataclass(frozen=True)

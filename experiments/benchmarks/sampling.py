@@ -110,12 +110,12 @@ def cost_rows(
         make, draws = makers[library]
         raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
         ball, centres, source = Ball(as_norm(points.removeprefix("tilted ")), 0.5), make(raw, dtype), rng(0)
-        run = partial(ball.sample, centres, POINTS, source)
+        run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
             # A tilt that matters: s.b has a spread of about one under the uniform distribution.
             s = np.random.default_rng(1).normal(size=raw.shape)
             s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
-            run = partial(ball.sample_tilted, centres, s, POINTS, source)
+            run = partial(ball.sample_tilted, centres, s, POINTS, rng=source)
         player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
         unit = draws((len(raw), POINTS, d), ball.norm, dtype)
         timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
@@ -137,7 +137,7 @@ def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> 
     z = np.zeros((-(-repetitions // CALLS), d))
     for _ in range(CALLS):
         for scheme, options in SCHEMES.items():
-            s = ball.sample(z, n, source, **options) @ g
+            s = ball.sample(z, n, rng=source, **options) @ g
             for name, function in FUNCTIONS.items():
                 values = function(s)
                 means[name, scheme].append(np.mean(values, axis=-1))

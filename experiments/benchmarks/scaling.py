@@ -66,7 +66,7 @@ def _solve(divergence: Divergence, size: int) -> Work:
 
 def _draw(norm: float, size: int) -> Work:
     ball, z, source = Ball(norm, 1.0), np.zeros((BATCH, size)), rng(0)
-    return lambda: ball.sample(z, COPIES, source)
+    return lambda: ball.sample(z, COPIES, rng=source)
 
 
 def _fit(size: int) -> Work:

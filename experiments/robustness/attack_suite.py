@@ -12,7 +12,7 @@ import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
-from phiball.refimpl import ENTROPIC, Ball, Tilted, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
 from phiball.refimpl.distributions.norms import as_norm, norm_name
 from phiball.refimpl.theory import surrogate
 from phiball.refimpl.validation import valid_count, valid_number
@@ -346,8 +346,7 @@ def _risks(
             ENTROPIC,
             n_samples=settings.n_samples,
             rng=rng,
-            proposal=None if slopes is None else Tilted(),
-            input_gradient=problem.gradient,
+            method=Uniform() if slopes is None else Tilted(gradient=problem.gradient),
         )
         at = key._replace(eta=eta)
         assert risk.per_point is not None

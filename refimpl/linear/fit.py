@@ -134,5 +134,5 @@ def _roundings(problem: LinearProblem) -> tuple[float, ...]:
     kinked = isinstance(problem.loss, LinearLoss) and problem.loss.smoothed is not None
     maximum = problem.eta == 0 and problem.ball.radius > 0
     outer = problem.reweighting
-    tail = outer is not None and outer.divergence.family == "indicator"
+    tail = outer is not None and outer.phi.family == "indicator"
     return _WIDTHS if kinked or maximum or tail else (0.0,)

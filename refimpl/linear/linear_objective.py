@@ -77,10 +77,8 @@ class LinearObjective:
         known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
         self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
         integrates = moving > 0 and problem.eta > 0 and self.sobol is None
-        make = TailQuadrature if has_tails(problem.divergence) and problem.eta < inf else QuadratureRules
-        self.rules = (
-            make(self.loss, problem.divergence, problem.eta, moving, n_nodes, X) if integrates else None
-        )
+        make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
+        self.rules = make(self.loss, problem.phi, problem.eta, moving, n_nodes, X) if integrates else None
         # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
         with ignore_float_warnings():
             self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
@@ -129,7 +127,7 @@ class LinearObjective:
             assert isinstance(self.rules, QuadratureRules)
             t, p = self.rules(m, r, y)
         z = m[:, None] + (t if offsets is not None else r * t)
-        risks = example_risks(self.loss, z, y, p, problem.eta, problem.divergence, rounding=self.rounding)
+        risks = example_risks(self.loss, z, y, p, problem.eta, problem.phi, rounding=self.rounding)
         return t, risks
 
     def _chunks(self, offsets: Array | None) -> Iterator[slice]:
@@ -268,6 +266,6 @@ def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int)
     if not moving:
         return xp.zeros((1, radii.shape[0]), **made)
     ball = Ball(problem.ball.norm, 1.0)
-    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng(seed), antithetic=True, qmc=True)
+    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
     return b @ xp.asarray(rows, **made)

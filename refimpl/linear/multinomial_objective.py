@@ -110,7 +110,7 @@ class MultinomialObjective:
 
     def _chunk(self, part: slice, m: Array, offsets: Array) -> tuple[Array, Array]:
         """(values (k,), gamma times the gradient in the predictions, (k, J, C))."""
-        xp, eta, phi = self.xp, self.problem.eta, self.problem.divergence
+        xp, eta, phi = self.xp, self.problem.eta, self.problem.phi
         logits = m[part, :][:, None, :] + offsets[None, :, :]
         top = xp.max(logits, axis=2, keepdims=True)
         e = xp.exp(logits - top)

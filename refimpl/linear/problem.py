@@ -44,7 +44,12 @@ class Reweighting:
     def __repr__(self) -> str:
         """Its arguments, with the divergence by its name: estimators show it inside their own."""
         given = f"eta={self.eta!r}" if self.budget is None else f"budget={self.budget!r}"
-        return f"Reweighting({self.divergence.name}, {given})"
+        return f"Reweighting({self.phi.name}, {given})"
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
         """(value, weights, motion): the worst mean of the losses (n,) from the distribution p (n,), from below.
@@ -52,7 +57,7 @@ class Reweighting:
         `motion` says how the weights move: diag(motion) - motion motion^T/sum is their derivative. It is None
         where they do not. `rounding` adds this much of (x - 1)^2/2 to the divergence of a CVaR.
         """
-        eta, phi = self.eta, self.divergence
+        eta, phi = self.eta, self.phi
         xp = array_namespace(losses)
         distribution = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
@@ -146,6 +151,11 @@ class LinearProblem:
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
 
     def radii(self, X: Array) -> Array:
         """The radius of each feature (d,): `feature_scale` times that of the ball, or an error."""

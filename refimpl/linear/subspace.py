@@ -48,7 +48,7 @@ def subspace_rule(
         circle = xp.stack([xp.cos(angle), xp.sin(angle)], axis=1)
         v = xp.reshape(radius[:, None, None] * circle, (-1, 2))
         return v @ basis, xp.reshape(xp.broadcast_to(p[:, None] / n_nodes, (p.shape[0], n_nodes)), (-1,))
-    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), n_points, rng(seed), antithetic=True, qmc=True)
+    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     size = xp.linalg.vector_norm(v, axis=1, keepdims=True)
     return v / size * _radius_at(size**k, k, d) @ basis, None
 

@@ -118,7 +118,7 @@ class RobustScorer:
             ball = replace(ball, feature_scale=sizes)
         loss = regression_loss(model, self.loss)
         scored = ScoredModel(model, X, y, w, as_input, loss)
-        points = ball.sample(X, self.n_samples, as_rng(self.rng))
+        points = ball.sample(X, self.n_samples, rng=as_rng(self.rng))
         affine = scored.affine_outputs(points[:, 0, :])
         if eta is not None:
             if affine is not None and ball.norm == 2 and ball.clip is None:

@@ -170,15 +170,16 @@ class ListedDistribution:
 
     k: int
 
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """The next n digits of each z (N, 2), as points (N, n, 2), whose second coordinate is the number."""
-        code, number = to_numpy(z)[:, 0].astype(int), to_numpy(z)[:, 1]
+    def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
+        """The next n digits of each x (N, 2), as points (N, n, 2), whose second coordinate is the number."""
+        n = n_samples
+        code, number = to_numpy(x)[:, 0].astype(int), to_numpy(x)[:, 1]
         begins = np.concatenate([[True], number[1:] != number[:-1]])
         row = np.arange(len(code))
         asked = row - np.maximum.accumulate(np.where(begins, row, 0))
         digits = code[:, None] // self.k ** (asked[:, None] * n + np.arange(n)) % self.k
         points = np.stack([digits, np.broadcast_to(number[:, None], digits.shape)], axis=-1)
-        return array_namespace(z).asarray(points, dtype=z.dtype)
+        return array_namespace(x).asarray(points, dtype=x.dtype)
 
 
 class EvenNumbers(Rng):

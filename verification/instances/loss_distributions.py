@@ -113,15 +113,22 @@ class Midpoints(Ball):
     """An interval whose sample is the midpoints of n equal cells, so that averages over it are exact sums."""
 
     def sample(
-        self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1, antithetic: bool = False, qmc: bool = False
+        self,
+        x: Array,
+        n_samples: int,
+        *,
+        rng: Rng | int | None = None,
+        event_ndim: int = 1,
+        antithetic: bool = False,
+        qmc: bool = False,
     ) -> Array:
-        """The midpoints around each z (N, 1); shape (N, n, 1)."""
-        xp = array_namespace(z)
-        t = (2 * xp.arange(n, dtype=z.dtype) + 1) / n - 1
-        return z[:, None, :] + self.radius * t[None, :, None]
+        """The midpoints around each x (N, 1); shape (N, n_samples, 1)."""
+        xp = array_namespace(x)
+        t = (2 * xp.arange(n_samples, dtype=x.dtype) + 1) / n_samples - 1
+        return x[:, None, :] + self.radius * t[None, :, None]
 
 
-Sampler: TypeAlias = Callable[[Ball, Array, Array, int, Rng], tuple[Array, Array]]
+Sampler: TypeAlias = Callable[..., tuple[Array, Array]]
 
 
 def tilted_sample(
@@ -129,7 +136,7 @@ def tilted_sample(
 ) -> tuple[Any, Any]:
     """`n` tilted points of the unit ball around 0 and their log-weights, as NumPy arrays."""
     s = array(tilt)
-    points, log_w = sample(Ball(norm, 1.0), 0 * s, s, n, rng(seed))
+    points, log_w = sample(Ball(norm, 1.0), 0 * s, s, n, rng=rng(seed))
     return to_numpy(points), to_numpy(log_w)
 
 

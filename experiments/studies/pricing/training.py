@@ -102,7 +102,7 @@ def regularized_gradient(
     x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
     groups = estimator.assign_levels(T * N, rng, like=x)
     members = [np.array(group.members) for group in groups]
-    points = [ball.sample(x[k], 1 << group.level, rng) for group, k in zip(groups, members, strict=True)]
+    points = [ball.sample(x[k], 1 << group.level, rng=rng) for group, k in zip(groups, members, strict=True)]
     owner = np.concatenate([np.repeat(k, 1 << group.level) for group, k in zip(groups, members, strict=True)])
     place = _places(owner // N, T)
     stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)

@@ -59,7 +59,7 @@ def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None
             right &= model.predict(x - size * ball.steepest(direction)) == y
     assert score == pytest.approx(np.mean(right))
     assert 0 < score < model.score(x, y)
-    noisy = model.predict(ball.sample(x, 1, rng(3))[:, 0, :]) == y
+    noisy = model.predict(ball.sample(x, 1, rng=rng(3))[:, 0, :]) == y
     assert np.mean(noisy) >= score
 
 
@@ -95,7 +95,7 @@ def test_models_are_scored_by_their_own_loss() -> None:
     worst = np.maximum(0.8 * (y - ends), 0.2 * (ends - y)).max(axis=0)
     assert moved(tail, x, y) == pytest.approx(-worst.mean())
     sampled = max(
-        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng(k))[:, 0]))
+        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng=rng(k))[:, 0]))
         for k in range(9)
     )
     assert moved(poisson, x, counts) < -sampled

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from phiball.refimpl import ENTROPIC, RTMLMC, SG
 from phiball.refimpl.optimize import projected_sgd
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import chi_square_bound, convex_plan, nonconvex_plan, second_moment
+from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_second_moment, nonconvex_plan
 from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -69,7 +69,7 @@ def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
 @fewer_logarithms.mutant("takes the second moment for M")
 def _(delta: float, **rest: Any) -> Plan:
     made = convex_plan(delta, **rest)
-    M2 = second_moment(made.estimator, 1.0, 1.0)
+    M2 = gradient_second_moment(made.estimator, 1.0, 1.0)
     return replace(made, steps=ceil(made.steps * M2), step_size=made.step_size / M2)
 
 
@@ -126,7 +126,7 @@ def second_moment_by_chi_square(
     distribution: DiscreteDistribution,
     top: int,
     weights: Weights = signed_weights,
-    moment: Moment = second_moment,
+    moment: Moment = gradient_second_moment,
 ) -> Evidence:
     """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
     bound = moment(

@@ -201,7 +201,7 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
                 eta,
                 d,
                 at=array(x.tolist())[:, None],
-                samples=CELLS,
+                n_samples=CELLS,
                 rng=rng(0),
             )
             zeta, atom = to_numpy(worst.density), float(worst.masses[0])

@@ -12,7 +12,7 @@ from scipy.special import erf
 
 from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -261,7 +261,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 Moment: TypeAlias = Callable[[Ball, Array], Array]
-Integrated: TypeAlias = Callable[..., Any]
+Risk: TypeAlias = Callable[..., Any]
 
 VECTORS = st.lists(SLOPES, min_size=1, max_size=4)
 
@@ -387,22 +387,26 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     formula=r"\mathcal{E}(-z^2; \rho, \eta) < 0 \quad \text{at } z = 0",
     assumptions="phi = x log x - x + 1 or (x^2 - 1)/2; a line",
 )
-def regulariser_may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
+def regulariser_may_be_negative(risk: Risk = robust_risk) -> Iterator[Evidence]:
     """Robustness may lower the loss: E is negative for f = -z^2 at 0, where every perturbation helps."""
-    origin = array([[0.0]])
+    origin, rule = array([[0.0]]), Quadrature(panels=16)
+
+    def loss(x: Array, i: Array) -> Array:
+        return -(x[:, 0] ** 2)
+
     for phi in (ENTROPIC, QUADRATIC):
         for rho, eta in ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0)):
-            got = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, rho), eta, phi, panels=16).value)
+            got = float(risk(loss, origin, Ball(2, rho), eta, phi, method=rule).value)
             exact = line_risk(*parabola(0.0, -2.0, rho), eta, phi.family or "")
             # A kink of phi* between the nodes costs 1/(16 panels)^2 of its range, and some of that here.
             yield Evidence(abs(got - exact), 1e-5 * rho**2, f"rho = {rho:g}, eta = {eta:g}, {phi.name} phi")
             yield Evidence(got, 0.0, f"E = {got:.4g} < 0")
     # eta log of the mean of exp(-z^2/eta), by the error function.
-    value = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, 1.0), 1.0, ENTROPIC).value)
+    value = float(risk(loss, origin, Ball(2, 1.0), 1.0, ENTROPIC, method="quadrature").value)
     error = abs(exp(value) - float(np.sqrt(np.pi) / 2 * erf(1.0)))
     yield Evidence(error, 1e-12, f"E = {value:.4f} at rho = eta = 1")
 
 
 @regulariser_may_be_negative.mutant("is linearised")
-def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Divergence, panels: int = 4) -> Any:
-    return integrated_risk(lambda x, i: 0 * x[:, 0], z, ball, eta, phi, panels=panels)
+def _(loss: Any, x: Array, ball: Ball, eta: float, phi: Divergence, method: Any) -> Any:
+    return robust_risk(lambda x, i: 0 * x[:, 0], x, ball, eta, phi, method=method)

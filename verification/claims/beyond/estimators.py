@@ -24,7 +24,7 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.inner import dual_value
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import second_moment
+from phiball.refimpl.theory import gradient_second_moment
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.conversion import array
@@ -156,7 +156,7 @@ def whole_second_moment(
     distribution: DiscreteDistribution,
     phi: Divergence,
     level: int,
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
     solve = weights_at(distribution.eta, phi)
@@ -183,7 +183,7 @@ def whole_second_moment(
     assumptions="a constant loss, or the losses 0 and 1 with gradients -1 and 1; chi^2 of two points",
 )
 def second_moment_is_attained(
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
     """The bound of D6-sharp is an equality for a constant loss, and at L = 1 for two losses."""
     constant = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
@@ -209,8 +209,8 @@ def second_moment_is_attained(
 @second_moment_is_attained.mutant("lacks level 0", replaces="bound")
 def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
     if isinstance(estimator, SG):
-        return second_moment(estimator, lipschitz, C)
-    return second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
+        return gradient_second_moment(estimator, lipschitz, C)
+    return gradient_second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
 
 
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
@@ -346,7 +346,7 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
     The dual at mu* = 1 - eta has mean F on every sample, and is above the value there.
     """
     xp = active().namespace
-    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng(seed))
+    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng=rng(seed))
     f = b[..., 0]
     over = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
     return float(over.mean()), float(over.std(ddof=1)) / rows**0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import exp, expm1, inf, log, log10, prod, sqrt
 from typing import Any, TypeAlias
@@ -278,8 +279,8 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
 
 
 @small_eta_is_fgm.mutant("goes down instead of up")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, -s, n, source)
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, -s, n_samples, rng=rng)
 
 
 @claim(
@@ -323,8 +324,8 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
 
 
 @large_eta_is_uniform.mutant("tilts twice as much")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, 2 * s, n, source)
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, 2 * s, n_samples, rng=rng)
 
 
 # --- More points ----------------------------------------------------------------------------------
@@ -349,6 +350,8 @@ def bowl_values(
     def loss(x: Array, i: Array) -> Array:
         return xp.sum(SLOPE * x + CURVATURE / 2 * x * x, axis=-1)
 
+    if isinstance(proposal, Tilted):
+        proposal = replace(proposal, gradient=lambda x, i: SLOPE + CURVATURE * x)
     estimate = robust_risk(
         loss,
         xp.zeros((runs, D), dtype=xp.float64),
@@ -357,8 +360,7 @@ def bowl_values(
         ENTROPIC,
         n_samples=1 << level,
         rng=rng(seed),
-        proposal=proposal,
-        input_gradient=lambda x, i: SLOPE + CURVATURE * x,
+        method=proposal,
     )
     return to_numpy(estimate.values), float(estimate.bias)
 

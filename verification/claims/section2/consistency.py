@@ -22,7 +22,7 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
@@ -296,7 +296,8 @@ RHO, PANELS = 0.25, 64
 
 def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     """E_z R of the loss f(x) = x on balls of radius 1/4."""
-    return float(integrated_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, panels=PANELS).value)
+    rule = Quadrature(PANELS)
+    return float(robust_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, method=rule).value)
 
 
 @claim(

@@ -16,7 +16,7 @@ from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, indicator, worst_case
 from phiball.refimpl.inner import primal_value
 from phiball.refimpl.inner.divergences import centred
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
@@ -43,8 +43,8 @@ GRID = [0.25 * k for k in range(33)]
     r"\quad \phi(x)=\infty\ \text{for}\ x<0",
     quote=r"Consider $\phi(x) = \frac{1}{2}(x^2-1), x\ge0$.",
     correction="write phi(x) = (x - 1)^2/2 in Example 3, or shift the bracket down by eta phi'(1) (C2)",
-    remark="For every phi, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, with "
-    "mu* larger by eta phi'(1).",
+    remark="For every phi, phi(x) - phi'(1)(x - 1) is nonnegative and gives the same risk and worst case, "
+    "with mu* larger by eta phi'(1).",
     assessment=Assessment(
         Kind.FALSE,
         Consequence.RESULT,
@@ -227,7 +227,7 @@ PANELS = 64
 def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     """R of the loss G x at z = 1/2 with rho = 1/2: the losses in the ball are uniform on [0, G]."""
     z, ball = array([0.5])[:, None], Ball(2, 0.5)
-    return float(integrated_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, panels=PANELS).value)
+    return float(robust_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, method=Quadrature(PANELS)).value)
 
 
 @claim(

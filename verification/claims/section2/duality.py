@@ -375,7 +375,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
 
             ball = Ball(norm, RHO)
             best = fgm(slope, array(z), ball)
-            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda _, best=best: best)
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
             # The locations: the maximiser of each ball, and others that some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)
