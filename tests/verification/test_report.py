@@ -71,7 +71,7 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
     assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
-    assert {entry.head.id for entry in followers(FOUND)} == {"E6-kinked", "F4", "G6", "H4"}
+    assert {entry.head.id for entry in followers(FOUND)} == {"C4", "E6-kinked", "F4", "G6", "H4"}
     by_name = {row.item.name: row for row in rows(FOUND, THIS)}
     row = by_name["Proposition 1"]
     assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")

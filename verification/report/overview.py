@@ -29,7 +29,7 @@ _WORDING = {
     Kind.IMPRECISE: "imprecise sentences",
     Kind.ASSUMPTION: "assumptions left implicit, such as continuity of the loss",
     Kind.CONSTANT: "constants",
-    Kind.FALSE: "side remarks",
+    Kind.FALSE: "an output that nothing else uses",
     Kind.OPEN: "experiments described too briefly to be repeated",
 }
 
