@@ -35,7 +35,7 @@ from phiball.experiments.robustness.models import (
     restore_model,
 )
 from phiball.experiments.robustness.report_formats import RobustnessReport
-from phiball.experiments.robustness.summary import summarize
+from phiball.experiments.robustness.summary import summarize_measures
 from phiball.refimpl import Ball
 from phiball.refimpl.distributions.norms import NORMS, as_norm, norm_name
 from phiball.refimpl.validation import valid_number
@@ -147,7 +147,7 @@ def robustness_report(
                     show(share, f"{task.model.name}, batch {task.number + 1}")
     if not prepared:
         raise ValueError("data is empty; expected at least one point")
-    summary = summarize(
+    summary = summarize_measures(
         prepared,
         {name: [ended[k] for k in sorted(ended)] for name, ended in results.items()},
         threat,
