@@ -45,7 +45,7 @@ PAGE = to_html(RESULTS, ABOUT)
 # --- Items and entries ----------------------------------------------------------------------------
 
 
-def test_quotations_are_those_of_the_paper() -> None:
+def test_quotations_occur_in_the_paper() -> None:
     if (tex := paper.source()) is None:
         pytest.skip("PHIBALL_PAPER names no source of the paper")
     assert paper.digest() == SOURCE
@@ -71,7 +71,7 @@ def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
     assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
-    assert {entry.head.id for entry in followers(FOUND)} == {"E6-kinked", "F4", "G6", "H4"}
+    assert {entry.head.id for entry in followers(FOUND)} == {"C4", "E6-kinked", "F4", "G6", "H4"}
     by_name = {row.item.name: row for row in rows(FOUND, THIS)}
     row = by_name["Proposition 1"]
     assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")
@@ -230,7 +230,7 @@ def test_markdown_escapes_words_and_keeps_formulas() -> None:
 
 
 class _Tags(HTMLParser):
-    """The tags of a page, which must be closed, and their attributes."""
+    """Collects the tags and attributes of a page, and checks that all tags are closed."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ def test_hostile_texts_are_escaped(text: str) -> None:
 
 @pytest.mark.slow
 def test_errata_are_current() -> None:
-    """`make errata` writes the file; it holds no number that another machine would round otherwise."""
+    """`make errata` writes the file; its numbers are rounded so that all machines agree."""
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()
 
 

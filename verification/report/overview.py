@@ -1,4 +1,4 @@
-"""The opening of the report: what stands, what has to change, and what only needs better wording."""
+"""The opening of the report: the results that stand, and the corrections by consequence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDING = {
     Kind.IMPRECISE: "imprecise sentences",
     Kind.ASSUMPTION: "assumptions left implicit, such as continuity of the loss",
     Kind.CONSTANT: "constants",
-    Kind.FALSE: "side remarks",
+    Kind.FALSE: "an output that nothing else uses",
     Kind.OPEN: "experiments described too briefly to be repeated",
 }
 

@@ -39,7 +39,7 @@ MEANINGS = {
     Verdict.UNDECIDED: "the run did not reach a verdict",
 }
 KINDS = {
-    Kind.MISPRINT: "a slip; the context shows what is meant",
+    Kind.MISPRINT: "a slip; the intended reading is clear from the context",
     Kind.IMPRECISE: "ambiguous or incomplete wording",
     Kind.OPEN: "the paper does not give enough detail for a check",
     Kind.ASSUMPTION: "true under an assumption that is not stated",
