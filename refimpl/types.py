@@ -1,8 +1,8 @@
-"""The contracts that users implement: losses, gradients, reference distributions, estimators and proposals.
+"""Protocols that users implement: losses, gradients, reference distributions, estimators and proposals.
 
 N data points have shape (N,) + event, where event is the shape of one point: (d,) for a vector, (channels,
-height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the data point
-that each comes from, so that their labels are y[i].
+height, width) for an image. k perturbed points have shape (k,) + event, and i (k,) int64 holds the index of
+the data point that each comes from, so that their labels are y[i].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phiball.refimpl.printing import one_line
 __all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""A function loss(x, i): the losses (k,) of points x (k,) + event, each of its own point alone.
+"""A function loss(x, i): the losses (k,) of points x (k,) + event, where each loss depends on its x alone.
 
 >>> import numpy as np
 >>> y = np.array([1.0, -1.0])
@@ -28,7 +28,7 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 """
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""A function gradient(x, i): the gradients of the losses of points x (k,) + event in x, of its shape.
+"""A function gradient(x, i): the gradients in x of the losses of points x (k,) + event, shaped like x.
 
 With torch losses it is `functools.partial(phiball.backends.input_gradient, loss)`.
 
@@ -40,7 +40,7 @@ With torch losses it is `functools.partial(phiball.backends.input_gradient, loss
 
 
 class Distribution(Protocol):
-    """A reference distribution nu_z: a Ball, a Gaussian, or anything else with their `sample`.
+    """A reference distribution nu_z: a Ball, a Gaussian, or another class with the method `sample`.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, rng, robust_risk
@@ -58,19 +58,19 @@ class Distribution(Protocol):
     """
 
     def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """Draw `n` independent points of nu_z for each z, batch + event; the shape is batch + (n,) + event.
+        """Draw `n` independent points of nu_z for each z; z has shape batch + event.
 
-        `event_ndim` trailing axes of z make up one point.
+        `event_ndim` is the number of trailing axes of one point. Returns shape batch + (n,) + event.
         """
 
 
 @dataclass(frozen=True)
 class LevelGroup:
-    """The data points that get one level, and how their solutions count.
+    """The data points of one level, and the weight of their solutions.
 
     - `level`: l, for 2^l perturbed points per data point.
-    - `members`: the places of the data points in the batch, as a tuple, a range or an array on the host.
-    - `weight`: the factor of their values and weights, 1/P(l) for RT-MLMC.
+    - `members`: the positions of the data points in the batch: a tuple, a range or an array in main memory.
+    - `weight`: the factor for their values and weights, 1/P(l) for RT-MLMC.
     - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.sampling.signed_weights`.
 
     >>> import numpy as np
@@ -86,7 +86,7 @@ class LevelGroup:
 
 
 class Estimator(Protocol):
-    """How many perturbed points each data point of a batch gets: SG, RTMLMC, or your own.
+    """The number of perturbed points for each data point of a batch: SG, RTMLMC, or your own class.
 
     >>> import numpy as np
     >>> from phiball import ENTROPIC, Ball, RegularizedLoss, rng
@@ -101,24 +101,24 @@ class Estimator(Protocol):
     """
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """Assign a level to each of n data points; every place 0, ..., n - 1 is in exactly one group.
+        """Assign a level to each of n data points; each index 0, ..., n - 1 is in exactly one group.
 
-        Random numbers are drawn from `rng` in the library and on the device of `like`.
+        Random numbers are drawn with the library and on the device of `like`.
         """
 
 
 @dataclass(frozen=True)
 class PreparedProposal:
-    """A proposal made ready for a batch of data points.
+    """A proposal, prepared for a batch of data points.
 
     - `x` (N,) + event: the data points.
     - `eta`: the weight of the divergence, a number or an array (N,).
-    - `draw`: a function draw(index, n, rng) that returns n points of each data point of `index` (k,), of
-      shape (k, n) + event, and the log of the reference density over that which they were drawn from, (k, n);
-      None for logs that are all 0.
-    - `every` (N,): 0, ..., N - 1, which means all data points to `draw`, without a copy of x; or None.
-    - `independent`: True if the n points of a data point are independent. Data points of many levels may then
-      be drawn by one call, with n = 1 and an index that repeats each as often as it has points.
+    - `draw`: a function draw(index, n, rng) that returns n points for each data point in `index` (k,), with
+      shape (k, n) + event, and the log of the reference density over the sampling density, (k, n), or None
+      if the two are equal.
+    - `every` (N,): the index 0, ..., N - 1 of all data points, for which `draw` does not copy x; or None.
+    - `independent`: True if the n points of a data point are independent. One call with n = 1 and a repeated
+      index may then draw the points of several levels.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng
@@ -138,7 +138,7 @@ class PreparedProposal:
 
 
 class Proposal(Protocol):
-    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own.
+    """How perturbed points are drawn and weighted: Uniform, Tilted, or your own class.
 
     >>> from phiball import ENTROPIC, Ball, Tilted
     >>> proposal: Proposal = Tilted()
@@ -147,10 +147,10 @@ class Proposal(Protocol):
 
     @property
     def self_normalised(self) -> bool:
-        """Whether the weights of the points of each data point are normalised to sum to one."""
+        """Whether the weights of each data point's points are normalised to sum to one."""
 
     def valid_for(self, distribution: Distribution, divergence: Divergence) -> None:
-        """Raise unless points can be drawn for that distribution and weighted for that divergence."""
+        """Raise unless the proposal supports the distribution and the divergence."""
 
     def prepare(
         self,
@@ -161,4 +161,4 @@ class Proposal(Protocol):
         rng: Rng,
         chunk: int,
     ) -> PreparedProposal:
-        """Get ready for the data points x (N,) + event, at most `chunk` points per call of `gradient`."""
+        """Prepare for the data points x (N,) + event, with at most `chunk` points per call of `gradient`."""

@@ -58,7 +58,7 @@ SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
             for x in ("int64", "bool", "complex128")
         ),
         *((x, f"is {x!r}, of type {type(x).__name__}; expected an array") for x in ([0.0, 1.0], 1.5, None)),
-        (np.ma.array(F, mask=F > 1), "is a masked array; expected a plain one"),
+        (np.ma.array(F, mask=F > 1), "is a masked array; expected a plain array"),
     ],
     ("eta", ValueError): [
         *((x, f"is {x!r}; expected a positive number") for x in (0, -1.0, nan, inf)),
@@ -73,8 +73,8 @@ SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
     ("divergence", TypeError): [(x, f"is {x!r}; expected a Divergence") for x in (2, None, Divergence)],
     ("divergence", ValueError): [("KL", "is 'KL'; expected one of entropic, quadratic")],
     ("p", ValueError): [
-        (np.array([1.5, -0.5, 0.0]), "contains -0.5; expected probabilities, none negative"),
-        (np.array([nan, 1.0, 0.0]), "contains nan; expected probabilities"),
+        (np.array([1.5, -0.5, 0.0]), "contains -0.5; expected nonnegative probabilities"),
+        (np.array([nan, 1.0, 0.0]), "contains nan; expected nonnegative probabilities"),
         *((np.array(x), f"sums to {sum(x)} along") for x in ([0.5, 0.25, 0.0], [0.5, inf, 0.0], [0.0] * 3)),
         (np.array([[0.5, 0.5, 0.0], [0.5, 0.75, 0.0]]), "sums to 1.25 along the last axis; expected 1"),
         *((np.ones(x), f"has shape {x}; expected a shape") for x in ((), (1,), (2,), (1, 2, 3))),
@@ -194,7 +194,7 @@ def test_tensors_without_a_number_for_each_entry() -> None:
     f, eta = torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     for calls, message in (
         (each(f.to_sparse()), r"losses is a tensor of layout torch\.sparse_coo; expected a"),
-        (each(f.to("meta")), "losses is on the device meta, which holds no numbers"),
+        (each(f.to("meta")), "losses is on the meta device, which holds no numbers"),
         (each(f, eta.to_sparse()), r"eta is a tensor of layout torch\.sparse_coo"),
     ):
         for call in calls:
