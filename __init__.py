@@ -24,7 +24,7 @@ WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)
 | see how robust a model is, as a page | `phiball.experiments.robustness.robustness_report` |
 | attack a model | `phiball.refimpl.fgm`, `phiball.refimpl.pgm` |
 | plan and run SGD with a guarantee | `phiball.refimpl.convex_plan`, `phiball.refimpl.projected_sgd` |
-| learn a robust policy | `phiball.refimpl.q_learning` |
+| learn a robust policy | `phiball.qlearning.q_learning` |
 | draw random numbers, choose a backend | `phiball.backends.rng`, `phiball.backends.set_backend` |
 | check a solver of your own | `phiball.verification.verify_solver` |
 

@@ -94,7 +94,7 @@ BACKENDS: dict[str, Backend] = {
                 "phiball.refimpl.inner.multiplier:multiplier": "phiball.backends.numba.multiplier:multiplier",
                 "phiball.refimpl.inner.solvers:solve": "phiball.backends.numba.solve:solve",
                 "phiball.refimpl.inner.solvers:solve_ragged": "phiball.backends.numba.solve:solve_ragged",
-                "phiball.refimpl.qlearning.run:q_run": "phiball.backends.numba.qlearning:q_run",
+                "phiball.refimpl.qlearning.q_learning:q_run": "phiball.backends.numba.qlearning:q_run",
                 "phiball.refimpl.validation:all_finite": "phiball.backends.numba.solve:all_finite",
             },
         ),

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from phiball import RobustLoss, robustness_report
+from phiball.experiments.robustness import AttackSettings
 
 torch.set_num_threads(1)
 digits = load_digits()
@@ -57,9 +58,8 @@ class LogRobustness(lightning.Callback):
         """Measure the model on held-out digits, and log the error at the largest radius."""
         if trainer.current_epoch % 10 == 9:
             held_out = x[1197:1397], y[1197:1397]
-            report = robustness_report(
-                module, held_out, norms=["l2"], radii=[0, 0.5], attacks=["pgm"], etas=[], restarts=1
-            )
+            settings = AttackSettings(attacks=("pgm",), etas=(), restarts=1)
+            report = robustness_report(module, held_out, norm="l2", radii=[0, 0.5], settings=settings, rng=0)
             measures = report.summary["models"]["model"]["norms"]["l2"][-1]["measures"]
             module.log("error_under_attack", measures["worst"]["error"])
             print(f"epoch {trainer.current_epoch + 1}: {report}")

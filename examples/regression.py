@@ -40,8 +40,8 @@ for name, objective in ("plain", None), ("robust", RobustLoss(0.5)):
     def losses(z, i):
         return (model(z)[:, 0] - y[300:][i]) ** 2
 
-    def attack(z):
-        return pgm(lambda z, i: input_gradient(losses, z, i), z, ball, rng=rng(0), loss=losses)
+    def attack(loss, z, ball):
+        return pgm(lambda z, i: input_gradient(loss, z, i), z, ball, rng=rng(0), loss=loss)
 
     clean = losses(x[300:], torch.arange(142)).mean()
     risk = adversarial_risk(losses, x[300:], ball, n_samples=8, rng=rng(0), attack=attack)

@@ -172,7 +172,7 @@ def white_noise(x: Array, ball: Ball, rng: Rng) -> Array:
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with its sample(z, n, rng)")
     valid_rng(rng)
-    return rounded(ball.sample(x, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...], data)
+    return rounded(ball.sample(x, 1, rng=rng, event_ndim=x.ndim - 1)[:, 0, ...], data)
 
 
 def _start(z: Array, ball: Ball, rng: Rng) -> Array:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, is_array_api_obj
-from phiball.refimpl.inner.divergences import Divergence
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, device, is_array_api_obj
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import WorstCase, worst_case
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.risk.robust_risk import Estimate, robust_risk
+from phiball.refimpl.risk.estimate import Estimate
+from phiball.refimpl.risk.robust_risk import robust_risk
 from phiball.refimpl.sampling.streaming import CHUNK, evaluate
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import (
@@ -27,6 +28,8 @@ from phiball.refimpl.validation import (
     valid_number,
     valid_p,
 )
+
+__all__ = ["CausalValue", "Conditional", "Estimate", "causal_risk", "causal_value", "conditional_loss"]
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,7 @@ class Conditional:
         first = xp.cumulative_sum(counts) - counts
         slot = xp.arange(int(xp.max(counts)), dtype=first.dtype, device=device(x))[None, :]
         real = slot < counts[:, None]
-        # Empty places hold a copy of the first z, so that the cost is finite there.
+        # Empty slots hold a copy of the first z, so that the cost is finite there.
         place = xp.take(order, xp.reshape(first[:, None] + xp.where(real, slot, xp.zeros_like(slot)), (-1,)))
         mass = xp.reshape(xp.take(valid_distribution("weight", weight), place), real.shape)
         mass = xp.where(real, mass, xp.zeros_like(mass))
@@ -232,10 +235,10 @@ def causal_risk(
     data: Conditional,
     reference: Distribution,
     eta: float,
-    divergence: Divergence,
+    divergence: Divergence | str,
     *,
     n_samples: int,
-    rng: Rng,
+    rng: int | Rng | None = None,
     chunk: int = CHUNK,
 ) -> Estimate:
     """Estimate the regularised causal risk, from a sample of the ball around each covariate.
@@ -251,17 +254,16 @@ def causal_risk(
     Reference: Eq. (reg:casual:dual) of Section 6.3.
 
     >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, Ball
+    >>> from phiball import Ball
     >>> data = Conditional.stacked(np.zeros((2, 1)), np.array([[[1.0], [3.0]], [[0.0], [2.0]]]))
     >>> loss = conditional_loss(lambda x: x, lambda w, z: w[:, 0] * z[:, 0], data, linear=True)
-    >>> risk = causal_risk(loss, data, Ball(2, 1.0), 1.0, ENTROPIC, n_samples=4000, rng=rng(0))
+    >>> risk = causal_risk(loss, data, Ball(2, 1.0), 1.0, "kl", n_samples=4000, rng=0)
     >>> exact = (np.log(np.sinh(2) / 2) + np.log(np.sinh(1))) / 2
     >>> bool(abs(risk.value + risk.bias - exact) < 4 * risk.stderr)
     True
     """
     _valid_conditional(data)
-    eta = valid_number("eta", eta, above=0.0)
+    eta, divergence = valid_number("eta", eta, above=0.0), as_divergence(divergence)
     xp = array_namespace(data.x)
     # c R_eta(f) = R_{c eta}(c f): so the plain mean over k of the scaled problems is the weighted one.
     scale = data.weight * data.weight.shape[0]
@@ -270,18 +272,19 @@ def causal_risk(
         return xp.take(scale, i) * evaluate(loss, x, i)
 
     estimate = robust_risk(
-        scaled, data.x, reference, eta * scale, divergence, n_samples=n_samples, rng=rng, chunk=chunk
+        scaled, data.x, reference, eta * scale, divergence, n_samples=n_samples, rng=as_rng(rng), chunk=chunk
     )
-    return replace(estimate, values=estimate.values / scale)
+    own = {name: getattr(estimate, name) / scale for name in ("values", "eta", "gap")}
+    return replace(estimate, **own)
 
 
 @dataclass(frozen=True)
 class CausalValue:
-    """The exact solution of a causal problem with finitely many places to move each covariate to.
+    """The exact solution of a causal problem with finitely many points that each covariate may move to.
 
     - `value` (): the regularised value, Eq. (reg:casual:dual).
     - `supremum` (): the unregularised value, Eq. (casual:dual).
-    - `losses` (K, n): the conditional average of the cost at each place.
+    - `losses` (K, n): the conditional average of the cost at each point.
     - `inner`: the solution at each covariate; inner.weights (K, n) is the distribution of x' given x of a worst causal
       plan.
     """
@@ -296,21 +299,21 @@ class CausalValue:
 def causal_value(
     loss: Loss,
     data: Conditional,
-    places: Array,
+    points: Array,
     eta: float | Array,
-    divergence: Divergence,
+    divergence: Divergence | str,
     *,
     p: Array | None = None,
 ) -> CausalValue:
-    """Solve the causal problem exactly, for finitely many places to move each covariate to.
+    """Solve the causal problem exactly, for finitely many points that each covariate may move to.
 
     Arguments:
     - `loss`: from `conditional_loss` of the same `data`.
     - `data`: a `Conditional` with K covariates.
-    - `places` (K, n) + event: where each covariate may go.
+    - `points` (K, n) + event: where each covariate may go.
     - `eta`: a positive number, or an array (K,).
     - `divergence`: phi, for example `ENTROPIC`.
-    - `p` (K, n): the reference distribution nu_x, uniform by default. A place with p = 0 is out of reach.
+    - `p` (K, n): the reference distribution nu_x, uniform by default. A point with p = 0 is out of reach.
 
     Returns `value`, the unregularised `supremum`, the `losses` (K, n) and the `inner` solutions. With torch
     losses that require a gradient, `value` and `supremum` carry it.
@@ -318,29 +321,28 @@ def causal_value(
     Reference: Eq. (casual:dual) and (reg:casual:dual) of Section 6.3.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
     >>> data = Conditional.stacked(np.zeros((1, 1)), np.array([[[0.0], [2.0]]]))
     >>> loss = conditional_loss(lambda x: x, lambda w, z: w[:, 0] * z[:, 0], data)
-    >>> out = causal_value(loss, data, np.array([[[0.0], [1.0]]]), 1.0, QUADRATIC)
+    >>> out = causal_value(loss, data, np.array([[[0.0], [1.0]]]), 1.0, "chi2")
     >>> float(out.value), float(out.supremum), out.losses.tolist()
     (0.625, 1.0, [[0.0, 1.0]])
     """
     _valid_conditional(data)
-    valid_array("places", places)
-    check_same_array_type("places", places, data.x, other="data.x", dtype=True)
+    valid_array("points", points)
+    check_same_array_type("points", points, data.x, other="data.x", dtype=True)
     K, event = data.x.shape[0], tuple(data.x.shape[1:])
-    if places.ndim != data.x.ndim + 1 or tuple(places.shape) != (K, places.shape[1], *event):
+    if points.ndim != data.x.ndim + 1 or tuple(points.shape) != (K, points.shape[1], *event):
         raise ValueError(
-            f"places has shape {tuple(places.shape)}; expected (K, n) + event, with K = {K}, event = {event}"
+            f"points has shape {tuple(points.shape)}; expected (K, n) + event, with K = {K}, event = {event}"
         )
-    if places.shape[1] == 0:
-        raise ValueError(f"places has shape {tuple(places.shape)}; expected one place at least a covariate")
+    if points.shape[1] == 0:
+        raise ValueError(f"points has shape {tuple(points.shape)}; expected at least one point per covariate")
     xp = array_namespace(data.x)
-    n = places.shape[1]
-    i = xp.broadcast_to(xp.arange(K, dtype=xp.int64, device=device(places))[:, None], (K, n))
-    losses = evaluate(loss, xp.reshape(places, (K * n, *event)), xp.reshape(i, (-1,)))
+    n = points.shape[1]
+    i = xp.broadcast_to(xp.arange(K, dtype=xp.int64, device=device(points))[:, None], (K, n))
+    losses = evaluate(loss, xp.reshape(points, (K * n, *event)), xp.reshape(i, (-1,)))
     losses = xp.reshape(losses, (K, n))
-    inner = worst_case(losses, eta, divergence, p=p)
+    inner = worst_case(losses, eta, as_divergence(divergence), p=p)
     distribution = valid_p(p, detach(losses))
     reach = (
         losses if distribution is None else xp.where(distribution > 0, losses, xp.full_like(losses, -xp.inf))

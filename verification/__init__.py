@@ -1,8 +1,8 @@
 """The paper's statements as executable claims, and their report.
 
-`phiball verify` runs them from the command line; `run` does so from Python. Each claim is searched for
-violations and reaches a `Verdict`. `verify_solver` applies the claims about the inner problem to a solver of
-your own.
+`phiball verify` runs them from the command line, `run_claims` from Python. A run searches for violations of
+each claim and reaches a `Verdict`. `verify_solver` applies the claims about the inner problem to your own
+solver.
 """
 
 from importlib.util import find_spec
@@ -16,12 +16,11 @@ if find_spec("hypothesis") is None:
 
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import Claim, claim, unchecked
-from phiball.verification.framework.evidence import Curve, Evidence, Quantity, Verdict
-from phiball.verification.framework.metadata import Metadata
-from phiball.verification.framework.paper import Paper
-from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import all_claims, find, run
-from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
+from phiball.verification.framework.evidence import Curve, Evidence, Fit, Quantity, Verdict
+from phiball.verification.framework.paper import Item, Paper
+from phiball.verification.framework.result import Metadata, Result
+from phiball.verification.framework.suite import all_claims, find_claims, run_claims
+from phiball.verification.solver_check.solver_report import Outcome, SolverCheck, SolverReport
 from phiball.verification.solver_check.verify_solver import verify_solver
 
 __all__ = [
@@ -30,6 +29,8 @@ __all__ = [
     "Consequence",
     "Curve",
     "Evidence",
+    "Fit",
+    "Item",
     "Kind",
     "Metadata",
     "Outcome",
@@ -42,8 +43,8 @@ __all__ = [
     "Verdict",
     "all_claims",
     "claim",
-    "find",
-    "run",
+    "find_claims",
+    "run_claims",
     "unchecked",
     "verify_solver",
 ]

@@ -136,20 +136,18 @@ def q_run(
     distributions: tuple[Array, Array],
     uniforms: Array,
     schedules: tuple[Array, Array],
-    neighbourhood: Any,
-    eta: float,
-    divergence: Any,
-    maximum: Any,
-    neighbours: Any,
+    perturbation: Any,
+    estimator: Any,
     rng: Any,
 ) -> Any:
     """(Q, visits, rewards, ended) as the reference gives them, or NotImplemented for other problems.
 
-    Takes float64 in main memory, the entropic divergence, and exact neighbours, which have no level: in
-    single precision rounding would soon lead the two runs to different states.
+    Takes float64 in main memory, the entropic divergence, and no estimator: in single precision rounding
+    would soon lead the two runs to different states.
     """
-    if divergence.family != "entropic" or type(neighbours).__name__ != "ExactNeighbours":
+    if perturbation.phi.family != "entropic" or estimator is not None:
         return NotImplemented
+    neighbourhood = perturbation.neighbourhood
     floats = Q, *distributions, uniforms, *schedules, neighbourhood.weight, mdp.reward
     views = [as_numpy_view(x) for x in (*floats, neighbourhood.index, mdp.terminal)]
     if any(x is None for x in views) or any(x.dtype != np.float64 for x in views[: len(floats)]):
@@ -160,6 +158,6 @@ def q_run(
     steps = draws.shape[0]
     out = table.copy(), np.zeros(table.shape, np.int64), np.empty(steps), np.empty(steps, np.bool_)
     tables, distributions = (reward, terminal), (cumulative, first)
-    rest = (alphas, epsilons), (index, weight), mdp.discount, eta, maximum.value == "inside", out
-    q_loop(tables, distributions, draws, *rest)
+    eta, inside = perturbation.eta, perturbation.maximum.value == "inside"
+    q_loop(tables, distributions, draws, (alphas, epsilons), (index, weight), mdp.discount, eta, inside, out)
     return tuple(to_library(x, Q) for x in out)

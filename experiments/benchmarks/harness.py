@@ -1,6 +1,6 @@
 """The harness of all benchmarks: contestants timed in turn, checked for accuracy, reported as tables.
 
-A benchmark is a function of its options and of `update`, for the progress display, that returns a `Report`.
+A benchmark is a function bench_NAME(*, clock, update, ...) that returns a `BenchmarkReport`.
 Time is always a multiple of a unit of work timed beside it, so that a busy machine slows both.
 """
 
@@ -88,7 +88,7 @@ def optional_module(name: str) -> Any | None:
         return None
 
 
-def verdict(ratio: float, bar: float) -> str:
+def bar_verdict(ratio: float, bar: float) -> str:
     """Return whether a ratio is "within" its bar or "ABOVE" it."""
     return "within" if round(ratio, 2) <= bar else "ABOVE"
 
@@ -216,7 +216,7 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Table:
+class BenchmarkTable:
     """Rows with the same keys; columns of text, which come first, are aligned to the left."""
 
     title: str
@@ -232,13 +232,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchmarkReport:
     """The result of a benchmark: tables, findings in one line each, and figures by file name.
 
     `figures` maps a file name to a function that writes the figure to a path.
     """
 
-    tables: Sequence[Table]
+    tables: Sequence[BenchmarkTable]
     findings: Sequence[str] = ()
     figures: Mapping[str, Callable[[Path], None]] | None = None
 
@@ -254,7 +254,7 @@ def _cell(value: Any) -> str:
     return f"{value:.3g}" if size >= 0.01 or size == 0 else f"{value:.1e}"
 
 
-def write_report(report: Report, name: str, out: Path, details: Row) -> list[Path]:
+def write_benchmark(report: BenchmarkReport, name: str, out: Path, details: Row) -> list[Path]:
     """Write out/name.json, out/name.md and the figures, and return their paths."""
     files = [out / f"{name}.json", out / f"{name}.md"]
     tables = {table.title: table.rows for table in report.tables}
@@ -270,8 +270,13 @@ def write_report(report: Report, name: str, out: Path, details: Row) -> list[Pat
 
 
 def run_benchmark(
-    measure: Callable[..., Report], name: str, *, threads: int = 1, out: Path | None = None, **options: Any
-) -> Report:
+    measure: Callable[..., BenchmarkReport],
+    name: str,
+    *,
+    threads: int = 1,
+    out: Path | None = None,
+    **options: Any,
+) -> BenchmarkReport:
     """Run a benchmark with progress, print its report, and write it to the folder `out`, if given."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # fail before the work
@@ -286,7 +291,7 @@ def run_benchmark(
         console.print(table.formatted().table())
     lines = list(report.findings)
     if out is not None:
-        lines.append(f"wrote {' and '.join(map(str, write_report(report, name, out, details)))}")
+        lines.append(f"wrote {' and '.join(map(str, write_benchmark(report, name, out, details)))}")
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return report

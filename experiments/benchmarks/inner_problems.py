@@ -20,7 +20,7 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.verification.oracles.inner import solve_exactly, solve_extended
+from phiball.verification.oracles.exact_solver import solve_exactly, solve_extended
 
 Shape: TypeAlias = tuple[int, int]
 Solver: TypeAlias = Callable[[Any], Any]  # losses to weights
@@ -48,7 +48,7 @@ def losses_of(shape: Shape) -> Any:
     return np.random.default_rng(0).exponential(size=shape)
 
 
-def reference_distribution(name: str, shape: Shape) -> Any:
+def reference_probabilities(name: str, shape: Shape) -> Any:
     """Return p: normalised Exp(1), with probability 0 for one point in sixteen; None if uniform."""
     if name == UNIFORM:
         return None
@@ -95,8 +95,8 @@ class WeightError:
 
 def ours(problem: str, distribution: str, f: Any) -> Callable[[], Any]:
     """Return phiball's solver, which also computes value, mu and gap."""
-    divergence, p = DIVERGENCES[problem], reference_distribution(distribution, f.shape)
-    return lambda: worst_case(f, ETA, divergence, p=p).weights
+    divergence, p = DIVERGENCES[problem], reference_probabilities(distribution, f.shape)
+    return lambda: worst_case(f, eta=ETA, divergence=divergence, p=p).weights
 
 
 def _sort_sparsemax(f: Any) -> Any:
@@ -152,7 +152,7 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
 
     for problem, divergence in DIVERGENCES.items():
         for distribution in (UNIFORM, SHARED, OWN):
-            p = reference_distribution(distribution, f.shape)
+            p = reference_probabilities(distribution, f.shape)
             error = WeightError(divergence, f, p, 1 if quick else JUDGED_ROWS)
             add(problem, f"phiball, {distribution}", ours(problem, distribution, f), error)
         error = WeightError(divergence, f, None, 1 if quick else JUDGED_ROWS)
@@ -166,4 +166,4 @@ def contestants(f: Any, *, quick: bool = False) -> dict[tuple[str, str], Contest
 
 def _array_code(f: Any) -> Any:
     with backend("numpy"):
-        return worst_case(f, ETA, QUADRATIC).weights
+        return worst_case(f, eta=ETA, divergence=QUADRATIC).weights

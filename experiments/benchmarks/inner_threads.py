@@ -17,7 +17,14 @@ from typing import Any
 import joblib
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Contestant, Report, Table, compare, thread_limit, verdict
+from phiball.experiments.benchmarks.harness import (
+    BenchmarkReport,
+    BenchmarkTable,
+    Contestant,
+    bar_verdict,
+    compare,
+    thread_limit,
+)
 from phiball.experiments.benchmarks.inner_problems import DIVERGENCES, ETA, THREE_HALVES, losses_of
 from phiball.refimpl import worst_case
 
@@ -55,10 +62,10 @@ def _solve(f: Any, problem: str, threads: int | None) -> None:
     os.environ.pop("PHIBALL_THREADS", None)
     if threads is not None:
         os.environ["PHIBALL_THREADS"] = str(threads)
-    worst_case(f, ETA, DIVERGENCES[problem])
+    worst_case(f, eta=ETA, divergence=DIVERGENCES[problem])
 
 
-def busy_report(*, quick: bool = False, update: Update = silent) -> Report:
+def busy_report(*, quick: bool = False, update: Update = silent) -> BenchmarkReport:
     """Time the default and two threads over one; interruptions count, so that total times are compared."""
     problems, rounds = (PROBLEMS[1:2], 10) if quick else (PROBLEMS, 25)
     cases = [(busy, problem, shape) for busy in (False, True) for problem in problems for shape in SHAPES]
@@ -71,15 +78,19 @@ def busy_report(*, quick: bool = False, update: Update = silent) -> Report:
             one = partial(_solve, f, problem, 1)
             times = compare(one, list(works.values()), seconds=0.05, rounds=rounds, clock=time.perf_counter)
         default, two = times["None"].ratio, times["2"].ratio
-        word = verdict(default, SLOWER_BAR) if busy else ""
+        word = bar_verdict(default, SLOWER_BAR) if busy else ""
         if not busy and f.size >= FASTER_FROM and joblib.cpu_count() > 1:
-            word = verdict(two, FASTER_BAR)
+            word = bar_verdict(two, FASTER_BAR)
         where = {"problem": problem, "shape": str(shape), "machine": "busy" if busy else "as it is"}
         rows.append({**where, "verdict": word, "load": load, "default": default, "two threads": two})
     note = (
         f"bars: on a busy machine the default takes at most {SLOWER_BAR} times as long as one thread; on an "
         f"idle one (see the load) two threads take at most {FASTER_BAR} from 2^20 entries on"
     )
-    return Report(
-        [Table(f"Threads: time over that of PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note)]
+    return BenchmarkReport(
+        [
+            BenchmarkTable(
+                f"Threads: time over that of PHIBALL_THREADS=1, {joblib.cpu_count()} cores", rows, note
+            )
+        ]
     )

@@ -17,7 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import ROUNDS, Report, Table, Timing, verdict
+from phiball.experiments.benchmarks.harness import (
+    ROUNDS,
+    BenchmarkReport,
+    BenchmarkTable,
+    Timing,
+    bar_verdict,
+)
 from phiball.experiments.benchmarks.inner_problems import ALPHA, ETA, SHAPES, Shape
 
 BAR = 1.25  # time over that of the other version, both in np.max
@@ -46,7 +52,7 @@ for line in sys.stdin:
     divergence = eval(problem)
     flat = f.reshape(-1)
     before = quartile(flat.max, seconds / 4)
-    spent = quartile(lambda: worst_case(f, eta, divergence), seconds)
+    spent = quartile(lambda: worst_case(f, eta=eta, divergence=divergence), seconds)
     print(json.dumps(2 * spent / (before + quartile(flat.max, seconds / 4))), flush=True)
 """
 
@@ -83,7 +89,7 @@ def _version(folder: Path) -> Iterator[Timer]:
             worker.communicate()
 
 
-def against_report(folder: Path, *, seconds: float, update: Update = silent) -> Report:
+def against_report(folder: Path, *, seconds: float, update: Update = silent) -> BenchmarkReport:
     """Compare the kernels under the uniform distribution with those of the clone in `folder`."""
     if not (folder / "__init__.py").is_file():
         raise ValueError(f"against is {folder}; expected the folder of a clone of phiball")
@@ -96,8 +102,10 @@ def against_report(folder: Path, *, seconds: float, update: Update = silent) -> 
             rounds = [(new(problem, shape, seconds), old(problem, shape, seconds)) for _ in range(ROUNDS)]
             mine, theirs = (Timing(median(times), times) for times in zip(*rounds, strict=True))
             quotient = mine.over(theirs)
-            where = {"problem": problem, "shape": str(shape), "verdict": verdict(quotient.ratio, BAR)}
+            where = {"problem": problem, "shape": str(shape), "verdict": bar_verdict(quotient.ratio, BAR)}
             times = {"this, x np.max": mine.ratio, "other, x np.max": theirs.ratio}
             rows.append({**where, **times, **quotient.columns("other")})
     title = f"Kernels of this version and of {folder}, one thread"
-    return Report([Table(title, rows, f"at most {BAR} times the other; medians of {ROUNDS} rounds in turn")])
+    return BenchmarkReport(
+        [BenchmarkTable(title, rows, f"at most {BAR} times the other; medians of {ROUNDS} rounds in turn")]
+    )

@@ -25,11 +25,11 @@ from sklearn.preprocessing import StandardScaler
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     HINT,
+    BenchmarkReport,
+    BenchmarkTable,
     Clock,
     Contestant,
-    Report,
     Row,
-    Table,
     compare,
     optional_module,
 )
@@ -191,7 +191,9 @@ def linear_findings(rows: list[Row]) -> list[str]:
     return lines
 
 
-def measure(*, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent) -> Report:
+def bench_linear(
+    *, clock: Clock, quick: bool = False, evidence: bool = False, update: Update = silent
+) -> BenchmarkReport:
     """Time and value the models; `evidence`: compare their errors on four data sets instead."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of other libraries
@@ -201,4 +203,4 @@ def measure(*, clock: Clock, quick: bool = False, evidence: bool = False, update
         rows = model_rows(seconds=seconds, rounds=rounds, clock=clock, peers=not quick, update=update)
     title = f"Breast cancer, l2 radius {RADIUS}, eta {ETA}: time and values"
     note = "gradient: of the objective at the end of the fit; the least possible value under KL is 0"
-    return Report([Table(title, rows, note)], linear_findings(rows))
+    return BenchmarkReport([BenchmarkTable(title, rows, note)], linear_findings(rows))

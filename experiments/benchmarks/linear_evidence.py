@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Report, Row, Table
+from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTable, Row
 from phiball.experiments.framework.requirements import require
 from phiball.refimpl import Ball
 from phiball.refimpl.sklearn import RobustLinearRegression, RobustLogisticRegression, robust_scorer
@@ -61,7 +61,7 @@ def model_errors(model: Any, X: Any, y: Any, sizes: tuple[float, ...]) -> dict[s
     return found
 
 
-def candidates(name: str, folds: int) -> dict[str, Any]:
+def candidate_models(name: str, folds: int) -> dict[str, Any]:
     """Return the models to compare, those with settings as searches."""
     scorer = robust_scorer(Ball(2, SIZES[name][MIDDLE]), n_samples=1)
     plain: Any
@@ -92,7 +92,7 @@ def split_rows(name: str, folds: int, split: int) -> list[Row]:
     scaler = StandardScaler().fit(parts[0])
     train, test = (np.clip(scaler.transform(part), -10, 10) for part in parts[:2])
     rows = []
-    for model, estimator in candidates(name, folds).items():
+    for model, estimator in candidate_models(name, folds).items():
         estimator.fit(train, parts[2])
         best = getattr(estimator, "best_estimator_", estimator)
         chosen = ", ".join(f"{k} {v:g}" for k, v in getattr(estimator, "best_params_", {}).items())
@@ -166,7 +166,7 @@ def draw_evidence(rows: list[Row], path: Path) -> None:
     figure.savefig(path, dpi=80)
 
 
-def evidence_report(*, quick: bool = False, update: Update = silent) -> Report:
+def evidence_report(*, quick: bool = False, update: Update = silent) -> BenchmarkReport:
     """Compare the four models on all data sets."""
     tasks = [(d, k) for d in DATA if not (quick and d == "digits") for k in range(2 if quick else SPLITS[d])]
     rows: list[Row] = []
@@ -174,8 +174,8 @@ def evidence_report(*, quick: bool = False, update: Update = silent) -> Report:
         update(number / len(tasks), f"{name}, split {split + 1}")
         rows += split_rows(name, 2 if quick else 3, split)
     title = "Test errors in percent, means over splits ± two standard errors"
-    return Report(
-        [Table(title, evidence_rows(rows))],
+    return BenchmarkReport(
+        [BenchmarkTable(title, evidence_rows(rows))],
         gains(rows),
         {"linear_evidence.png": partial(draw_evidence, rows)},
     )

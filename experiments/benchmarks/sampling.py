@@ -21,19 +21,19 @@ import numpy as np
 from phiball.backends import backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
+    BenchmarkReport,
+    BenchmarkTable,
     Clock,
     Contestant,
-    Report,
     Row,
-    Table,
+    bar_verdict,
     compare,
     optional_module,
     part_of,
-    verdict,
 )
 from phiball.refimpl import Ball
+from phiball.refimpl.distributions.norms import NORMS, as_norm
 
-NORMS = {1.0: "l1", 2.0: "l2", inf: "linf"}
 BARS = {"l1": 2.0, "l2": 1.3, "linf": 1.3, "tilted l2": 3.0, "tilted linf": 3.0}
 COST_DIMENSIONS, POINTS, NUMBERS = (10, 784, 3072), 16, 1 << 19  # per centre; coordinates of all points
 NOISE_DIMENSIONS, COUNTS = (2, 10, 784), (2, 8, 32, 128)
@@ -84,11 +84,6 @@ def _distance_outside(ball: Ball, centres: Any, points: Any) -> float:
     return float(np.max(np.linalg.norm(offsets, ord=ball.norm, axis=-1))) / ball.radius - 1
 
 
-def _norm_of(points: str) -> float:
-    label = points.rpartition(" ")[2]
-    return inf if label == "linf" else float(label[1:])
-
-
 def cost_rows(
     *,
     seconds: float,
@@ -114,17 +109,17 @@ def cost_rows(
         update(number / len(cases), f"cost of {points}, d = {d}, {library} {dtype}")
         make, draws = makers[library]
         raw = np.random.default_rng(0).random((max(1, numbers // (d * POINTS)), d))
-        ball, centres, source = Ball(_norm_of(points), 0.5), make(raw, dtype), rng(0)
-        run = partial(ball.sample, centres, POINTS, source)
+        ball, centres, source = Ball(as_norm(points.removeprefix("tilted ")), 0.5), make(raw, dtype), rng(0)
+        run = partial(ball.sample, centres, POINTS, rng=source)
         if points.startswith("tilted"):
             # A tilt that matters: s.b has a spread of about one under the uniform distribution.
             s = np.random.default_rng(1).normal(size=raw.shape)
             s = make(s / float(np.sqrt(ball.variance(s)).mean()), dtype)
-            run = partial(ball.sample_tilted, centres, s, POINTS, source)
+            run = partial(ball.sample_tilted, centres, s, POINTS, rng=source)
         player = Contestant(points, run, partial(_distance_outside, ball, centres), 1e-5)
         unit = draws((len(raw), POINTS, d), ball.norm, dtype)
         timing = compare(unit, [player], seconds=seconds, rounds=3, clock=clock)[points]
-        word = verdict(timing.ratio, BARS[points])
+        word = bar_verdict(timing.ratio, BARS[points])
         where = {"points": points, "library": library, "dtype": dtype, "verdict": word, "d": d}
         rows.append(
             {**where, **timing.columns("numbers"), "at most": BARS[points], "inside": timing.accurate}
@@ -132,11 +127,9 @@ def cost_rows(
     return rows
 
 
-def noise_ratios(
-    norm: float, d: int, n: int, repetitions: int, seed: int = 0
-) -> dict[tuple[str, str], float]:
+def noise_ratios(norm: str, d: int, n: int, repetitions: int, seed: int = 0) -> dict[tuple[str, str], float]:
     """Return the noise of a mean over n points, over that of n independent points, by (function, scheme)."""
-    ball, source = Ball(norm, 1.0), rng(seed)
+    ball, source = Ball(as_norm(norm), 1.0), rng(seed)
     g = np.random.default_rng(seed).normal(size=(FORMS, d))
     g = (g / np.sqrt(ball.variance(g))[:, None]).T
     means: dict[tuple[str, str], list[Any]] = {(f, s): [] for f in FUNCTIONS for s in SCHEMES}
@@ -144,7 +137,7 @@ def noise_ratios(
     z = np.zeros((-(-repetitions // CALLS), d))
     for _ in range(CALLS):
         for scheme, options in SCHEMES.items():
-            s = ball.sample(z, n, source, **options) @ g
+            s = ball.sample(z, n, rng=source, **options) @ g
             for name, function in FUNCTIONS.items():
                 values = function(s)
                 means[name, scheme].append(np.mean(values, axis=-1))
@@ -167,16 +160,16 @@ def noise_rows(
     places = [(norm, d) for norm in NORMS for d in dimensions]
     rows: list[Row] = []
     for number, (norm, d) in enumerate(places):
-        update(number / len(places), f"noise, {NORMS[norm]}, d = {d}")
+        update(number / len(places), f"noise, {norm}, d = {d}")
         repetitions = 256 if quick else 1024 if d <= 10 else 128
         found = {n: noise_ratios(norm, d, n, repetitions) for n in counts}
         for function, scheme in found[counts[0]]:
-            where = {"function": function, "ball": NORMS[norm], "scheme": scheme, "d": d}
+            where = {"function": function, "ball": norm, "scheme": scheme, "d": d}
             rows.append({**where, **{f"n = {n}": found[n][function, scheme] for n in counts}})
     return sorted(rows, key=lambda row: list(FUNCTIONS).index(row["function"]))
 
 
-def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Report:
+def bench_sampling(*, clock: Clock, quick: bool = False, update: Update = silent) -> BenchmarkReport:
     """Return the tables of cost and of noise."""
     with backend("numpy"):
         noise = noise_rows(
@@ -186,9 +179,13 @@ def measure(*, clock: Clock, quick: bool = False, update: Update = silent) -> Re
         )
     cost = cost_rows(seconds=0.01 if quick else 0.1, clock=clock, update=part_of(update, 0.8, 1.0))
     error = "5 % with --quick, else 2 % (784 dimensions: 6 %)"
-    return Report(
+    return BenchmarkReport(
         [
-            Table(f"{POINTS} points per centre: time over that of drawing their random numbers", cost),
-            Table("Noise of a mean, over that of n independent points", noise, f"standard error: {error}"),
+            BenchmarkTable(
+                f"{POINTS} points per centre: time over that of drawing their random numbers", cost
+            ),
+            BenchmarkTable(
+                "Noise of a mean, over that of n independent points", noise, f"standard error: {error}"
+            ),
         ]
     )

@@ -20,10 +20,10 @@ from phiball.backends import backend, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     MEMORY,
+    BenchmarkReport,
+    BenchmarkTable,
     Clock,
     Contestant,
-    Report,
-    Table,
     Work,
     compare,
     in_new_process,
@@ -61,12 +61,12 @@ class GrowthPath:
 
 def _solve(divergence: Divergence, size: int) -> Work:
     f = losses_of((BATCH, size))
-    return lambda: worst_case(f, ETA, divergence)
+    return lambda: worst_case(f, eta=ETA, divergence=divergence)
 
 
 def _draw(norm: float, size: int) -> Work:
     ball, z, source = Ball(norm, 1.0), np.zeros((BATCH, size)), rng(0)
-    return lambda: ball.sample(z, COPIES, source)
+    return lambda: ball.sample(z, COPIES, rng=source)
 
 
 def _fit(size: int) -> Work:
@@ -119,7 +119,7 @@ def paths() -> list[GrowthPath]:
 
 
 def fit_exponent(sizes: Sequence[int], values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the exponent of a power distribution by least squares of logarithms, and its standard error, if known."""
+    """Return the exponent of a power law by least squares of logarithms, and its standard error, if known."""
     fit = linregress(np.log(sizes), np.log(values))
     return float(fit.slope), float(fit.stderr) if len(sizes) > 2 else None
 
@@ -132,9 +132,9 @@ def path_memory(name: str, size: int) -> float:
         return max(SMALLEST, peak_memory(path.make(size)))
 
 
-def measure(
+def bench_scaling(
     *, clock: Clock, quick: bool = False, only: Sequence[GrowthPath] | None = None, update: Update = silent
-) -> Report:
+) -> BenchmarkReport:
     """Return one exponent per path; `quick`: from two sizes; `only`: other paths than `paths()`."""
     rows = []
     chosen = [p for p in only or paths() if p.quantity == "time" or MEMORY]
@@ -160,4 +160,4 @@ def measure(
         f"{BATCH} rows; {BATCH} x {COPIES} points of a ball; linear models with {FEATURES} features; network "
         f"64-128-10, batch {BATCH}"
     )
-    return Report([Table("Growth: fitted exponents; in theory all are 1", rows, note)])
+    return BenchmarkReport([BenchmarkTable("Growth: fitted exponents; in theory all are 1", rows, note)])

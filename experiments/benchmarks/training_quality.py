@@ -15,7 +15,7 @@ import numpy as np
 
 from phiball.backends import Array, Rng, backend, rng
 from phiball.backends.progress import Update, silent
-from phiball.experiments.benchmarks.harness import Row, Table
+from phiball.experiments.benchmarks.harness import BenchmarkTable, Row
 from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 
 BATCH, DIMENSION = 64, 10
@@ -129,7 +129,7 @@ def choice_row(problem: ExactProblem, rows: list[Row], estimator: str) -> Row:
 
 def quality_tables(
     *, work: int, seed: int, levels: tuple[int, ...] = LEVELS, update: Update = silent
-) -> list[Table]:
+) -> list[BenchmarkTable]:
     """Return a table of all estimators and levels, and the level to choose.
 
     `work` is the number of perturbed points per estimator, which sets the number of replications.
@@ -144,6 +144,6 @@ def quality_tables(
     choices = [choice_row(problem, rows, name) for name in ESTIMATORS]
     title = "Evaluations, in batches of 64, for a gradient error in percent of its length, at the best L"
     return [
-        Table(f"Linear loss, d = {DIMENSION}, entropic", rows, NOTE),
-        Table(title, choices, CHOICE_NOTE),
+        BenchmarkTable(f"Linear loss, d = {DIMENSION}, entropic", rows, NOTE),
+        BenchmarkTable(title, choices, CHOICE_NOTE),
     ]

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-Seed = Annotated[int, typer.Option(min=0, help="The seed of everything that is drawn.")]
-Jobs = Annotated[int, typer.Option(min=0, help="The number of processes; 0 is one per core.")]
-Engine = Annotated[str, typer.Option(help="Where tasks run: processes of this machine, dask or ray.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+NJobs = Annotated[int, typer.Option("--n-jobs", help="Number of processes, as in joblib; -1 uses all cores.")]
+Engine = Annotated[str, typer.Option(help="Where tasks run: processes (on this machine), dask or ray.")]
 Address = Annotated[
-    str, typer.Option(help="Of the cluster: tcp://HOST:8786 (Dask), HOST:6379 or auto (Ray).")
+    str, typer.Option(help="Address of the cluster: tcp://HOST:8786 (Dask), HOST:6379 or auto (Ray).")
 ]

@@ -1,4 +1,4 @@
-"""`phiball report`: how robust a model is, as a page."""
+"""`phiball report`: the robustness of models, as a page."""
 
 from __future__ import annotations
 
@@ -11,36 +11,40 @@ import typer
 
 from phiball.backends.files import read_arrays
 from phiball.experiments.cli.errors import fail, usage_errors
-from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 
 
 def report(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="package.module:name of a model, or of a function from arrays to predictions; "
-            "package.module:name() calls it to get one; or a .pt2 or .onnx file. Several are compared."
+            help="A model: package.module:name, package.module:name() for a function that returns one, or a "
+            ".pt2 or .onnx file. Several models are compared."
         ),
     ],
     data: Annotated[
         str,
-        typer.Option(help="An .npz file with arrays x and y, or package.module:name() that returns them."),
+        typer.Option(help="An .npz file with arrays x and y, or package.module:name() that returns (x, y)."),
     ],
-    norm: Annotated[list[str] | None, typer.Option(help="l1, l2 or linf; may be repeated.")] = None,
-    radii: Annotated[str, typer.Option(help="first:last:how many, or numbers with commas.")] = "0:1:5",
-    clip: Annotated[str, typer.Option(help="lo,hi if inputs live in a box, for instance 0,1.")] = "",
-    scale: Annotated[
-        str, typer.Option(help="Sizes of the features, with commas; 0 for what must not move.")
+    norm: Annotated[
+        list[str] | None, typer.Option(help="Norm of the perturbation: l1, l2 or linf; can be repeated.")
+    ] = None,
+    radii: Annotated[str, typer.Option(help="Radii, as first:last:count or separated by commas.")] = "0:1:5",
+    clip: Annotated[
+        str, typer.Option(help="Range lo,hi of the inputs, for example 0,1; by default unbounded.")
+    ] = "",
+    feature_scale: Annotated[
+        str, typer.Option(help="A scale per feature, separated by commas; 0 fixes a feature.")
     ] = "",
     seed: Seed = 0,
-    jobs: Jobs = 0,
+    n_jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
-    out: Annotated[Path, typer.Option(help="The page; .json and .csv are written beside it.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The page to write, with a .json and a .csv file beside it.")
+    ] = Path("report.html"),
 ) -> None:
-    """Measure how errors grow with the size of the perturbation; a killed run resumes."""
+    """Measure the errors of models under perturbations; the same command resumes a killed run."""
     from phiball.backends.parallel import check_cluster, cluster
     from phiball.experiments.robustness import robustness_report
 
@@ -48,24 +52,24 @@ def report(
     with usage_errors():
         check_cluster(engine, address)
         if out.suffix != ".html":
-            raise ValueError(f"--out is {str(out)!r}; expected a name that ends in .html")
+            raise ValueError(f"--out is {str(out)!r}; expected a file name that ends in .html")
     try:
         with cluster(engine, address):
             found = robustness_report(
                 {_name(text): _load(text) for text in models},
                 _data(data),
-                norms=norm or ("l2", "linf"),
+                norm=norm or ("l2", "linf"),
                 radii=_radii(radii),
                 clip=_numbers("--clip", clip, 2) if clip else None,
-                scale=_numbers("--scale", scale) if scale else None,
-                seed=seed,
-                jobs=jobs or -1,
+                feature_scale=_numbers("--feature-scale", feature_scale) if feature_scale else None,
+                rng=seed,
+                n_jobs=n_jobs,
                 cache=out.with_suffix(".parts"),
                 progress=True,
             )
-    except TypeError as error:  # of a model or data that cannot be used
+    except TypeError as error:  # an unsupported model or data type
         fail(str(error))
-    written = [found.write(out.with_suffix(ending)) for ending in (".html", ".json", ".csv")]
+    written = [found.save(out.with_suffix(suffix)) for suffix in (".html", ".json", ".csv")]
     print(found)
     for warning in found.summary["warnings"]:
         print(f"warning: {warning}")
@@ -81,7 +85,7 @@ def _load(text: str) -> Any:
         return text
     module, _, name = text.removesuffix("()").partition(":")
     if not module or not name:
-        raise ValueError(f"{text!r} names no model; expected package.module:name, or a .pt2 or .onnx file")
+        raise ValueError(f"{text!r} is not a model; expected package.module:name, or a .pt2 or .onnx file")
     try:
         found = getattr(import_module(module), name)
     except AttributeError:
@@ -104,7 +108,7 @@ def _radii(text: str) -> Any:
         return _numbers("--radii", text)
     first, last, count = _numbers("--radii", text.replace(":", ","), 3)
     if count < 2 or count != int(count):
-        raise ValueError(f"--radii is {text!r}; expected first:last:how many, with at least 2")
+        raise ValueError(f"--radii is {text!r}; expected first:last:count with a count of at least 2")
     return tuple(first + (last - first) * k / (count - 1) for k in range(int(count)))
 
 
@@ -112,7 +116,7 @@ def _numbers(name: str, text: str, count: int | None = None) -> Any:
     try:
         values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ValueError(f"{name} is {text!r}; expected numbers with commas between them") from None
+        raise ValueError(f"{name} is {text!r}; expected numbers separated by commas") from None
     if count is not None and len(values) != count:
         raise ValueError(f"{name} is {text!r}; expected {count} numbers")
     return values

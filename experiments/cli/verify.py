@@ -1,4 +1,4 @@
-"""The command `phiball verify`: runs the claims, shows their verdicts and writes the report."""
+"""The command `phiball verify`: check the claims, print a summary and write the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from phiball.backends import active, threads
 from phiball.backends.provenance import code_links, revision, versions
 from phiball.experiments.cli.errors import usage_errors
-from phiball.experiments.cli.options import Address, Engine, Jobs, Seed
+from phiball.experiments.cli.options import Address, Engine, NJobs, Seed
 from phiball.experiments.studies.comparisons import comparisons
 
 _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmath", "cvxpy")
@@ -22,39 +22,44 @@ _PACKAGES = ("phiball", "numpy", "numba", "torch", "scipy", "hypothesis", "mpmat
 def verify(
     claim: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An id or name, such as A1 or strong_duality, or words of a statement; may be repeated."
-        ),
+        typer.Option(help="Claims by id, name or words, such as A1 or strong_duality; may be repeated."),
     ] = None,
     section: Annotated[
-        str | None, typer.Option(help="A section of the paper, 2 to 6, or beyond: what goes further.")
+        str | None,
+        typer.Option(help="Section of the paper, 2 to 6, or 'beyond' for claims that go beyond the paper."),
     ] = None,
     claims: Annotated[
-        Path | None, typer.Option(help="A folder with claims on another paper, in place of ours.")
+        Path | None, typer.Option(help="Folder with claims on another paper, instead of the built-in ones.")
     ] = None,
-    list_only: Annotated[bool, typer.Option("--list", help="List the claims, and run none.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="List the claims without running them.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Search ten times as many examples.")] = False,
     mutants: Annotated[
-        bool, typer.Option("--mutants", help="Also count the planted faults that each claim rejects.")
+        bool, typer.Option("--mutants", help="Also report how many mutants each claim rejects.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of the report (results/verify; for a part, results/verify/selected)."),
+        typer.Option(
+            help="Folder of the report. Default: results/verify, with subfolders seed-N for another seed, "
+            "deep for --deep and selected for --claim or --section."
+        ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every claim, as with --claim, and not only problems.")
+    ] = False,
     seed: Seed = 0,
-    jobs: Jobs = 0,
+    n_jobs: NJobs = -1,
     engine: Engine = "processes",
     address: Address = "",
     record: Annotated[
-        bool, typer.Option("--record", help="Note this run in the record of runs that the page shows.")
+        bool, typer.Option("--record", help="Add this run to the record of complete runs.")
     ] = False,
     errata: Annotated[
-        Path | None, typer.Option(help="Write the paper's errors to this file, and do nothing else.")
+        Path | None, typer.Option(help="Only write the corrections to the paper to this file.")
     ] = None,
 ) -> None:
-    """Check the paper's statements: search each for violations, and reach a verdict."""
+    """Check the statements of the paper, and write a report (HTML, Markdown and JSON)."""
     from phiball.backends.parallel import check_cluster, cluster
-    from phiball.verification.framework import folder, runner
+    from phiball.verification.framework import suite
     from phiball.verification.report import errata as errata_file
     from phiball.verification.report import files, terminal
     from phiball.verification.report import record as runs
@@ -67,30 +72,31 @@ def verify(
     part = bool(claim) or section is not None
     with usage_errors():
         if record and part:
-            raise ValueError("record is given for a part of the claims; expected a run of all of them")
-        paper = THIS if claims is None else folder.load_paper(claims)
-        chosen = runner.find(claim or None, section, folder=claims)
+            raise ValueError("--record needs a complete run, without --claim and --section")
+        paper, known = (THIS, None) if claims is None else suite.load_folder(claims)
+        chosen = suite.find_claims(claim or None, section, claims=known)
         check_cluster(engine, address)
     if list_only:
         terminal.list_claims(chosen, console, paper)
         return
-    _ = active().namespace, threads()  # bad settings of the environment are errors before the work
-    if out is None:  # a part, or another paper, must not replace the full report
-        out = Path("results/verify") / ("" if claims is None else claims.resolve().name)
-        out /= "selected" if part else ""
+    _ = active().namespace, threads()  # report invalid environment variables before any work
+    if out is None:
+        out = _default_folder(claims, part, deep, seed)
     home = Path(runs.__file__).parent if claims is None else claims
     out.mkdir(parents=True, exist_ok=True)
     runs.read_record(home)
     began = perf_counter()
-    with cluster(engine, address), terminal.Table(console, len(chosen), paper) as table:
-        results = runner.run(
-            claim or None,
-            section,
+    with (
+        cluster(engine, address),
+        terminal.Table(console, len(chosen), paper, verbose or bool(claim)) as table,
+    ):
+        results = suite.run_claims(
+            chosen,
             folder=claims,
             deep=deep,
             seed=seed,
             mutants=mutants,
-            jobs=jobs or -1,
+            n_jobs=n_jobs,
             on_result=table.add,
             on_progress=table.progress,
         )
@@ -109,8 +115,19 @@ def verify(
         raise typer.Exit(1)
 
 
+def _default_folder(claims: Path | None, part: bool, deep: bool, seed: int) -> Path:
+    """A separate folder for each paper, seed, effort and selection, so that no report replaces another."""
+    names = (
+        claims.resolve().name if claims else "",
+        f"seed-{seed}" if seed else "",
+        "deep" if deep else "",
+        "selected" if part else "",
+    )
+    return Path("results/verify", *filter(None, names))
+
+
 def _source(claims: Path | None, out: Path) -> dict[str, Any]:
-    """What is known of the source of the claims: ours, or those of a folder."""
+    """The versions of libraries, the revision, and where the code of the claims is."""
     found: dict[str, Any] = {"versions": versions(_PACKAGES)}
     if claims is None:
         return found | {"revision": revision(), "code": code_links(out)}

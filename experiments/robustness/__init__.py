@@ -1,5 +1,7 @@
-"""How robust is a model: errors against the size of the perturbation, as a page, a table and plots."""
+"""Robustness reports: the errors of models against the size of the perturbation."""
 
-from phiball.experiments.robustness.report import Report, robustness_report
+from phiball.experiments.robustness.attack_suite import AttackSettings
+from phiball.experiments.robustness.evaluation import robustness_report
+from phiball.experiments.robustness.report_formats import RobustnessReport
 
-__all__ = ["Report", "robustness_report"]
+__all__ = ["AttackSettings", "RobustnessReport", "robustness_report"]

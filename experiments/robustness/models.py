@@ -1,4 +1,4 @@
-"""Models of any kind behind one interface: scores or predictions of arrays, and gradients if there are."""
+"""One interface for torch modules, scikit-learn estimators, functions and model files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ CLASSIFIER, REGRESSOR = "classifier", "regressor"
 class Model:
     """A model under test.
 
-    - `outputs`: a function of points (n,) + event that returns scores (n, classes), whose softmax are the
-      probabilities, or predictions (n,).
+    - `outputs`: a function of points (n,) + event that returns logits (n, classes), or predictions (n,).
     - `kind`: "classifier" or "regressor".
-    - `gradient`: None without gradients; else a function of points, labels and the loss(x, i).
-    - `to_array`: brings data into the library, dtype and device that `outputs` takes.
-    - `evaluating`: a context in which the model is to be run.
+    - `gradient`: a function of points and labels that returns gradient(x, i); None without gradients.
+    - `to_array`: converts data to the library, dtype and device that `outputs` takes.
+    - `evaluating`: a context manager that puts the model into evaluation mode.
     - `module`: the torch module, if it is one.
-    - `source`: what was given for it: what goes to another process.
+    - `source`: the model as the caller gave it, which is sent to other processes.
     """
 
     name: str
@@ -43,26 +42,26 @@ class Model:
     module: Any = None
     source: Any = None
 
-    def classes_of(self, x: Array) -> int:
-        """How many scores a point has."""
+    def n_classes(self, x: Array) -> int:
+        """The number of scores per point."""
         return int(self.outputs(x[:1]).shape[-1])
 
     def losses(self, x: Array, y: Array) -> Array:
-        """The loss of each point: cross-entropy, or the squared error of a regressor."""
-        return self._score(self.outputs(x), y)[0]
+        """The loss (n,) of each point: cross-entropy, or the squared error of a regressor."""
+        return self._losses_and_errors(self.outputs(x), y)[0]
 
-    def judge(self, x: Array, y: Array) -> tuple[Any, Any]:
-        """(losses, wrong), each (n,), as NumPy arrays: a classifier is wrong at 1, a regressor at none."""
-        loss, wrong = self._score(self.outputs(x), y)
-        return to_numpy(loss), to_numpy(wrong)
+    def score(self, x: Array, y: Array) -> tuple[Any, Any]:
+        """(losses, wrong), NumPy arrays (n,); `wrong` is 1 for misclassified points, 0 for regressors."""
+        loss, wrong = self._losses_and_errors(self.outputs(x), y)
+        return to_float64(loss), to_float64(wrong)
 
-    def _score(self, out: Array, y: Array) -> tuple[Array, Array]:
+    def _losses_and_errors(self, out: Array, y: Array) -> tuple[Array, Array]:
         xp = array_namespace(out)
         if self.kind == REGRESSOR:
             out = xp.reshape(out, (out.shape[0],))
             loss = (out - xp.astype(y, out.dtype, copy=False)) ** 2
             return loss, xp.zeros_like(loss)
-        if out.ndim == 1:  # labels, which have no loss but that of being wrong
+        if out.ndim == 1:  # predicted labels: the zero-one loss
             wrong = xp.astype(out != xp.astype(y, out.dtype, copy=False), xp.float64)
             return wrong, wrong
         top = xp.max(out, axis=-1, keepdims=True)
@@ -71,15 +70,23 @@ class Model:
         return loss, xp.astype(xp.argmax(out, axis=-1) != y, loss.dtype)
 
 
-def to_numpy(x: Array) -> Any:
-    """An array of any library as a NumPy array of doubles."""
-    return np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, dtype=np.float64)
+def to_float64(x: Array) -> Any:
+    """Convert an array of any library to a NumPy array of doubles."""
+    return as_numpy(x).astype(np.float64)
+
+
+def as_numpy(x: Any) -> Any:
+    """Convert an array of any library to a NumPy array of the same dtype (float32 for bfloat16)."""
+    if not hasattr(x, "detach"):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
 
 
 def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
-    """Return a torch module, a scikit-learn estimator, a file or a function as a `Model`.
+    """Convert a torch module, a scikit-learn estimator, a file or a function to a `Model`.
 
-    - `classes`: the labels of the data in the order of the scores, for estimators that have their own.
+    - `classes`: the class labels in the order of the scores, for estimators.
     """
     if isinstance(model, Model):
         return model
@@ -89,11 +96,11 @@ def as_model(name: str, model: Any, kind: str, classes: Any = None) -> Model:
 
 
 class ModelError(ValueError):
-    """A model under test has raised; its own error is the cause."""
+    """A model raised an exception, which is the cause."""
 
 
 def _named(name: str, outputs: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """`outputs`, whose errors name the model."""
+    """`outputs` with exceptions that name the model."""
 
     def call(x: Array) -> Array:
         try:
@@ -118,11 +125,11 @@ def _as_model(name: str, model: Any, kind: str, classes: Any) -> Model:
 
 
 def load_model(file: Path) -> Any:
-    """Return the model of a .pt2 (torch.export) or .onnx file; a pickle is never loaded."""
+    """Load the model of a .pt2 (torch.export) or .onnx file; pickles are refused."""
     if file.suffix == ".pt2":
         torch = require("torch", user="a .pt2 file", extra="torch")
         module = torch.export.load(str(file)).module()
-        module.eval = lambda: module  # an exported program has one mode; its own eval() raises
+        module.eval = lambda: module  # eval() of an exported program raises
         module.training = False
         return module
     if file.suffix == ".onnx":
@@ -132,28 +139,28 @@ def load_model(file: Path) -> Any:
         dtype = np.float64 if "double" in source.type else np.float32
         return lambda x: session.run(None, {source.name: np.asarray(x, dtype=dtype)})[0]
     raise ValueError(
-        f"{file} has the ending {file.suffix!r}; expected .pt2 or .onnx (a pickle could run any code, and is "
-        "not loaded)"
+        f"{file} has the suffix {file.suffix!r}; expected .pt2 or .onnx (pickles are refused, because "
+        "loading one can run any code)"
     )
 
 
-def packed(model: Model) -> bytes:
-    """A model as bytes that another process can load; a file goes along with what it holds."""
+def dump_model(model: Model) -> bytes:
+    """Serialize a model, or the content of its file, for another process."""
     source = model.source
     if isinstance(source, (str, Path)):
         return pickle.dumps((Path(source).suffix, Path(source).read_bytes()))
     try:
-        loky = require("joblib.externals.loky.backend.reduction", user="a report with jobs", extra="verify")
-        return bytes(loky.dumps((None, source)))  # which takes lambdas and what __main__ defines
+        loky = require("joblib.externals.loky.backend.reduction", user="a report with n_jobs", extra="verify")
+        return bytes(loky.dumps((None, source)))  # also lambdas and objects of __main__
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise TypeError(
-            f"model {model.name!r} cannot be sent to another process ({error}); expected one that can be "
-            "pickled, or no jobs"
+            f"model {model.name!r} cannot be sent to another process ({error}); expected a model that can be "
+            "pickled, or n_jobs=None"
         ) from None
 
 
-def unpacked(content: bytes) -> Any:
-    """The model of `packed`: these bytes come from the process that this one works for."""
+def restore_model(content: bytes) -> Any:
+    """The model that `dump_model` serialized, in a worker of the same run."""
     suffix, source = pickle.loads(content)
     if suffix is None:
         return source
@@ -164,7 +171,7 @@ def unpacked(content: bytes) -> Any:
 
 
 def _is_instance(model: Any, module: str, name: str) -> bool:
-    """Whether the model is of a class, without importing the library that defines it."""
+    """Whether the model is an instance of a class, without importing its library."""
     return any(
         base.__name__ == name and base.__module__.startswith(module.split(".")[0])
         for base in type(model).__mro__
@@ -172,7 +179,7 @@ def _is_instance(model: Any, module: str, name: str) -> bool:
 
 
 def _doubles(x: Any) -> Any:
-    x = to_numpy(x) if hasattr(x, "detach") else np.asarray(x)
+    x = as_numpy(x)
     return x.astype(np.float64) if x.dtype.kind in "fbu" or x.dtype == object else x
 
 
@@ -181,7 +188,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
     parameter = next(module.parameters(), None)
     dtype = parameter.dtype if parameter is not None else torch.get_default_dtype()
     device = parameter.device if parameter is not None else torch.device("cpu")
-    half = dtype in (torch.float16, torch.bfloat16)  # points are found in single precision, and then rounded
+    half = dtype in (torch.float16, torch.bfloat16)  # attacks run in single precision
     single = torch.float32 if half else dtype
 
     def to_array(x: Any) -> Any:
@@ -204,7 +211,7 @@ def _torch_model(name: str, module: Any, kind: str) -> Model:
                 module.train()
 
     def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        return lambda z, i: input_gradient(lambda z, i: model.losses(z, y[i]), z, i)
+        return lambda x, i: input_gradient(lambda x, i: model.losses(x, y[i]), x, i)
 
     model = Model(name, kind, outputs, to_array, gradient, evaluating, bool(module.training), module)
     return model
@@ -216,13 +223,13 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
         slope = np.reshape(estimator.coef_, (-1,)) if plain else None
 
         def gradient(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-            return lambda z, i: 2 * (estimator.predict(z) - y[i])[:, None] * slope
+            return lambda x, i: 2 * (estimator.predict(x) - y[i])[:, None] * slope
 
         return Model(name, kind, estimator.predict, _doubles, gradient if plain else None)
     if classes is not None and len(estimator.classes_) != len(classes):
         raise ValueError(
-            f"model {name!r} knows {len(estimator.classes_)} classes, and the labels have {len(classes)}; "
-            "expected the same"
+            f"model {name!r} has {len(estimator.classes_)} classes and the labels {len(classes)}; expected "
+            "the same number"
         )
     coef = np.asarray(estimator.coef_) if _is_linear(estimator, "decision_function") else None
     if coef is None:
@@ -232,11 +239,11 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
         coef = np.concatenate([np.zeros_like(coef), coef])
 
     def slopes(x: Any, y: Any) -> Callable[[Any, Any], Any]:
-        def at(z: Any, i: Any) -> Any:
-            out = _decisions(estimator, z)
+        def at(x: Any, i: Any) -> Any:
+            out = _decisions(estimator, x)
             e = np.exp(out - out.max(axis=-1, keepdims=True))
             probabilities = e / e.sum(axis=-1, keepdims=True)
-            probabilities[np.arange(len(z)), y[i]] -= 1.0
+            probabilities[np.arange(len(x)), y[i]] -= 1.0
             return probabilities @ coef
 
         return at
@@ -245,7 +252,7 @@ def _estimator(name: str, estimator: Any, kind: str, classes: Any) -> Model:
 
 
 def _is_linear(estimator: Any, method: str) -> bool:
-    """Whether a method of an estimator returns coef.x + intercept, as tried on two points."""
+    """Whether a method of an estimator returns coef.x + intercept, tested at two points."""
     coef = getattr(estimator, "coef_", None)
     if not isinstance(coef, np.ndarray) or not hasattr(estimator, method):
         return False
@@ -262,4 +269,4 @@ def _decisions(estimator: Any, x: Any) -> Any:
 
 
 def _probabilities(estimator: Any, x: Any) -> Any:
-    return np.log(np.maximum(estimator.predict_proba(x), 1e-30))  # a loss of at most 69
+    return np.log(np.maximum(estimator.predict_proba(x), 1e-30))  # bounds the loss by 69

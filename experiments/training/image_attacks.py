@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from math import ceil, inf
+from math import ceil
 from typing import Any
 
 from phiball.backends import Array, Rng, input_gradient
-from phiball.experiments.training.loop import losses
+from phiball.experiments.training.loop import cross_entropy_loss
 from phiball.refimpl import Ball, pgm, white_noise
 
-NORMS = {"l2": 2.0, "linf": inf}
+ATTACK_NORMS = ("l2", "linf")
 CHUNK = 500  # images that are attacked at a time
 MOMENTUM = 0.75  # the share of the new step in APGD
 RISES = 0.75  # the share of the steps between two checkpoints that must increase the loss
@@ -43,23 +43,23 @@ def percent_wrong(right: list[Array]) -> float:
     return 100.0 * (count - sum(int(part.sum()) for part in right)) / count
 
 
-def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, source: Rng) -> Array:
+def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
     """Which images of the mask `ok` are still classified correctly after PGM from a random point."""
     still = ok.clone()
     if ok.any():
         # In float32 gradients vanish where the network is certain.
-        loss = losses(lambda x: model(x).double(), y[ok])
-        attacked = pgm(partial(input_gradient, loss), x[ok], ball, steps=steps, rng=source)
+        loss = cross_entropy_loss(lambda x: model(x).double(), y[ok])
+        attacked = pgm(partial(input_gradient, loss), x[ok], ball, steps=steps, rng=rng)
         still[ok] = is_right(model, attacked, y[ok])
     return still
 
 
-def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, source: Rng) -> Array:
+def after_apgd(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int, rng: Rng) -> Array:
     """Which images of the mask `ok` no point of APGD fools: by cross-entropy, then by dlr for the rest."""
     still = ok.clone()
     for kind in LOSSES:
         if still.any():
-            _, fooled = apgd(model, x[still], y[still], ball, steps=steps, source=source, kind=kind)
+            _, fooled = apgd(model, x[still], y[still], ball, steps=steps, rng=rng, kind=kind)
             still[still.clone()] = ~fooled
     return still
 
@@ -91,7 +91,7 @@ def image_losses(logits: Array, y: Array, kind: str) -> Array:
 
 
 def apgd(
-    model: Any, x: Array, y: Array, ball: Ball, *, steps: int, source: Rng, kind: str = "ce"
+    model: Any, x: Array, y: Array, ball: Ball, *, steps: int, rng: Rng, kind: str = "ce"
 ) -> tuple[Array, Array]:
     """Return the points of the largest loss found for images x, and which images were fooled on the way.
 
@@ -111,7 +111,7 @@ def apgd(
         (slope,) = torch.autograd.grad(values.sum(), points)
         return values.detach(), slope, logits.detach().argmax(-1) != y
 
-    now = white_noise(x, ball, source)
+    now = white_noise(x, ball, rng)
     value, slope, fooled = at(now)
     best, top, best_slope = now, value, slope
     before = now

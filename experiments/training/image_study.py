@@ -10,15 +10,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from phiball.backends import Array, Rng, rng
+from phiball.backends import Array, Rng
+from phiball.backends.random import as_rng
 from phiball.experiments.datasets.images import NAMES, Images, load
 from phiball.experiments.framework.config import StudyConfig, option, result_settings
 from phiball.experiments.framework.requirements import require
 from phiball.experiments.framework.study import MapTasks, Study, run_serially
 from phiball.experiments.framework.tasks import NO_TASK_DIR, Row, Table, Task, TaskDir
-from phiball.experiments.training.loop import Plan, train
-from phiball.experiments.training.methods import Method
-from phiball.experiments.training.networks import network
+from phiball.experiments.training.image_networks import network
+from phiball.experiments.training.loop import Checkpoint, Schedule, train_network
+from phiball.experiments.training.training_methods import Method
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ImageConfig(StudyConfig):
     width: int = option(64, "Filters of the first layer; 16 is a narrow network.")
     epochs: int = option(30, "Passes over the training images.")
     batch: int = option(64, "Images per step.")
-    threads: int = option(1, "Threads of one network's training; --jobs of them are trained at a time.")
+    threads: int = option(1, "Threads of one network's training; --n-jobs of them are trained at a time.")
     device: str = option(
         "cpu", "Where networks are trained: cpu, cuda or, spread over several, cuda:0,cuda:1."
     )
@@ -81,12 +82,12 @@ class ImageStudy(Study[ConfigT]):
         """Return the method that a task trains by."""
 
     @abstractmethod
-    def plan(self, config: ConfigT, task: Task) -> Plan:
-        """Return how long and how fast a task trains."""
+    def schedule(self, config: ConfigT, task: Task) -> Schedule:
+        """Return the training schedule of a task."""
 
     @abstractmethod
     def attack(
-        self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+        self, config: ConfigT, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
         """Return errors in % on the images (x, y), by name."""
 
@@ -123,23 +124,24 @@ class ImageStudy(Study[ConfigT]):
         method = self.method(config, task)
         images = load(task["data"], config.data_dir or None)
         (x, y), (test_x, test_y) = parts(config, task["stage"], images)
-        source = rng(task["seed"])
-        model = network(tuple(x.shape[2:]), config.width, seed=_integer(source.keyed("weights")))
+        rng = as_rng(task["seed"])
+        model = network(tuple(x.shape[2:]), config.width, seed=_integer(rng.keyed("weights")))
         model.to(config.device)
         # A task may resume on another device of the same kind.
         settings = {**result_settings(config), "device": config.device.partition(":")[0]}
-        curve = train(
+        file = task_dir.file("network.pt")
+        curve = train_network(
             model,
             method.objective,
-            x,
-            y,
-            self.plan(config, task),
-            source.keyed("training"),
-            kept_points=method.first and method.first(x, source.keyed("first")),
-            about={**settings, **task, "data": images.digest},
-            checkpoint=task_dir.file("network.pt"),
+            (x, y),
+            self.schedule(config, task),
+            rng.keyed("training"),
+            kept_points=method.first and method.first(x, rng.keyed("first")),
+            checkpoint=None
+            if file is None
+            else Checkpoint(file, {**settings, **task, "data": images.digest}),
         )
-        errors = self.attack(config, task, model, x, test_x, test_y, source.keyed("attacks"))
+        errors = self.attack(config, task, model, x, test_x, test_y, rng.keyed("attacks"))
         return {
             "evaluations": method.evaluations,
             **errors,
@@ -188,8 +190,8 @@ class ImageStudy(Study[ConfigT]):
         return replace(config, device=device)
 
 
-def _integer(source: Rng) -> int:
-    return int(source.integers(1 << 31, (), like=np.empty(0)))
+def _integer(rng: Rng) -> int:
+    return int(rng.integers(1 << 31, (), like=np.empty(0)))
 
 
 def parts(config: ImageConfig, stage: str, images: Images) -> tuple[tuple[Any, Any], tuple[Any, Any]]:

@@ -1,17 +1,17 @@
-"""Train a torch model; with a checkpoint, a training that is killed resumes and ends with the same weights.
+"""The training loop, with checkpoints: a killed training resumes, and ends with the same weights.
 
-A checkpoint holds everything that the next step depends on: weights, optimizer, random numbers, the position
-in the order of the data. It also records which training it belongs to (`about`); any other is refused.
+A checkpoint holds everything that the next step depends on: weights, optimizer, random state, and the
+position in the data. It also records the settings of its training, and is refused by any other.
 
-Under torchrun, in torch's process group, each process takes its part of every batch. The first one writes the
-checkpoint, with the random numbers of all, and all resume from it together.
+Under torchrun, each process takes its part of every batch. The first process writes the checkpoint with the
+random state of all, and all resume from it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from math import ceil, cos, isfinite, pi
 from pathlib import Path
@@ -24,18 +24,19 @@ import numpy as np
 from phiball.backends import Array, Rng
 from phiball.backends.files import atomic_write, open_regular
 from phiball.backends.provenance import differences
-from phiball.experiments.training.methods import KeepingObjective, Loss, Objective
 from phiball.experiments.training.ranks import Ranks
+from phiball.experiments.training.training_methods import Loss, Objective, StatefulObjective
+from phiball.refimpl import pointwise_loss
 
 SAVE_EVERY = 20.0  # seconds between checkpoints
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long and how fast to train: passes over the data, data points per step, and Adam's step size.
+class Schedule:
+    """A training schedule: passes over the data, data points per step, and Adam's learning rate.
 
-    `warmup`: None keeps the step size `rate`. A share of all steps, less than 1, lets it rise evenly up to
-    `rate` over that share, and fall to 0 along a cosine over the rest.
+    `warmup`: None keeps the learning rate constant. Otherwise it is the fraction of all steps, less than 1,
+    over which the rate increases linearly up to `rate`; it then decays to 0 along a cosine.
     """
 
     epochs: int
@@ -44,7 +45,7 @@ class Plan:
     warmup: float | None = None
 
     def rate_at(self, step: int, total: int) -> float:
-        """Return the step size of step 0, ..., total - 1."""
+        """Return the learning rate of a step from 0 to total - 1."""
         if self.warmup is None:
             return float(self.rate)
         first = self.warmup * total
@@ -53,73 +54,86 @@ class Plan:
         return self.rate * (1 + cos(pi * (step + 1 - first) / (total + 1 - first))) / 2
 
     def settings(self) -> dict[str, float]:
-        """Return the settings by name, without those that are None."""
+        """Return the settings that are not None, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def losses(model: Any, y: Array) -> Loss:
-    """Return the function that gives the cross-entropy of each x, a perturbed copy of data point i."""
-    cross_entropy = import_module("torch").nn.functional.cross_entropy
-    return lambda x, i: cross_entropy(model(x), y[i], reduction="none")
+def cross_entropy_loss(model: Any, y: Array) -> Loss:
+    """Return loss(x, i), the cross-entropy of each x, a perturbed copy of data point i."""
+    return pointwise_loss(model, y, import_module("torch").nn.CrossEntropyLoss(reduction="none"))
 
 
-def train(
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file that a training is saved to and resumed from.
+
+    - `file`: written every `save_every` seconds and at the end.
+    - `about`: the settings that the training depends on, as JSON; other checkpoints are refused.
+    """
+
+    file: Path
+    about: Mapping[str, Any] = field(default_factory=dict)
+    save_every: float = SAVE_EVERY
+
+
+def train_network(
     model: Any,
-    objective: Objective | KeepingObjective,
-    x: Array,
-    y: Array,
-    plan: Plan,
-    source: Rng,
+    objective: Objective | StatefulObjective,
+    data: tuple[Array, Array],
+    schedule: Schedule,
+    rng: Rng,
     *,
     kept_points: Array | None = None,
-    about: Mapping[str, Any] | None = None,
-    checkpoint: Path | None = None,
-    save_every: float = SAVE_EVERY,
+    checkpoint: Checkpoint | None = None,
     on_step: Callable[[int, int, float], None] = lambda done, total, loss: None,
 ) -> list[float]:
     """Train `model` in place by Adam on the data (x, y), and return the mean loss of each epoch.
 
-    - `objective(loss, x, rng)` is the scalar that a batch is trained with.
-    - `kept_points`: what the objective keeps of each data point, a row for each row of x. The objective is
-      then called with the rows of the batch as a fourth argument, and returns the scalar and the new rows.
-      The array is changed in place, and is part of the checkpoint. Not under torchrun.
-    - `source` gives the order of the data and the draws of the objective.
-    - `checkpoint`: the file to write every `save_every` seconds and at the end, and to resume from. A killed
-      training resumes when it is called again with a model of the same initial weights, the same `about`,
-      seed and file, and ends with the weights of an undisturbed run.
-    - `about`: what the training depends on, as JSON; a checkpoint of anything else is refused.
-    - `on_step(done, total, loss)` is called after every step.
+    - `objective(loss, x, rng)`: the scalar that a batch is trained with.
+    - `rng`: the random order of the data and the draws of the objective.
+    - `kept_points`: the state of a `StatefulObjective`, one row per data point. The objective is called with
+      the rows of the batch as a fourth argument, and returns the scalar and the new rows. The array is
+      updated in place and is part of the checkpoint. Not supported under torchrun.
+    - `checkpoint`: a killed training resumes when it is called again with a model of the same initial
+      weights, the same checkpoint and rng, and ends with the weights of an uninterrupted run.
+    - `on_step(done, total, loss)`: called after every step.
     """
     torch = import_module("torch")
+    x, y = data
     ranks = Ranks.here()
     if kept_points is not None and ranks.count > 1:
         raise ValueError(f"kept_points is an array, and there are {ranks.count} processes; expected one")
     together = {"ranks": ranks.count} if ranks.count > 1 else {}
-    # As JSON has it, without NumPy's numbers: `read` would not load them again.
+    # Converted to JSON's types, since `read_checkpoint` does not load NumPy's numbers.
     about = json.loads(
         json.dumps(
-            {**(about or {}), **together, "plan": plan.settings(), "images": list(x.shape)},
+            {
+                **(checkpoint.about if checkpoint else {}),
+                **together,
+                "plan": schedule.settings(),
+                "images": list(x.shape),
+            },
             default=lambda v: v.tolist(),
         )
     )
-    steps = ceil(len(x) / plan.batch)
-    total = plan.epochs * steps
-    order, source = source.spawn(2)
-    orders = order.spawn(plan.epochs)
-    source = ranks.source(source)
-    optimizer = torch.optim.Adam(model.parameters(), lr=float(plan.rate))
-    curve: list[float] = []  # of the epochs that are over
-    seen: list[float] = []  # losses of the steps of this epoch
+    steps = ceil(len(x) / schedule.batch)
+    total = schedule.epochs * steps
+    order, rng = rng.spawn(2)
+    orders = order.spawn(schedule.epochs)
+    rng = ranks.rng(rng)
+    optimizer = torch.optim.Adam(model.parameters(), lr=float(schedule.rate))
+    curve: list[float] = []  # mean losses of finished epochs
+    seen: list[float] = []  # losses of this epoch's steps
     first = 0
-    if checkpoint is not None and checkpoint.exists():
-        kept = read(checkpoint, about)
+    if checkpoint is not None and checkpoint.file.exists():
+        kept = read_checkpoint(checkpoint.file, about)
         model.load_state_dict(kept["model"])
         first, curve, seen = kept["step"], kept["curve"], kept["seen"]
         if first < total:
             optimizer.load_state_dict(kept["optimizer"])
             if kept_points is not None:
                 kept_points.copy_(kept["kept_points"])
-            source = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
+            rng = Rng.restore(kept["rng"][ranks.rank] if together else kept["rng"])
     called = ranks.wrap(model)
     evaluate: Callable[..., Any] = objective
     saved = monotonic()
@@ -128,12 +142,12 @@ def train(
         if place == 0 or step == first:
             permutation = orders[epoch].permutation(len(x), like=np.empty(0))
             shuffled = torch.from_numpy(permutation).to(x.device)
-        batch = shuffled[place * plan.batch : (place + 1) * plan.batch]
+        batch = shuffled[place * schedule.batch : (place + 1) * schedule.batch]
         optimizer.zero_grad()
         for group in optimizer.param_groups:
-            group["lr"] = plan.rate_at(step, total)
+            group["lr"] = schedule.rate_at(step, total)
         part, factor = ranks.part(batch)
-        given = losses(called, y[part]), x[part], source
+        given = cross_entropy_loss(called, y[part]), x[part], rng
         if kept_points is None:
             loss = evaluate(*given)
         else:
@@ -150,45 +164,45 @@ def train(
         on_step(step + 1, total, float(np.mean(seen)) if seen else curve[-1])
         if checkpoint is None:
             continue
-        if step + 1 == total or ranks.first_says(monotonic() - saved >= save_every):
+        if step + 1 == total or ranks.from_first(monotonic() - saved >= checkpoint.save_every):
             state = {"about": about, "step": step + 1, "curve": curve, "seen": seen}
-            if step + 1 < total:  # the last one is the network alone
-                drawn = ranks.gather(source.state())
+            if step + 1 < total:  # the last checkpoint holds only the network
+                drawn = ranks.gather(rng.state())
                 state |= {"optimizer": optimizer.state_dict(), "rng": drawn if together else drawn[0]}
                 state |= {} if kept_points is None else {"kept_points": kept_points}
             if ranks.rank == 0:
-                write(checkpoint, {**state, "model": model.state_dict()})
-            ranks.first_says(True)  # nobody goes on before it is written
+                write_checkpoint(checkpoint.file, {**state, "model": model.state_dict()})
+            ranks.from_first(True)  # a barrier: all wait until it is written
             saved = monotonic()
     return curve
 
 
-def write(file: Path, content: dict[str, Any]) -> None:
-    """Save a checkpoint, completely or not at all."""
+def write_checkpoint(file: Path, content: dict[str, Any]) -> None:
+    """Write a checkpoint atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as stream:
         import_module("torch").save(content, stream)
 
 
-def read(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a checkpoint, read without running code that it may contain.
+def read_checkpoint(file: Path, about: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Read a checkpoint, without running code that it may contain.
 
-    Raise ValueError for a damaged or foreign file, or one of another training than `about`.
+    Raise ValueError for a damaged or foreign file, or a checkpoint of another training than `about`.
     """
     torch = import_module("torch")
-    remedy = "delete it, and training begins anew"
+    remedy = "delete it to train from the start"
     with open_regular(file) as stream:
         try:
             with ZipFile(stream) as packed:
                 if sum(part.file_size for part in packed.infolist()) > file.stat().st_size:
-                    raise ValueError("it is compressed")  # which torch never does; it may have no end
+                    raise ValueError("it is compressed")  # torch never compresses; this may be a zip bomb
                 if packed.testzip():
                     raise ValueError("a checksum is wrong")  # torch does not check them
             stream.seek(0)
             kept = torch.load(stream, map_location="cpu", weights_only=True)
-        except Exception as error:  # a file that is not what it should be raises almost anything
+        except Exception as error:  # torch.load raises almost anything
             raise ValueError(
-                f"{file} is damaged, or no checkpoint ({type(error).__name__}); {remedy}"
+                f"{file} is damaged or not a checkpoint ({type(error).__name__}); {remedy}"
             ) from error
     if not isinstance(kept, dict) or not {"about", "step", "curve", "seen", "model"} <= kept.keys():
         raise ValueError(f"{file} is not a checkpoint of this program; {remedy}")

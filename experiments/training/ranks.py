@@ -1,4 +1,4 @@
-"""Training on several processes of torchrun: which part of a batch is whose, and what they agree on."""
+"""Training on several processes of torchrun: the parts of a batch, and values that all processes share."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ class Ranks:
 
     @staticmethod
     def here() -> Ranks:
-        """Return those of torch's process group, or a single one where there is none."""
+        """Return the ranks of torch's process group, or of a single process without one."""
         if not in_process_group():
             return Ranks()
         group = import_module("torch.distributed")
         return Ranks(group.get_rank(), group.get_world_size())
 
     def wrap(self, model: Any) -> Any:
-        """Return the model as it is to be called: its gradients are averaged over the processes."""
+        """Return the model whose gradients are averaged over the processes."""
         if self.count == 1:
             return model
         return import_module("torch.nn.parallel").DistributedDataParallel(model)
 
-    def source(self, source: Rng) -> Rng:
-        """Return the source of this process: each draws its own perturbations."""
-        return source if self.count == 1 else source.keyed(f"rank {self.rank} of {self.count}")
+    def rng(self, rng: Rng) -> Rng:
+        """Return the generator of this process, which draws its own perturbations."""
+        return rng if self.count == 1 else rng.keyed(f"rank {self.rank} of {self.count}")
 
     def part(self, batch: Array) -> tuple[Array, float]:
-        """Return this process's part of a batch, and the factor by which its mean loss is to be multiplied.
+        """Return this process's part of a batch, and the factor of its mean loss.
 
-        The average over the processes is then the mean loss of the batch. A batch with fewer data points than
-        there are processes leaves some with nothing: they take one, with a factor of 0.
+        With these factors the average over the processes is the mean loss of the batch. If a batch has fewer
+        data points than there are processes, the others take one with a factor of 0.
         """
         own = batch[self.rank :: self.count]
         return (own, self.count * len(own) / len(batch)) if len(own) else (batch[:1], 0.0)
@@ -52,12 +52,12 @@ class Ranks:
         import_module("torch.distributed").all_reduce(total)
         return float(total) / self.count
 
-    def first_says(self, yes: bool) -> bool:
-        """Return what the first process says: clocks differ."""
-        return yes if self.count == 1 else from_first(yes)
+    def from_first(self, flag: bool) -> bool:
+        """Return the flag of the first process, since clocks differ."""
+        return flag if self.count == 1 else from_first(flag)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, in their order."""
+        """Return the values of all processes, by rank."""
         if self.count == 1:
             return [value]
         values = [None] * self.count

@@ -14,7 +14,7 @@ from phiball.experiments.framework.tasks import Row, Table
 LEVEL = 0.95  # of the intervals
 
 
-def rows_of(table: Table, data: str, method: str) -> list[Row]:
+def trial_rows(table: Table, data: str, method: str) -> list[Row]:
     """The rows of a method on the test images, one per trial."""
     wanted = ("report", data, method)
     return [row for row in table.rows if (row["stage"], row["data"], row["method"]) == wanted]
@@ -23,7 +23,7 @@ def rows_of(table: Table, data: str, method: str) -> list[Row]:
 def values(table: Table, data: str, method: str, columns: Iterable[str]) -> list[float]:
     """The mean over some columns, one per trial."""
     columns = list(columns)
-    return [fmean(row[name] for name in columns) for row in rows_of(table, data, method)]
+    return [fmean(row[name] for name in columns) for row in trial_rows(table, data, method)]
 
 
 def data_of(table: Table) -> list[str]:
@@ -31,7 +31,7 @@ def data_of(table: Table) -> list[str]:
     return list(dict.fromkeys(row["data"] for row in table.rows if row["stage"] == "report"))
 
 
-def error_of(numbers: list[float]) -> float:
+def standard_error_of_mean(numbers: list[float]) -> float:
     """The standard error of the mean; NaN for a single number."""
     return stdev(numbers) / sqrt(len(numbers)) if len(numbers) > 1 else nan
 
@@ -40,7 +40,7 @@ def plus_minus(numbers: list[float]) -> str:
     """The mean and its standard error; a dash where there are no numbers."""
     if not numbers:
         return "-"
-    return f"{fmean(numbers):.1f}" + (f" ± {error_of(numbers):.1f}" if len(numbers) > 1 else "")
+    return f"{fmean(numbers):.1f}" + (f" ± {standard_error_of_mean(numbers):.1f}" if len(numbers) > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,14 @@ def difference(table: Table, data: str, columns: list[str], ours: str, other: st
 
     It is significant outside of Student's interval, and if it is more than one image.
     """
-    first, second = ({row["trial"]: row for row in rows_of(table, data, method)} for method in (ours, other))
+    first, second = (
+        {row["trial"]: row for row in trial_rows(table, data, method)} for method in (ours, other)
+    )
     pairs = [(row, second[trial]) for trial, row in first.items() if trial in second]
     if not pairs:
         return None
     differences = [fmean(a[name] for name in columns) - fmean(b[name] for name in columns) for a, b in pairs]
-    bar, image = error_of(differences), 100 / pairs[0][0]["tested on"]
+    bar, image = standard_error_of_mean(differences), 100 / pairs[0][0]["tested on"]
     bound = max(student(len(differences)) * bar, image) if len(differences) > 1 else inf
     return Difference(other, fmean(differences), bar, bound)
 

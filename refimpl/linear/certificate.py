@@ -5,15 +5,15 @@ from __future__ import annotations
 from math import inf
 
 from phiball.backends import Array, array_namespace, device
-from phiball.refimpl.linear.margins import Margins, Point
-from phiball.refimpl.linear.multinomial import Classes
+from phiball.refimpl.linear.linear_objective import Evaluation, LinearObjective
+from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
 from phiball.refimpl.linear.problem import LinearProblem
 
-Objective = Margins | Classes
+Objective = LinearObjective | MultinomialObjective
 _FLAT = 1e-15  # a slope in the intercept that is all rounding
 
 
-def lower_bound(objective: Objective, params: Array, point: Point, problem: LinearProblem) -> float:
+def lower_bound(objective: Objective, params: Array, point: Evaluation, problem: LinearProblem) -> float:
     """A number that F does not fall below, for any coefficients and intercept; -inf without a ridge.
 
     The loss part L of F is convex. Planes that touch it at (theta, c_j), mixed with weights a_j so that their
@@ -61,7 +61,7 @@ def _intercepts(objective: Objective, params: Array, problem: LinearProblem) -> 
     """How many entries of `params` the ridge does not charge."""
     if not problem.intercept:
         return 0
-    return objective.classes if isinstance(objective, Classes) else 1
+    return objective.classes if isinstance(objective, MultinomialObjective) else 1
 
 
 def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
@@ -83,7 +83,11 @@ def _solve(rows: list[list[float]], like: Array) -> list[float] | None:
 
 
 def _mixed(
-    planes: list[tuple[Array, Point]], mixture: list[float], params: Array, coefficients: int, ridge: float
+    planes: list[tuple[Array, Evaluation]],
+    mixture: list[float],
+    params: Array,
+    coefficients: int,
+    ridge: float,
 ) -> float:
     xp = array_namespace(params)
     theta = params[:coefficients]

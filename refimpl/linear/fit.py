@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.linear.certificate import lower_bound
 from phiball.refimpl.linear.losses import LinearLoss
-from phiball.refimpl.linear.minimise import minimise
 from phiball.refimpl.linear.problem import LinearProblem
-from phiball.refimpl.linear.risk import FIRST_NODES, Data, finer_objective
+from phiball.refimpl.linear.quasi_newton import minimize
+from phiball.refimpl.linear.risk import FIRST_NODES, LinearData, finer_objective
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -30,7 +30,7 @@ class LinearModel:
       `error`, which is that of the integrals.
     - `gradient`: the largest entry of the gradient of F; of the rounded F, for a loss with a kink.
     - `error`: as in `LinearRisk`.
-    - `nodes`: as in `LinearRisk`.
+    - `n_nodes`: as in `LinearRisk`.
     - `iterations`: of the solver. `converged`: whether `gradient` is at most the tolerance.
     """
 
@@ -40,7 +40,7 @@ class LinearModel:
     gap: float
     gradient: float
     error: float
-    nodes: int
+    n_nodes: int
     iterations: int
     converged: bool
     __repr__ = one_line
@@ -92,7 +92,7 @@ def fit_linear_model(
             f"eta is 0 and the norm {problem.ball.norm:g}: the objective has kinks in the coefficients; "
             "expected a positive eta, or norm 2"
         )
-    data = Data(problem, X, y, sample_weight, n_points)
+    data = LinearData(problem, X, y, sample_weight, n_points)
     xp = array_namespace(data.X)
     for name, values in (("X", data.X), ("y", data.y)):
         largest = float(xp.max(xp.abs(values)))
@@ -104,29 +104,29 @@ def fit_linear_model(
     params = xp.zeros((size,), dtype=xp.float64, device=device(data.X))
     if start is not None:
         params = data.pack(start.coef, start.intercept, problem)
-    steps, nodes = 0, FIRST_NODES if start is None else start.nodes
+    steps, n_nodes = 0, FIRST_NODES if start is None else start.n_nodes
     rounding = 0.0
     for rounding in _roundings(problem):
-        objective = data.objective(problem, nodes, rounding=rounding)
-        params, point, taken, met = minimise(objective, params, tolerance=tol, most=max(1, max_iter - steps))
+        objective = data.objective(problem, n_nodes, rounding=rounding)
+        params, point, taken, met = minimize(objective, params, tol=tol, max_iter=max(1, max_iter - steps))
         steps += taken
     while True:
-        finer, more = finer_objective(data, problem, objective, nodes, rounding=rounding)
+        finer, more = finer_objective(data, problem, objective, n_nodes, rounding=rounding)
         error = 0.0 if finer is None else abs(finer(params).value - point.value)
         good = error <= quadrature_tol * (1 + abs(point.value))
-        if finer is None or good or not objective.adaptive or more > objective.most_nodes:
+        if finer is None or good or not objective.adaptive or more > objective.max_nodes:
             break
-        objective, nodes = finer, more
-        params, point, taken, met = minimise(objective, params, tolerance=tol, most=max(1, max_iter - steps))
+        objective, n_nodes = finer, more
+        params, point, taken, met = minimize(objective, params, tol=tol, max_iter=max(1, max_iter - steps))
         steps += taken
-    value = data.objective(problem, nodes)(params).value if rounding else point.value
+    value = data.objective(problem, n_nodes)(params).value if rounding else point.value
     still = objective.at_rest(params)
     at_rest = point if still is objective else still(params)
     # Never 0: both numbers are rounded.
     gap = max(value - lower_bound(still, params, at_rest, problem), 0.0) + _ROUNDING * (1 + abs(value))
     coef, intercept = data.shape(params, problem)
     largest = float(xp.max(xp.abs(point.gradient)))
-    return LinearModel(coef, intercept, value, gap, largest, error, nodes, steps, met)
+    return LinearModel(coef, intercept, value, gap, largest, error, n_nodes, steps, met)
 
 
 def _roundings(problem: LinearProblem) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence, valid_divergence
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.losses import LinearLoss, valid_loss
 from phiball.refimpl.validation import valid_number
@@ -33,7 +33,7 @@ class Reweighting:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        as_divergence(self.divergence)
+        object.__setattr__(self, "divergence", as_divergence(self.divergence))
         if (self.eta is None) == (self.budget is None):
             raise ValueError(f"eta is {self.eta!r} and budget is {self.budget!r}; expected one of them")
         if self.eta is not None:
@@ -48,7 +48,7 @@ class Reweighting:
 
     @property
     def phi(self) -> Divergence:
-        """The divergence, also where its name is given."""
+        """The divergence, with its name resolved."""
         return as_divergence(self.divergence)
 
     def value(self, losses: Array, p: Array, *, rounding: float = 0.0) -> tuple[Array, Array, Array | None]:
@@ -106,7 +106,7 @@ class LinearProblem:
     + \frac{\lambda}{2} |\theta|^2, \qquad b \text{ uniform on the ball}$$
 
     R is the value of `worst_case` for the distribution of b. For a Euclidean ball that distribution enters through one variable
-    t, and everything is computed without sampling (see refimpl/linear/nodes.py).
+    t, and everything is computed without sampling (see refimpl/linear/gauss_rules.py).
 
     - `loss`: the name of a loss (logistic, squared, absolute, hinge, smoothed hinge, quantile, huber,
       poisson, multinomial) or a `LinearLoss`. Labels are -1 and 1 for logistic and hinge losses, and the
@@ -134,7 +134,7 @@ class LinearProblem:
     loss: LinearLoss | str = "logistic"
     ball: Ball = Ball(2, 0.0)  # noqa: RUF009  a frozen value
     eta: float = 1.0
-    divergence: Divergence = ENTROPIC
+    divergence: Divergence | str = ENTROPIC
     ridge: float = 0.0
     feature_scale: Array | None = None
     intercept: bool = True
@@ -147,10 +147,15 @@ class LinearProblem:
         if self.ball.feature_scale is not None:
             raise ValueError(f"ball is {self.ball!r}; expected the sizes as the problem's own feature_scale=")
         valid_number("eta", self.eta, least=0.0, infinite=True)
-        valid_divergence(self.divergence)
+        object.__setattr__(self, "divergence", as_divergence(self.divergence))
         valid_number("ridge", self.ridge, least=0.0)
         if self.reweighting is not None and not isinstance(self.reweighting, Reweighting):
             raise TypeError(f"reweighting is {self.reweighting!r}; expected a Reweighting, or None")
+
+    @property
+    def phi(self) -> Divergence:
+        """The divergence, with its name resolved."""
+        return as_divergence(self.divergence)
 
     def radii(self, X: Array) -> Array:
         """The radius of each feature (d,): `feature_scale` times that of the ball, or an error."""

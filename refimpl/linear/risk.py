@@ -8,9 +8,9 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
 from phiball.refimpl.linear.certificate import Objective
+from phiball.refimpl.linear.linear_objective import LinearObjective
 from phiball.refimpl.linear.losses import MULTINOMIAL, check_labels
-from phiball.refimpl.linear.margins import Margins
-from phiball.refimpl.linear.multinomial import Classes
+from phiball.refimpl.linear.multinomial_objective import MultinomialObjective
 from phiball.refimpl.linear.problem import LinearProblem
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.streaming import valid_data
@@ -30,7 +30,7 @@ class LinearRisk:
     - `coef_gradient`, `intercept_gradient`: of F, with the shapes of the coefficients and the intercept.
     - `error`: the change of F on twice the nodes, or on four times the Sobol points, scrambled anew: an
       estimate.
-    - `nodes`: per example, or per piece of a rule that is cut at kinks.
+    - `n_nodes`: per example, or per piece of a rule that is cut at kinks.
     """
 
     value: float
@@ -39,15 +39,15 @@ class LinearRisk:
     coef_gradient: Array
     intercept_gradient: Array
     error: float
-    nodes: int
+    n_nodes: int
     __repr__ = one_line
 
 
-class Data:
+class LinearData:
     """Valid data in double precision, and the objectives of a problem on it."""
 
     def __init__(
-        self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, points: int
+        self, problem: LinearProblem, X: Array, y: Array, sample_weight: Array | None, n_points: int
     ) -> None:
         X = valid_data(X, name="X")
         xp = array_namespace(X)
@@ -64,8 +64,8 @@ class Data:
             if not bool(xp.all(w >= 0)) or not float(xp.sum(w)) > 0:
                 raise ValueError("sample_weight has a negative entry, or none above 0; expected weights")
         self.w = w / xp.sum(w)
-        self.points = valid_count("points", points, 2)
-        self.make = Classes if problem.loss == MULTINOMIAL else Margins
+        self.n_points = valid_count("n_points", n_points, 2)
+        self.make = MultinomialObjective if problem.loss == MULTINOMIAL else LinearObjective
         self.outputs = int(xp.max(self.y)) + 1 if problem.loss == MULTINOMIAL else 1
 
     def _column(self, name: str, v: Array) -> Array:
@@ -76,11 +76,16 @@ class Data:
         return xp.astype(valid_data(v, name=name), xp.float64, copy=False)
 
     def objective(
-        self, problem: LinearProblem, nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
+        self, problem: LinearProblem, n_nodes: int, *, seed: int = 0, rounding: float = 0.0, more: int = 1
     ) -> Objective:
-        """The function F on so many nodes, or `more` times the points, with its kinks rounded from below."""
-        points = more * self.points
-        options: dict[str, Any] = {"nodes": nodes, "points": points, "seed": seed, "rounding": rounding}
+        """The function F on n_nodes nodes, or `more` times the points, with its kinks rounded from below."""
+        n_points = more * self.n_points
+        options: dict[str, Any] = {
+            "n_nodes": n_nodes,
+            "n_points": n_points,
+            "seed": seed,
+            "rounding": rounding,
+        }
         return self.make(problem, self.X, self.y, self.w, **options)
 
     def shape(self, params: Array, problem: LinearProblem) -> tuple[Array, Array]:
@@ -88,9 +93,9 @@ class Data:
         xp = array_namespace(params)
         params = xp.astype(params, self.dtype, copy=False)
         d, C = self.X.shape[1], self.outputs
-        shape = (C, d) if self.make is Classes else (d,)
+        shape = (C, d) if self.make is MultinomialObjective else (d,)
         last = params[C * d :] if problem.intercept else xp.zeros_like(params[:C])
-        return xp.reshape(params[: C * d], shape), last if self.make is Classes else last[0]
+        return xp.reshape(params[: C * d], shape), last if self.make is MultinomialObjective else last[0]
 
     def pack(self, coef: Array, intercept: Array | float, problem: LinearProblem) -> Array:
         """The vector of coefficients and intercept, or an error."""
@@ -113,7 +118,7 @@ def linear_model_risk(
     y: Array,
     *,
     sample_weight: Array | None = None,
-    tol: float = 1e-9,
+    quadrature_tol: float = 1e-9,
     n_points: int = 256,
 ) -> LinearRisk:
     """Compute the objective of a linear model and its gradient, without sampling.
@@ -122,7 +127,7 @@ def linear_model_risk(
     - `problem`: a `LinearProblem`.
     - `coef` (d,), or (C, d) for the multinomial loss; `intercept`: a number, or (C,).
     - `X` (n, d), `y` (n,): the data; `sample_weight` (n,): weights, equal by default.
-    - `tol`: nodes are doubled until the value changes by less, relative to one plus its size.
+    - `quadrature_tol`: nodes are doubled until the value changes by less, relative to one plus its size.
     - `n_points`: the number of Sobol points, where they are needed.
 
     Returns `value`, `values` (n,), the gradients, an estimate of the `error`, and more.
@@ -135,15 +140,15 @@ def linear_model_risk(
     >>> print(round(risk.value, 12))  # |theta|^2/(2 (d + 2))
     0.25
     """
-    valid_number("tol", tol, above=0.0)
-    data = Data(problem, X, y, sample_weight, n_points)
+    valid_number("quadrature_tol", quadrature_tol, above=0.0)
+    data = LinearData(problem, X, y, sample_weight, n_points)
     params = data.pack(coef, intercept, problem)
-    nodes = FIRST_NODES
+    n_nodes = FIRST_NODES
     with ignore_float_warnings():
-        objective = data.objective(problem, nodes)
+        objective = data.objective(problem, n_nodes)
         point, error = objective(params), 0.0
-        while nodes < objective.most_nodes and isfinite(point.value):
-            finer, nodes = finer_objective(data, problem, objective, nodes)
+        while n_nodes < objective.max_nodes and isfinite(point.value):
+            finer, n_nodes = finer_objective(data, problem, objective, n_nodes)
             if finer is None:
                 break
             new = finer(params)
@@ -151,25 +156,25 @@ def linear_model_risk(
             if not objective.adaptive:
                 break
             objective, point = finer, new
-            if error <= tol * (1 + abs(new.value)):
+            if error <= quadrature_tol * (1 + abs(new.value)):
                 break
     if not (isfinite(point.value) and all_finite(point.gradient)):
         raise ValueError(
             f"coef and X give a risk or a gradient that is not finite in {X.dtype}; expected smaller numbers"
         )
     gradient = data.shape(point.gradient, problem)
-    return LinearRisk(point.value, point.values, point.weights, *gradient, error, nodes)
+    return LinearRisk(point.value, point.values, point.weights, *gradient, error, n_nodes)
 
 
 def finer_objective(
-    data: Data, problem: LinearProblem, objective: Objective, nodes: int, *, rounding: float = 0.0
+    data: LinearData, problem: LinearProblem, objective: Objective, n_nodes: int, *, rounding: float = 0.0
 ) -> tuple[Objective | None, int]:
     """The objective on twice the nodes, or on more Sobol points of a new scramble, or None if F is exact."""
     if objective.adaptive:
-        finer = data.objective(problem, 2 * nodes, rounding=rounding)
-        if isinstance(finer, Margins) and isinstance(objective, Margins):
+        finer = data.objective(problem, 2 * n_nodes, rounding=rounding)
+        if isinstance(finer, LinearObjective) and isinstance(objective, LinearObjective):
             finer.levels = objective.levels
-        return finer, 2 * nodes
+        return finer, 2 * n_nodes
     if not objective.sampled:
-        return None, nodes
-    return data.objective(problem, nodes, seed=1, rounding=rounding, more=_MORE), nodes
+        return None, n_nodes
+    return data.objective(problem, n_nodes, seed=1, rounding=rounding, more=_MORE), n_nodes

@@ -14,19 +14,21 @@ from typing import Any
 
 from phiball.backends import Array, array_namespace, device, rng
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.linear.nodes import gauss
+from phiball.refimpl.linear.gauss_rules import gauss_rule
 
 _NULL = 1e-12  # of the largest singular value: what counts as none
 
 
-def rule(classes: int, d: int, nodes: int, points: int, seed: int, like: Array) -> tuple[Array, Array | None]:
+def subspace_rule(
+    classes: int, d: int, n_nodes: int, n_points: int, seed: int, like: Array
+) -> tuple[Array, Array | None]:
     """(v (J, C), p (J,)): points of the distribution of v for d moving features, d >= C; p None for equal weights.
 
-    For three classes at most it is a product of Gauss rules with so many `nodes`; else there are `points`
+    For three classes at most it is a product of Gauss rules with so many `n_nodes`; else there are `n_points`
     scrambled Sobol points and their opposites.
 
     >>> import numpy as np
-    >>> v, p = rule(3, 7, 16, 0, 0, np.zeros(1))
+    >>> v, p = subspace_rule(3, 7, 16, 0, 0, np.zeros(1))
     >>> print(np.round(np.linalg.eigvalsh(v.T @ (p[:, None] * v)).clip(0), 12))  # 1/(d + 2) in the plane
     [0.         0.11111111 0.11111111]
     """
@@ -38,36 +40,36 @@ def rule(classes: int, d: int, nodes: int, points: int, seed: int, like: Array) 
     rows = [[x / sqrt(1 + 1 / (i + 1)) for x in row] for i, row in enumerate(rows)]  # orthonormal, of sum 0
     basis = xp.asarray(rows, **made)
     if k == 1:
-        t, p = gauss(nodes, d, like)
+        t, p = gauss_rule(n_nodes, d, like)
         return t[:, None] @ basis, p
     if k == 2:
-        radius, p = _radii(nodes // 2, d, like)
-        angle = (xp.arange(nodes, **made) + 0.5) * (2 * pi / nodes)
+        radius, p = _radii(n_nodes // 2, d, like)
+        angle = (xp.arange(n_nodes, **made) + 0.5) * (2 * pi / n_nodes)
         circle = xp.stack([xp.cos(angle), xp.sin(angle)], axis=1)
         v = xp.reshape(radius[:, None, None] * circle, (-1, 2))
-        return v @ basis, xp.reshape(xp.broadcast_to(p[:, None] / nodes, (p.shape[0], nodes)), (-1,))
-    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), points, rng(seed), antithetic=True, qmc=True)
+        return v @ basis, xp.reshape(xp.broadcast_to(p[:, None] / n_nodes, (p.shape[0], n_nodes)), (-1,))
+    v = Ball(2, 1.0).sample(xp.zeros((k,), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
     size = xp.linalg.vector_norm(v, axis=1, keepdims=True)
     return v / size * _radius_at(size**k, k, d) @ basis, None
 
 
-def _radii(nodes: int, d: int, like: Array) -> tuple[Array, Array]:
+def _radii(n_nodes: int, d: int, like: Array) -> tuple[Array, Array]:
     """(s, p): the Gauss rule for the radius in the plane: s^2 has a density like (1 - x)^(d/2-1)."""
     xp = array_namespace(like)
     made: dict[str, Any] = {"dtype": xp.float64, "device": device(like)}
     # The Jacobi matrix of the orthonormal polynomials of (1 - z)^a on [-1, 1], z = 2 s^2 - 1.
     a = d / 2 - 1
-    own = [-a / (a + 2), *(-a * a / ((2 * j + a) * (2 * j + a + 2)) for j in range(1, nodes))]
-    off = [2 * j * (j + a) / ((2 * j + a) * sqrt((2 * j + a) ** 2 - 1)) for j in range(1, nodes)]
-    rows = [[0.0] * nodes for _ in range(nodes)]
-    for j in range(nodes):
+    own = [-a / (a + 2), *(-a * a / ((2 * j + a) * (2 * j + a + 2)) for j in range(1, n_nodes))]
+    off = [2 * j * (j + a) / ((2 * j + a) * sqrt((2 * j + a) ** 2 - 1)) for j in range(1, n_nodes)]
+    rows = [[0.0] * n_nodes for _ in range(n_nodes)]
+    for j in range(n_nodes):
         rows[j][j] = own[j]
         if j:
             rows[j][j - 1] = rows[j - 1][j] = off[j - 1]
     z = xp.linalg.eigvalsh(xp.asarray(rows, **made))
     before, now = xp.zeros_like(z), xp.ones_like(z)
     total = xp.ones_like(z)
-    for j in range(1, nodes):  # Christoffel's numbers, as in `gauss`
+    for j in range(1, n_nodes):  # Christoffel's numbers, as in `gauss_rule`
         back = off[j - 2] if j > 1 else 0.0
         before, now = now, ((z - own[j - 1]) * now - back * before) / off[j - 1]
         total = total + now * now
@@ -78,7 +80,7 @@ def _radii(nodes: int, d: int, like: Array) -> tuple[Array, Array]:
 def _radius_at(share: Array, k: int, d: int) -> Array:
     """The radius (J, 1) that a share (J, 1) of the distribution in k of d dimensions lies below."""
     xp = array_namespace(share)
-    x, w = gauss(64, 1, share)
+    x, w = gauss_rule(64, 1, share)
 
     def below(s: Array) -> Array:
         u = xp.asin(s) * (1 + x) / 2

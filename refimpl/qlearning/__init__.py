@@ -1,31 +1,19 @@
 """Robust Q-learning on a grid of states."""
 
-from phiball.refimpl.qlearning.bellman import (
-    DecisionProcess,
-    FixedPoint,
-    Maximum,
-    bellman,
-    robust_value,
-    value_iteration,
-)
+from phiball.refimpl.qlearning.bellman import MDP, FixedPoint, bellman, value_iteration
 from phiball.refimpl.qlearning.grid import Grid, Neighbourhood
-from phiball.refimpl.qlearning.neighbours import (
-    ExactNeighbours,
-    SampledNeighbours,
-    TelescopedNeighbours,
-)
-from phiball.refimpl.qlearning.run import QLearning, q_learning, q_update
+from phiball.refimpl.qlearning.q_learning import QLearningResult, Transition, q_learning, q_update
+from phiball.refimpl.qlearning.robust_value import Maximum, StatePerturbation, robust_value
 
 __all__ = [
-    "DecisionProcess",
-    "ExactNeighbours",
+    "MDP",
     "FixedPoint",
     "Grid",
     "Maximum",
     "Neighbourhood",
-    "QLearning",
-    "SampledNeighbours",
-    "TelescopedNeighbours",
+    "QLearningResult",
+    "StatePerturbation",
+    "Transition",
     "bellman",
     "q_learning",
     "q_update",

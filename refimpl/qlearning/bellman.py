@@ -3,47 +3,31 @@
     Q'(s, a) = r(s, a) + discount * sum over s' of P(s' | s, a) V(s'),
     V(s') = max over a of  min over gamma of  E_gamma[Q(., a)] + eta D_phi(gamma, beta(s'; rho))
 
-beta(s'; rho) is the distribution of the perturbed state. For the entropic divergence the minimum is
--eta log E exp(-Q/eta), the paper's update, whose sign is right (claim J1). The paper writes the objective as
-a supremum over the ambiguity set; what its update solves, and what is robust, is the infimum (claim J3).
+beta(s'; rho) is the reference distribution of the perturbed state. For the entropic divergence the minimum
+is -eta log E exp(-Q/eta), as in the paper's update, whose sign is right (claim J1). The paper writes the
+objective as a supremum over the ambiguity set; its update solves the infimum, which is robust (claim J3).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from math import isfinite
 
-from phiball.backends import Array, array_namespace, detach, device, is_array_api_obj
-from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.worst_case import worst_case
+from phiball.backends import Array, array_namespace, device, is_array_api_obj
 from phiball.refimpl.numerics import tolerance
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.qlearning.grid import Neighbourhood
+from phiball.refimpl.qlearning.robust_value import (
+    StatePerturbation,
+    check_perturbation,
+    check_table,
+    value_of,
+)
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_distribution
 
 
-class Maximum(Enum):
-    """Where the maximum over actions stands: outside or inside the soft minimum.
-
-    - `OUTSIDE`, as in the paper: the agent acts without seeing the perturbation.
-    - `INSIDE`: it sees the perturbed state first, which is never worse for it.
-
-    >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC
-    >>> from phiball.qlearning import Maximum, Neighbourhood, robust_value
-    >>> Q, distribution = np.eye(2), Neighbourhood(np.array([[0, 1]]), np.array([[0.5, 0.5]]))
-    >>> [robust_value(Q, distribution, 1.0, ENTROPIC, maximum=maximum).round(3).tolist() for maximum in Maximum]
-    [[0.38], [1.0]]
-    """
-
-    OUTSIDE = "outside"
-    INSIDE = "inside"
-
-
 @dataclass(frozen=True)
-class DecisionProcess:
-    """A discounted decision process on S states and A actions, given by its tables.
+class MDP:
+    """A discounted Markov decision process with S states and A actions.
 
     Arguments:
     - `transition` (S, A, S): P(s' | s, a). Rows sum to one, and are rescaled to do so exactly.
@@ -51,9 +35,11 @@ class DecisionProcess:
     - `discount`: a number in [0, 1).
     - `terminal` (S,) bool: states that end an episode; none by default. Q is zero there: a perturbation
       does not resume an episode that has ended.
+    - `initial` (S,): the distribution of the first state of an episode, uniform on the nonterminal states by
+      default.
 
     >>> import numpy as np
-    >>> DecisionProcess(np.ones((1, 2, 1)), np.array([[1.0, 0.0]]), 0.9).terminal
+    >>> MDP(np.ones((1, 2, 1)), np.array([[1.0, 0.0]]), 0.9).terminal
     array([False])
     """
 
@@ -61,6 +47,7 @@ class DecisionProcess:
     reward: Array
     discount: float
     terminal: Array = None
+    initial: Array = None
     __repr__ = one_line
 
     def __post_init__(self) -> None:
@@ -70,7 +57,7 @@ class DecisionProcess:
         xp = array_namespace(self.reward)
         if self.reward.ndim != 2 or 0 in self.reward.shape:
             raise ValueError(
-                f"reward has shape {tuple(self.reward.shape)}; expected (S, A), none of them zero"
+                f"reward has shape {tuple(self.reward.shape)}; expected (S, A), with S and A at least 1"
             )
         states, actions = self.reward.shape
         if tuple(self.transition.shape) != (states, actions, states):
@@ -89,6 +76,19 @@ class DecisionProcess:
         if not is_array_api_obj(terminal) or terminal.dtype != xp.bool or tuple(terminal.shape) != (states,):
             raise ValueError(f"terminal is {terminal!r}; expected None or a bool array of shape ({states},)")
         check_same_array_type("terminal", terminal, self.reward, other="reward")
+        if self.initial is not None:
+            object.__setattr__(self, "initial", self._valid_initial())
+
+    def _valid_initial(self) -> Array:
+        valid_array("initial", self.initial)
+        check_same_array_type("initial", self.initial, self.reward, other="reward", dtype=True)
+        if self.initial.shape != self.terminal.shape:
+            raise ValueError(
+                f"initial has shape {tuple(self.initial.shape)}; expected {tuple(self.terminal.shape)}"
+            )
+        if array_namespace(self.initial).any((self.initial > 0) & self.terminal):
+            raise ValueError("initial is positive at a terminal state; expected 0 there")
+        return valid_distribution("initial", self.initial)
 
 
 @dataclass(frozen=True)
@@ -109,93 +109,38 @@ class FixedPoint:
     __repr__ = one_line
 
 
-def robust_value(
-    Q: Array,
-    neighbourhood: Neighbourhood,
-    eta: float,
-    divergence: Divergence,
-    *,
-    maximum: Maximum = Maximum.OUTSIDE,
-) -> Array:
-    r"""The robust value $V(s)$ of each row $s$ of a neighbourhood.
-
-    $$V(s) = \max_a \min_\gamma \mathbb{E}_\gamma[Q(\cdot, a)] + \eta D_\phi(\gamma, \beta(s; \rho))$$
-
-    Arguments:
-    - `Q` (..., S, A): the table.
-    - `neighbourhood`: beta, the distributions of n perturbed states, with indices below S.
-    - `eta`, `divergence`: as in `worst_case`; eta is one number.
-    - `maximum`: a `Maximum`; INSIDE takes the maximum over a before the minimum over gamma.
-
-    Returns an array (..., n). The soft minimum is -worst_case(-Q), between the smallest and the mean of Q in
-    the neighbourhood, so that V(s) may exceed the plain max over a of Q(s, a) (claim J2).
-
-    Reference: Eq. (Q:learning) of Section 6.2.
-
-    >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC
-    >>> all_three = Neighbourhood(np.array([[0, 1, 2]]), np.full((1, 3), 1 / 3))
-    >>> print(np.round(robust_value(np.array([[1.0], [0.0], [1.0]]), all_three, 1.0, ENTROPIC), 3))
-    [0.547]
-    """
-    valid_table(Q, neighbourhood)
-    return value_of(Q, neighbourhood.index, neighbourhood.weight, eta, divergence, maximum)
-
-
-def value_of(
-    Q: Array, index: Array, weight: Array, eta: float, divergence: Divergence, maximum: Maximum
-) -> Array:
-    """`robust_value` on the bare arrays of a neighbourhood."""
-    xp = array_namespace(Q)
-    inside = valid_maximum(maximum) is Maximum.INSIDE
-    rows = xp.max(Q, axis=-1, keepdims=True) if inside else Q
-    near = xp.take(rows, xp.reshape(index, (-1,)), axis=-2)
-    near = xp.reshape(near, (*Q.shape[:-2], *index.shape, rows.shape[-1]))
-    near = xp.moveaxis(near, -1, -2)  # (..., n, A, k)
-    soft = -worst_case(-near, eta, divergence, p=weight[:, None, :]).value
-    return xp.max(soft, axis=-1)
-
-
-def bellman(
-    Q: Array,
-    mdp: DecisionProcess,
-    neighbourhood: Neighbourhood,
-    eta: float,
-    divergence: Divergence,
-    *,
-    maximum: Maximum = Maximum.OUTSIDE,
-) -> Array:
+def bellman(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
     r"""Apply the robust Bellman operator once: $Q'(s, a) = r(s, a) + \beta\, \mathbb{E}[V(s') | s, a]$.
 
     Arguments:
     - `Q` (..., S, A): the table.
-    - `mdp`: a `DecisionProcess`, whose discount is $\beta$.
-    - `neighbourhood`: a `Neighbourhood` with one row per state.
-    - `eta`, `divergence`, `maximum`: as in `robust_value`, which gives $V$.
+    - `mdp`: an `MDP`, whose discount is $\beta$.
+    - `perturbation`: a `StatePerturbation` whose neighbourhood has one row per state; $V$ is its
+      `robust_value`.
 
     Returns an array (..., S, A), zero at terminal states.
 
-    The operator is a contraction with factor `discount` in the largest entry, with one fixed point (claim
-    J2). The paper's update is this operator with P replaced by a draw of s'.
+    The operator is a contraction in the maximum norm with factor `discount`, with one fixed point (claim J2).
+    The paper's update is this operator with P replaced by a sample of s'.
 
     Reference: Eq. (Q:learning) of Section 6.2.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> stay = DecisionProcess(np.eye(2)[:, None, :], np.array([[1.0], [0.0]]), 0.5)
+    >>> from phiball.qlearning import Neighbourhood
+    >>> stay = MDP(np.eye(2)[:, None, :], np.array([[1.0], [0.0]]), 0.5)
     >>> both = Neighbourhood(np.array([[0, 1], [0, 1]]), np.full((2, 2), 0.5))
-    >>> bellman(np.array([[1.0], [0.0]]), stay, both, 1.0, QUADRATIC).tolist()
+    >>> bellman(np.array([[1.0], [0.0]]), stay, StatePerturbation(both, 1.0, "chi2")).tolist()
     [[1.1875], [0.1875]]
     """
-    states = valid_problem(mdp, neighbourhood)
-    valid_table(Q, neighbourhood)
+    states = check_problem(mdp, perturbation)
+    check_table(Q, perturbation.neighbourhood)
     check_same_array_type("Q", Q, mdp.reward, other="reward", dtype=True)
     if tuple(Q.shape[-2:]) != tuple(mdp.reward.shape):
         raise ValueError(
             f"Q has shape {tuple(Q.shape)}; expected (..., S, A) with (S, A) = {tuple(mdp.reward.shape)}"
         )
     xp = array_namespace(Q)
-    value = value_of(Q, neighbourhood.index, neighbourhood.weight, eta, divergence, maximum)
+    value = value_of(Q, perturbation.neighbourhood, perturbation, None, None)
     value = xp.where(mdp.terminal, xp.zeros_like(value), value)
     expected = xp.matmul(xp.reshape(mdp.transition, (-1, states)), value[..., None])
     backup = mdp.reward + mdp.discount * xp.reshape(expected, Q.shape)
@@ -203,37 +148,31 @@ def bellman(
 
 
 def value_iteration(
-    mdp: DecisionProcess,
-    neighbourhood: Neighbourhood,
-    eta: float,
-    divergence: Divergence,
-    *,
-    tol: float,
-    max_iter: int = 100_000,
-    maximum: Maximum = Maximum.OUTSIDE,
+    mdp: MDP, perturbation: StatePerturbation, *, tol: float, max_iter: int = 100_000
 ) -> FixedPoint:
     """Find the fixed point of the robust Bellman operator to within `tol`, with a certificate.
 
     Arguments:
+    - `mdp`, `perturbation`: as in `bellman`.
     - `tol`: the largest error of an entry of Q.
     - `max_iter`: the largest number of iterations.
-    - The others are those of `bellman`.
 
     Returns `Q` (S, A) and a bound `error` on its distance from the fixed point. By the contraction, after
     Q' = T Q that is at most discount/(1 - discount) times the largest entry of abs(Q' - Q); the rounding of T
-    is added. Raises RuntimeError if `max_iter` are not enough, and ValueError if `tol` is below rounding.
+    is added. Raises RuntimeError if `max_iter` iterations are not enough, and ValueError if `tol` is below
+    rounding.
 
     Reference: Section 6.2.
 
     >>> import numpy as np
-    >>> from phiball.refimpl import ENTROPIC
-    >>> loop = DecisionProcess(np.ones((1, 1, 1)), np.array([[1.0]]), 0.5)
+    >>> from phiball.qlearning import Neighbourhood
+    >>> loop = MDP(np.ones((1, 1, 1)), np.array([[1.0]]), 0.5)
     >>> alone = Neighbourhood(np.array([[0]]), np.array([[1.0]]))
-    >>> solution = value_iteration(loop, alone, 1.0, ENTROPIC, tol=1e-6)
+    >>> solution = value_iteration(loop, StatePerturbation(alone, 1.0), tol=1e-6)
     >>> abs(float(solution.Q[0, 0]) - 2) <= solution.error <= 1e-6
     True
     """
-    valid_problem(mdp, neighbourhood)
+    check_problem(mdp, perturbation)
     if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
         raise ValueError(f"tol is {tol!r}; expected a positive number")
     valid_count("max_iter", max_iter)
@@ -241,7 +180,7 @@ def value_iteration(
     Q = xp.zeros_like(mdp.reward)
     error = float("inf")
     for n in range(1, max_iter + 1):
-        before, Q = Q, bellman(Q, mdp, neighbourhood, eta, divergence, maximum=maximum)
+        before, Q = Q, bellman(Q, mdp, perturbation)
         residual = float(xp.max(xp.abs(Q - before)))
         rounding = tolerance(Q, float(xp.max(xp.abs(Q))))
         if rounding / (1 - mdp.discount) > tol:
@@ -253,43 +192,19 @@ def value_iteration(
         if error <= tol:
             return FixedPoint(Q, residual, error, n)
     raise RuntimeError(
-        f"value_iteration reached an error of {error:.2g} in {max_iter} iterations; expected {tol!r}: "
-        "allow more iterations or a larger tol"
+        f"value_iteration reached an error of {error:.2g} in {max_iter} iterations, above tol = {tol!r}: "
+        "increase max_iter or tol"
     )
 
 
-# --- Checks ---------------------------------------------------------------------------------------
-
-
-def valid_table(Q: Array, neighbourhood: Neighbourhood) -> None:
-    """Raise unless Q is a table (..., S, A) that holds every index of the neighbourhood."""
-    valid_array("Q", Q)
-    if not isinstance(neighbourhood, Neighbourhood):
-        raise TypeError(f"neighbourhood is {neighbourhood!r}; expected a Neighbourhood")
-    check_same_array_type("Q", Q, neighbourhood.weight, other="neighbourhood.weight")
-    if Q.ndim < 2 or 0 in Q.shape[-2:]:
-        raise ValueError(f"Q has shape {tuple(Q.shape)}; expected (..., S, A), none of S and A zero")
-    xp = array_namespace(Q)
-    if neighbourhood.index.shape[0] and int(xp.max(neighbourhood.index)) >= Q.shape[-2]:
-        raise ValueError(
-            f"neighbourhood.index contains {int(xp.max(neighbourhood.index))}; expected states below "
-            f"S = {Q.shape[-2]}"
-        )
-    if not xp.all(xp.isfinite(detach(Q))):
-        raise ValueError("Q contains NaN or an infinity; expected finite numbers")
-
-
-def valid_problem(mdp: DecisionProcess, neighbourhood: Neighbourhood) -> int:
-    """The number of states, or an error unless both have the same."""
-    if not isinstance(mdp, DecisionProcess):
-        raise TypeError(f"mdp is {mdp!r}; expected a DecisionProcess")
-    if not isinstance(neighbourhood, Neighbourhood):
-        raise TypeError(f"neighbourhood is {neighbourhood!r}; expected a Neighbourhood")
-    states = int(mdp.reward.shape[0])
-    if neighbourhood.index.shape[0] != states:
-        raise ValueError(
-            f"neighbourhood has {neighbourhood.index.shape[0]} rows; expected one a state, {states}"
-        )
+def check_problem(mdp: MDP, perturbation: StatePerturbation) -> int:
+    """The number of states, or an error unless the neighbourhood has one row for each."""
+    if not isinstance(mdp, MDP):
+        raise TypeError(f"mdp is {mdp!r}; expected an MDP")
+    check_perturbation(perturbation)
+    states, rows = int(mdp.reward.shape[0]), perturbation.neighbourhood.index.shape[0]
+    if rows != states:
+        raise ValueError(f"neighbourhood has {rows} rows; expected one per state, {states}")
     return states
 
 
@@ -298,10 +213,3 @@ def valid_discount(discount: float) -> float:
     if isinstance(discount, bool) or not isinstance(discount, (int, float)) or not 0 <= discount < 1:
         raise ValueError(f"discount is {discount!r}; expected a number in [0, 1)")
     return float(discount)
-
-
-def valid_maximum(maximum: Maximum) -> Maximum:
-    """`maximum`, or an error."""
-    if not isinstance(maximum, Maximum):
-        raise TypeError(f"maximum is {maximum!r}; expected Maximum.OUTSIDE or Maximum.INSIDE")
-    return maximum

@@ -60,7 +60,7 @@ class Grid:
 
     >>> import numpy as np
     >>> grid = Grid(low=(0.0, -1.0), high=(1.0, 1.0), bins=(2, 4))
-    >>> grid.states, int(grid.cell(np.array([0.7, 5.0])))
+    >>> grid.n_states, int(grid.cell(np.array([0.7, 5.0])))
     (8, 7)
     """
 
@@ -85,7 +85,7 @@ class Grid:
             object.__setattr__(self, name, value)
 
     @property
-    def states(self) -> int:
+    def n_states(self) -> int:
         """The number of boxes."""
         return prod(self.bins)
 
@@ -146,8 +146,8 @@ class Grid:
         """
         valid_array("like", like)
         xp = array_namespace(like)
-        number = xp.arange(self.states, dtype=xp.int64, device=device(like))
-        units, left = [], self.states
+        number = xp.arange(self.n_states, dtype=xp.int64, device=device(like))
+        units, left = [], self.n_states
         for n in self.bins:
             left //= n
             units.append(xp.astype((number // left) % n, like.dtype) + 0.5)

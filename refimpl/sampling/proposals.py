@@ -87,7 +87,7 @@ class Uniform:
 
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, None]:
             draws = sample if index is every else _rows_of(distribution, sample, index, x.ndim - 1)
-            return draws(_rows(x, index, every), n, rng, event_ndim=x.ndim - 1, **how), None
+            return draws(_rows(x, index, every), n, rng=rng, event_ndim=x.ndim - 1, **how), None
 
         return PreparedProposal(x, eta, draw, every, independent=not how)
 
@@ -130,6 +130,7 @@ class Tilted:
     retilt: int = 0
     self_normalised: bool = False
     start: str | None = None
+    gradient: Gradient | None = None
 
     def __post_init__(self) -> None:
         """Validate the settings."""
@@ -172,7 +173,7 @@ class Tilted:
             sample = distribution.draw_tilted  # x and s have been checked
         at = detach(x)
         if self.start is not None:
-            at = distribution.sample(at, 1, rng, event_ndim=x.ndim - 1)[:, 0, ...]
+            at = distribution.sample(at, 1, rng=rng, event_ndim=x.ndim - 1)[:, 0, ...]
         g = _gradients(gradient, at, every, chunk)
         if self.kappa is not None and isinstance(distribution, Ball):
             eta = self._scale_free(distribution, self.kappa, g, eta)
@@ -181,7 +182,7 @@ class Tilted:
         def draw(index: Array, n: int, rng: Rng) -> tuple[Array, Array]:
             z, aimed = _rows(x, index, every), _rows(s, index, every)
             draws = sample if index is every else _rows_of(distribution, sample, index, x.ndim - 1)
-            points, log_w = draws(z, aimed, n, rng, event_ndim=x.ndim - 1)
+            points, log_w = draws(z, aimed, n, rng=rng, event_ndim=x.ndim - 1)
             return points, log_w
 
         for _ in range(self.retilt):

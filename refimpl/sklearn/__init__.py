@@ -7,7 +7,7 @@ a perturbation fills it.
 >>> from sklearn.datasets import load_breast_cancer
 >>> from sklearn.pipeline import make_pipeline
 >>> from sklearn.preprocessing import StandardScaler
->>> from phiball.refimpl.sklearn import RobustLogisticRegression
+>>> from phiball.sklearn import RobustLogisticRegression
 >>> X, y = load_breast_cancer(return_X_y=True)
 >>> model = make_pipeline(StandardScaler(), RobustLogisticRegression(radius=0.5)).fit(X, y)
 >>> print(round(model.score(X, y), 3), bool(model[-1].gap_ < 1e-8))
@@ -27,21 +27,23 @@ if find_spec("sklearn") is None:
     )
 
 from phiball.refimpl.sklearn.classifiers import RobustLogisticRegression, RobustSVC
+from phiball.refimpl.sklearn.model_selection import BestWithin, RobustLogisticRegressionCV, best_within
 from phiball.refimpl.sklearn.regressors import (
     RobustLinearRegression,
     RobustPoissonRegressor,
     RobustQuantileRegressor,
 )
-from phiball.refimpl.sklearn.scoring import robust_scorer
-from phiball.refimpl.sklearn.search import RobustLogisticRegressionCV, best_within
+from phiball.refimpl.sklearn.scoring import RobustScorer, robust_scorer
 
 __all__ = [
+    "BestWithin",
     "RobustLinearRegression",
     "RobustLogisticRegression",
     "RobustLogisticRegressionCV",
     "RobustPoissonRegressor",
     "RobustQuantileRegressor",
     "RobustSVC",
+    "RobustScorer",
     "best_within",
     "robust_scorer",
 ]

@@ -11,7 +11,8 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.divergences import Divergence, as_divergence
+from phiball.refimpl.distributions.norms import as_norm
+from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.linear.fit import LinearModel, fit_linear_model
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.linear.problem import LinearProblem, Reweighting
@@ -63,7 +64,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     - `radius`: how far an example may move. 0 gives the plain model.
     - `eta`: what the adversary pays for leaving the uniform distribution; 0 for the worst point, inf for the average.
     - `divergence`: entropic, quadratic, absolute, hinge, or a `Divergence` such as indicator(0.1).
-    - `norm`: of the ball; 2 is solved exactly, others on a fixed set of `n_points` Sobol points.
+    - `norm`: of the ball: "l1", "l2", "linf" or a number; 2 is solved exactly, others on a fixed set of `n_points` Sobol points.
     - `feature_scale`: how far each feature moves, as multiples of the radius; 0 holds it. Numbers, a Series
       by the names of the columns, or a dict such as {"age": 0}, in which the others are 1.
     - `reweighting`: a `Reweighting`, for a worst case over the weights of the examples, or None.
@@ -76,7 +77,7 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
     radius: float
     eta: float
     divergence: str | Divergence
-    norm: float
+    norm: str | float
     feature_scale: Any
     reweighting: Reweighting | None
     fit_intercept: bool
@@ -88,9 +89,9 @@ class RobustLinearModel(BaseEstimator):  # type: ignore[misc]
         """The problem that a fit with this loss, ridge and sizes of features solves."""
         return LinearProblem(
             loss,
-            Ball(self.norm, self.radius),
+            Ball(as_norm(self.norm), self.radius),
             self.eta,
-            as_divergence(self.divergence),
+            self.divergence,
             ridge=ridge,
             feature_scale=scale,
             intercept=self.fit_intercept,

@@ -38,7 +38,7 @@ class BaseRobustClassifier(ClassifierMixin, RobustLinearModel):  # type: ignore[
         eta: float = 0.1,
         C: float = 1.0,
         divergence: str | Divergence = "entropic",
-        norm: float = 2,
+        norm: str | float = 2,
         feature_scale: Any = None,
         reweighting: Reweighting | None = None,
         fit_intercept: bool = True,
@@ -119,7 +119,7 @@ class RobustLogisticRegression(BaseRobustClassifier):
 
     With `radius=0` it is scikit-learn's `LogisticRegression(C=C)`: the ridge is 1/(C n), and C = inf has none
     (then there is no `gap_`). Three classes are as exact as two; four and more take Sobol points (see
-    `phiball.refimpl.linear.multinomial`). The other parameters are those of `RobustLinearModel`.
+    `phiball.refimpl.linear.multinomial_objective`). The other parameters are those of `RobustLinearModel`.
     """
 
     _loss = "logistic"

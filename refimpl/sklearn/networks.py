@@ -19,9 +19,10 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from skorch.dataset import unpack_data
 from skorch.utils import to_tensor
 
-from phiball.backends import input_gradient, rng
+from phiball.backends import Rng, as_rng, input_gradient
 from phiball.refimpl.attacks import pgm
 from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.distributions.norms import as_norm
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sklearn.base import by_feature
@@ -35,18 +36,19 @@ class _RobustNet:
       `criterion`: the loss, which is called with reduction="none".
     - `radius`, `norm`, `eta`, `divergence`, `feature_scale`: as in `RobustLinearModel`. `level`: 2^level
       points per example.
-    - `seed`: of the perturbations; the weights of the network have that of torch.
+    - `random_state`: of the perturbations, as in scikit-learn: a seed, a generator, or None for fresh entropy. The
+      weights of the network are initialized by torch.
 
     All other parameters are skorch's: max_epochs, lr, optimizer, batch_size, callbacks (EarlyStopping,
     ProgressBar), train_split, verbose; so are `partial_fit`, `save_params` and `history`.
     """
 
     radius: float
-    norm: float
+    norm: str | float
     eta: float
     divergence: str | Divergence
     level: int
-    seed: int
+    random_state: Any
     feature_scale: Any
     device: str
     _criterion: Any
@@ -56,11 +58,11 @@ class _RobustNet:
         module: Any,
         *,
         radius: float = 0.1,
-        norm: float = 2,
+        norm: str | float = 2,
         eta: float = 0.1,
         divergence: str | Divergence = "entropic",
         level: int = 2,
-        seed: int = 0,
+        random_state: Any = 0,
         feature_scale: Any = None,
         criterion: Any = None,
         **kwargs: Any,
@@ -70,7 +72,7 @@ class _RobustNet:
         self.eta = eta
         self.divergence = divergence
         self.level = level
-        self.seed = seed
+        self.random_state = random_state
         self.feature_scale = feature_scale
         super().__init__(module, criterion=criterion or self._criterion, **kwargs)  # type: ignore[call-arg]
 
@@ -129,20 +131,20 @@ class _RobustNet:
     def initialize(self) -> Any:
         """Make the network, and the source of its perturbations."""
         super().initialize()  # type: ignore[misc]
-        self.source_ = rng(self.seed)
+        self.rng_ = _as_rng(self.random_state)
         return self
 
     def __getstate__(self) -> Any:
         """All but the source of perturbations, which starts anew."""
         kept: Any = super().__getstate__()
         state = dict(kept)
-        state.pop("source_", None)
+        state.pop("rng_", None)
         return state
 
     def __setstate__(self, state: Any) -> None:
         """The inverse of `__getstate__`."""
         super().__setstate__(state)  # type: ignore[misc]
-        self.source_ = rng(self.seed)
+        self.rng_ = _as_rng(self.random_state)
 
     def _losses(self, yi: Any) -> Any:
         function: Any = type(self.criterion_)(reduction="none")  # type: ignore[attr-defined]
@@ -168,13 +170,13 @@ class _RobustNet:
         if scale is not None:
             scale = by_feature("feature_scale", scale, getattr(self, "columns_", None), Xi.shape[1])
         objective = RegularizedLoss(
-            Ball(self.norm, self.radius, feature_scale=scale),
+            Ball(as_norm(self.norm), self.radius, feature_scale=scale),
             eta=self.eta,
             divergence=as_divergence(self.divergence),
             estimator=SG(self.level),
             check_index=False,
         )
-        loss = objective(self._losses(yi), Xi, rng=self.source_)
+        loss = objective(self._losses(yi), Xi, rng=self.rng_)
         loss.backward()
         with torch.no_grad():
             return {"loss": loss.detach(), "y_pred": self.infer(Xi)}
@@ -190,8 +192,15 @@ class _RobustNet:
         def gradient(x: Any, i: Any) -> Any:
             return input_gradient(losses, x, i)
 
-        found = pgm(gradient, points, ball, loss=losses, rng=rng(self.seed))
+        found = pgm(gradient, points, ball, loss=losses, rng=_as_rng(self.random_state))
         return found.detach().cpu().numpy().astype(np.float64)
+
+
+def _as_rng(random_state: Any) -> Rng:
+    """An `Rng` from a random state of scikit-learn."""
+    if isinstance(random_state, np.random.RandomState):
+        random_state = int(random_state.randint(2**31 - 1))
+    return as_rng(random_state)
 
 
 def _features(X: Any) -> int | None:

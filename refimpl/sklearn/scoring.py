@@ -9,14 +9,21 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
-from phiball.backends import rng
+from phiball.backends import Rng, as_rng
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.linear.losses import LinearLoss
 from phiball.refimpl.risk.robust_risk import robust_risk
-from phiball.refimpl.sklearn.affine import affine_outputs, affine_risk, attacked, like, numbers, right_in_ball
+from phiball.refimpl.sklearn.affine_models import (
+    AffineOutputs,
+    ScoredModel,
+    affine_risk,
+    as_float_matrix,
+    input_converter,
+    right_in_ball,
+)
 from phiball.refimpl.sklearn.base import by_feature
-from phiball.refimpl.sklearn.measures import Measure, measure_of
+from phiball.refimpl.sklearn.regression_loss import regression_loss
 from phiball.refimpl.validation import valid_count
 
 
@@ -28,7 +35,7 @@ def robust_scorer(
     feature_scale: Any = None,
     loss: str | LinearLoss | None = None,
     n_samples: int = 64,
-    rng: int = 0,
+    rng: int | Rng | None = 0,
 ) -> RobustScorer:
     """A scorer for `GridSearchCV` and `cross_val_score`: larger is better.
 
@@ -42,7 +49,8 @@ def robust_scorer(
     - `loss`: of regressors: squared, absolute, poisson, huber or a `LinearLoss` such as quantile_loss(0.9).
       None takes the one that the model minimises, if it is known, and else the squared error.
     - `n_samples`: points of the ball per example, for models that are not linear.
-    - `rng`: of these points.
+    - `rng`: a seed or generator of these points. Every call uses the same points, so that models are compared
+      on equal terms: a generator, or None for fresh entropy, is drawn from once, when the scorer is made.
 
     It can be called, scorer(model, X, y, sample_weight=None), printed and pickled. Scores are exact where
     predictions are affine in the features, which is checked on the data (the risk in norm 2 alone). Networks
@@ -51,8 +59,8 @@ def robust_scorer(
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from phiball.refimpl import Ball
-    >>> from phiball.refimpl.sklearn import robust_scorer
+    >>> from phiball import Ball
+    >>> from phiball.sklearn import robust_scorer
     >>> X, y = np.array([[-2.0], [-0.4], [0.3], [2.0]]), np.array([0, 0, 1, 1])
     >>> model = LogisticRegression().fit(X, y)
     >>> model.score(X, y), robust_scorer(Ball(2, 1.0))(model, X, y)
@@ -71,15 +79,19 @@ class RobustScorer:
     feature_scale: Any = None
     loss: str | LinearLoss | None = None
     n_samples: int = 64
-    rng: int = 0
+    rng: int | Rng | None = 0
 
     def __post_init__(self) -> None:
-        """Refuse here what would be an error in a fold of a search."""
+        """Validate here: in a search, an error in a fold is only a warning."""
         if not isinstance(self.ball, Ball):
             raise TypeError(f"ball is {self.ball!r}; expected a Ball such as Ball(2, 0.5)")
         as_divergence(self.divergence)
-        measure_of(None, self.loss)
+        regression_loss(None, self.loss)
         valid_count("n_samples", self.n_samples)
+        generator = as_rng(self.rng)
+        if not isinstance(self.rng, (int, np.integer)):
+            seed = int(2.0**53 * float(generator.uniform((), like=np.empty(0))))
+            object.__setattr__(self, "rng", seed)
 
     def __repr__(self) -> str:
         """The call that makes it: the ball, and what differs from the defaults."""
@@ -97,41 +109,42 @@ class RobustScorer:
 
     def __call__(self, model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The score of a fitted model, the mean over examples by their weights."""
-        framed, columns, y = like(X), getattr(X, "columns", None), np.asarray(y)
-        X = numbers(X)
+        as_input, columns, y = input_converter(X), getattr(X, "columns", None), np.asarray(y)
+        X = as_float_matrix(X)
         w = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        distribution, eta, phi = self.ball, self.eta, as_divergence(self.divergence)
+        ball, eta, divergence = self.ball, self.eta, as_divergence(self.divergence)
         if self.feature_scale is not None:
-            distribution = replace(
-                distribution,
-                feature_scale=by_feature("feature_scale", self.feature_scale, columns, X.shape[1]),
-            )
-        measure = measure_of(model, self.loss)
-        points = distribution.sample(X, self.n_samples, rng(self.rng))
-        affine = affine_outputs(model, X, points[:, 0, :], framed, measure)
+            sizes = by_feature("feature_scale", self.feature_scale, columns, X.shape[1])
+            ball = replace(ball, feature_scale=sizes)
+        loss = regression_loss(model, self.loss)
+        scored = ScoredModel(model, X, y, w, as_input, loss)
+        points = ball.sample(X, self.n_samples, rng=as_rng(self.rng))
+        affine = scored.affine_outputs(points[:, 0, :])
         if eta is not None:
-            if affine is not None and distribution.norm == 2 and distribution.clip is None:
-                exact = affine_risk(model, *affine, X, y, w, distribution, eta, phi, framed, measure)
+            if affine is not None and ball.norm == 2 and ball.clip is None:
+                exact = affine_risk(scored, affine, ball, eta, divergence)
                 if exact is not None:
                     return -exact
-            losses = _losses(model, y, framed, measure)
-            risk = robust_risk(losses, X, distribution, eta, phi, n_samples=self.n_samples, rng=rng(self.rng))
+            losses = _losses(scored)
+            risk = robust_risk(
+                losses, X, ball, eta, divergence, n_samples=self.n_samples, rng=as_rng(self.rng)
+            )
             return -float(np.average(risk.values, weights=w))
         if affine is not None:
-            if distribution.clip is not None:
+            if ball.clip is not None:
                 raise ValueError(
-                    f"ball is {self.ball!r}; expected one without clip for a linear model, whose worst point "
-                    "is known in a whole ball"
+                    f"ball is {self.ball!r}; expected a ball without clip: the worst point of a linear model "
+                    "is known in the whole ball only"
                 )
-            return float(np.average(_worst_affine(model, *affine, y, distribution, measure), weights=w))
-        worst = attacked(model, X, y, distribution, framed)
+            return float(np.average(_worst_affine(scored, affine, ball), weights=w))
+        worst = scored.attack_points(ball)
         if worst is not None:
             points = np.concatenate([points, worst[:, None, :]], axis=1)
-        found = np.asarray(model.predict(framed(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
-        if measure is None:
+        found = np.asarray(model.predict(as_input(points.reshape(-1, X.shape[1])))).reshape(points.shape[:2])
+        if loss is None:
             return float(np.average(np.all(found == y[:, None], axis=1), weights=w))
-        losses_there = np.max(measure.losses(found, y[:, None]), axis=1)
-        return -measure.factor * float(np.average(losses_there, weights=w))
+        losses_there = np.max(loss.losses(found, y[:, None]), axis=1)
+        return -loss.factor * float(np.average(losses_there, weights=w))
 
 
 def _shown(value: Any) -> str:
@@ -143,28 +156,28 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-def _worst_affine(model: Any, slopes: Any, values: Any, y: Any, ball: Ball, measure: Measure | None) -> Any:
-    """Whether each row is right, or minus its loss, at the worst point of the ball around it."""
-    if measure is None:
-        return right_in_ball(model, slopes, values, y, ball)
-    reach = ball.radius * float(ball.dual_norm(slopes)[0])
+def _worst_affine(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> Any:
+    """Whether each row is classified correctly, or minus its loss, at the worst point of the ball around it."""
+    loss = scored.loss
+    if loss is None:
+        return right_in_ball(scored, outputs, ball)
+    reach = ball.radius * float(ball.dual_norm(outputs.slopes)[0])
     # A convex loss is largest at an end.
-    ends = [measure.loss.jet(values[:, 0] + s * reach, y)[0] for s in (-1, 1)]
-    return -measure.factor * np.maximum(*ends)
+    ends = [loss.loss.jet(outputs.values[:, 0] + s * reach, scored.y)[0] for s in (-1, 1)]
+    return -loss.factor * np.maximum(*ends)
 
 
-def _losses(
-    model: Any, y: Any, framed: Callable[[Any], Any], measure: Measure | None
-) -> Callable[[Any, Any], Any]:
+def _losses(scored: ScoredModel) -> Callable[[Any, Any], Any]:
     """loss(x, i): of a regressor's predictions, the log loss of probabilities, or the hinge loss."""
-    if measure is not None:
+    model, as_input, loss = scored.model, scored.as_input, scored.loss
+    if loss is not None:
 
         def of_numbers(x: Any, i: Any) -> Any:
-            found = np.asarray(model.predict(framed(x)), dtype=np.float64)
-            return measure.losses(found.reshape(len(x)), y[i])
+            found = np.asarray(model.predict(as_input(x)), dtype=np.float64)
+            return loss.losses(found.reshape(len(x)), scored.y[i])
 
         return of_numbers
-    labels = np.searchsorted(model.classes_, y)
+    labels = scored.labels
     if not hasattr(model, "predict_proba"):
         if not hasattr(model, "decision_function"):
             raise TypeError(
@@ -173,14 +186,14 @@ def _losses(
             )
 
         def hinge(x: Any, i: Any) -> Any:
-            scores = np.asarray(model.decision_function(framed(x)), dtype=np.float64).reshape(len(x), -1)
+            scores = np.asarray(model.decision_function(as_input(x)), dtype=np.float64).reshape(len(x), -1)
             own = np.arange(scores.shape[1]) == labels[i][:, None] if scores.shape[1] > 1 else labels[i, None]
             return np.sum(np.maximum(0.0, 1 - np.where(own, 1, -1) * scores), axis=1)
 
         return hinge
 
     def log_loss(x: Any, i: Any) -> Any:
-        probabilities = np.asarray(model.predict_proba(framed(x)), dtype=np.float64)
+        probabilities = np.asarray(model.predict_proba(as_input(x)), dtype=np.float64)
         return -np.log(np.maximum(probabilities[np.arange(len(x)), labels[i]], 1e-300))
 
     return log_loss

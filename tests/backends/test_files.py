@@ -19,7 +19,7 @@ OTHER_WRITES = {
     "experiments/benchmarks/harness.py": 1,
     "experiments/benchmarks/linear_evidence.py": 1,
     "experiments/framework/compute.py": 1,
-    "experiments/framework/runner.py": 1,
+    "experiments/framework/study_runs.py": 1,
     "experiments/robustness/models.py": 1,
 }
 

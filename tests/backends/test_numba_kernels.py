@@ -12,25 +12,24 @@ import pytest
 
 from phiball.backends import array_namespace, backend, rng, to_numpy
 from phiball.backends.numba import qlearning as numba_qlearning
-from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read
+from phiball.refimpl import ENTROPIC, QUADRATIC, SG, Divergence, cressie_read
 from phiball.refimpl.distributions import moments, tilting, uniform
 from phiball.refimpl.inner import worst_case
 from phiball.refimpl.inner.divergences import centred
 from phiball.refimpl.inner.multiplier import multiplier
 from phiball.refimpl.qlearning import (
-    DecisionProcess,
-    ExactNeighbours,
+    MDP,
     Maximum,
     Neighbourhood,
-    SampledNeighbours,
+    StatePerturbation,
     q_learning,
     robust_value,
 )
-from phiball.refimpl.qlearning.run import q_run
+from phiball.refimpl.qlearning.q_learning import q_run
 from phiball.refimpl.validation import all_finite
 from tests.support.arrays import NUMPY, Arrays, missing
 from tests.support.divergences import name_of
-from tests.support.qlearning_problems import places, problem
+from tests.support.qlearning_problems import on_each_maximum, problem
 
 
 def with_each(work: Callable[[], Any], reference: str = "numpy") -> list[Any]:
@@ -171,23 +170,21 @@ def test_price_of_a_budget_for_arrays_of_any_shape() -> None:
 # --- Q-learning -----------------------------------------------------------------------------------
 
 
-@places
+@on_each_maximum
 @pytest.mark.parametrize("eta", [1e-3, 0.5, 1e6])
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_q_learning(maximum: Maximum, eta: float, library: str) -> None:
     xp = pytest.importorskip(library)
     mdp, distribution = problem(5, Arrays(library, xp, xp.float64, 2.2e-16))
-    options = {"steps": 400, "epsilon": 0.4, "maximum": maximum}
-    fast, slow = with_each(
-        lambda: q_learning(mdp, distribution, eta, ENTROPIC, rng=rng(2), **options), library
-    )
+    perturbation = StatePerturbation(distribution, eta, ENTROPIC, maximum)
+    fast, slow = with_each(lambda: q_learning(mdp, perturbation, n_steps=400, epsilon=0.4, rng=2), library)
     for name in ("Q", "visits", "rewards", "ended"):
         a, b = getattr(fast, name), getattr(slow, name)
         assert (type(a), a.dtype) == (type(b), b.dtype)
         np.testing.assert_allclose(to_numpy(a), to_numpy(b), rtol=0, atol=1e-13 if name == "Q" else 0)
 
 
-@places
+@on_each_maximum
 def test_value_of_a_landing_state(maximum: Maximum) -> None:
     draw = np.random.default_rng(6)
     inside = maximum is Maximum.INSIDE
@@ -198,7 +195,7 @@ def test_value_of_a_landing_state(maximum: Maximum) -> None:
         Q[1] = Q[2] - 1  # the smallest has next to no weight, and decides if eta is small
         distribution = Neighbourhood(index, weight)
         with backend("numpy"):
-            expected = robust_value(Q, distribution, eta, ENTROPIC, maximum=maximum)
+            expected = robust_value(Q, StatePerturbation(distribution, eta, ENTROPIC, maximum))
         results = [
             numba_qlearning.landing_value(Q, i, w, eta, inside)
             for i, w in zip(index, distribution.weight, strict=True)
@@ -206,27 +203,15 @@ def test_value_of_a_landing_state(maximum: Maximum) -> None:
         np.testing.assert_allclose(results, expected, rtol=1e-14, atol=1e-14)
 
 
-def q_arguments(d: Divergence = ENTROPIC, neighbours: Any = None, dtype: Any = np.float64) -> list[Any]:
+def q_arguments(d: Divergence = ENTROPIC, estimator: Any = None, dtype: Any = np.float64) -> list[Any]:
     mdp, distribution = problem(5, NUMPY)
-    mdp = DecisionProcess(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
+    mdp = MDP(mdp.transition.astype(dtype), mdp.reward.astype(dtype), 0.6, mdp.terminal)
     distributions = np.cumsum(mdp.transition, axis=-1), np.cumsum(np.ones(6, dtype) / 6)
     draws = np.random.default_rng(0).random((30, 4)).astype(dtype)
     schedules = np.full(30, 0.5, dtype), np.full(30, 0.5, dtype)
-    neighbours = ExactNeighbours() if neighbours is None else neighbours
     Q = np.ones((6, 2), dtype)
-    return [
-        Q,
-        mdp,
-        distributions,
-        draws,
-        schedules,
-        distribution,
-        0.5,
-        d,
-        Maximum.OUTSIDE,
-        neighbours,
-        rng(0),
-    ]
+    perturbation = StatePerturbation(distribution, 0.5, d)
+    return [Q, mdp, distributions, draws, schedules, perturbation, estimator, rng(0)]
 
 
 def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unchanged() -> None:
@@ -238,7 +223,7 @@ def test_q_learning_kernel_declines_other_problems_and_leaves_its_arguments_unch
     np.testing.assert_allclose(fast[0], q_run.reference(*args)[0], atol=1e-14)  # type: ignore[attr-defined]
     for other in (
         q_arguments(d=QUADRATIC),
-        q_arguments(neighbours=SampledNeighbours(1)),
+        q_arguments(estimator=SG(1)),
         q_arguments(dtype=np.float32),
     ):
         assert numba_qlearning.q_run(*other) is NotImplemented

@@ -13,7 +13,7 @@ import pytest
 from phiball.backends import rng
 from phiball.refimpl import ENTROPIC, QUADRATIC, Ball, Divergence, robust_risk
 from phiball.refimpl.causal import Conditional, causal_risk, causal_value, conditional_loss
-from phiball.verification.oracles.causal import Plan, causal_plan
+from phiball.verification.oracles.transport_plans import TransportPlan, causal_plan
 from tests.support.arrays import Arrays
 from tests.support.divergences import select
 
@@ -21,22 +21,22 @@ CONIC = 1e-6  # the accuracy of the conic solver
 
 
 def instance(seed: int) -> dict[str, Any]:
-    """L1, L2: 3 covariates, 4 parameters, 5 places, nothing uniform, some places out of reach."""
+    """L1, L2: 3 covariates, 4 parameters, 5 points, nothing uniform, some points out of reach."""
     draw = np.random.default_rng(seed)
     joint = draw.dirichlet(np.ones(12)).reshape(3, 4)
     reach = draw.random((3, 5)) < 0.8
     reach[:, 0] = True
     nu = np.where(reach, draw.exponential(size=(3, 5)), 0.0)
     a = draw.uniform(1, 2, size=6)  # away from 0, so that z matters
-    places, z = draw.normal(size=5), draw.normal(size=4)
+    points, z = draw.normal(size=5), draw.normal(size=4)
     return {
         "joint": joint,
         "nu": nu / nu.sum(axis=1, keepdims=True),
-        "places": places,
+        "points": points,
         "z": z,
         "a": a,
-        "table": np.sin(a[0] * (a[4] + a[5] * places)[:, None] + a[1] * z)
-        + a[2] * z * places[:, None] * a[5],
+        "table": np.sin(a[0] * (a[4] + a[5] * points)[:, None] + a[1] * z)
+        + a[2] * z * points[:, None] * a[5],
     }
 
 
@@ -54,11 +54,11 @@ def problem(case: dict[str, Any], arrays: Arrays) -> tuple[Conditional, Any, Any
         return xp.sin(a[0] * w + a[1] * z) + a[2] * z * (w - a[4])
 
     loss = conditional_loss(lambda x: a[4] + a[5] * x, cost, data)
-    return data, loss, arrays.asarray(np.tile(case["places"], (3, 1)))
+    return data, loss, arrays.asarray(np.tile(case["points"], (3, 1)))
 
 
 @cache
-def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> Plan:
+def solved(seed: int, eta: float, penalty: str, causal: bool = True) -> TransportPlan:
     case = instance(seed)
     return causal_plan(case["table"], case["joint"], case["nu"], eta=eta, penalty=penalty, causal=causal)
 
@@ -68,10 +68,10 @@ def test_strong_duality(arrays: Arrays) -> None:
     tol = CONIC + 64 * arrays.eps
     for seed in (0, 1):
         case = instance(seed)
-        data, loss, places = problem(case, arrays)
+        data, loss, points = problem(case, arrays)
         p = arrays.asarray(case["nu"])
         for eta, (d, name) in product((0.1, 1.0), ((ENTROPIC, "entropic"), (QUADRATIC, "quadratic"))):
-            found = causal_value(loss, data, places, eta, d, p=p)
+            found = causal_value(loss, data, points, eta, d, p=p)
             oracle = solved(seed, eta, name)
             assert float(found.value) == pytest.approx(oracle.value, abs=tol)
             # The distribution of x' given x; the solver's plan is good to the root of its value.
@@ -81,9 +81,9 @@ def test_strong_duality(arrays: Arrays) -> None:
         assert float(found.supremum) == pytest.approx(solved(seed, 0.0, "none").value, abs=tol)
         expected = float(np.sum(case["joint"] * case["table"].mean(axis=0)))
         for d in select(core=True):
-            found = causal_value(loss, data, places, 0.3, d)
+            found = causal_value(loss, data, points, 0.3, d)
             assert expected - tol <= float(found.value) <= float(found.supremum) + tol, d.name
-            assert found.losses.dtype == places.dtype
+            assert found.losses.dtype == points.dtype
 
 
 def test_grouping_against_a_dictionary(arrays: Arrays) -> None:
@@ -186,7 +186,7 @@ def test_torch_gradients_reach_the_rule_and_the_covariates() -> None:
     data = Conditional.stacked(
         torch.asarray(draw.normal(size=(3, 2))), torch.asarray(draw.normal(size=(3, 5, 2)))
     )
-    places = torch.asarray(draw.normal(size=(3, 4, 2)))
+    points = torch.asarray(draw.normal(size=(3, 4, 2)))
 
     def value(theta: Any, moved: Any, d: Divergence, linear: bool, chunk: int | None) -> Any:
         loss = conditional_loss(lambda x: torch.tanh(x @ theta), pricing, data, linear=linear, chunk=chunk)
@@ -195,7 +195,7 @@ def test_torch_gradients_reach_the_rule_and_the_covariates() -> None:
     theta = torch.tensor([0.3, -0.7], dtype=torch.float64, requires_grad=True)
     for d, (linear, chunk) in product((ENTROPIC, QUADRATIC), ((False, None), (False, 2), (True, None))):
         function = partial(value, d=d, linear=linear, chunk=chunk)
-        assert torch.autograd.gradcheck(function, (theta, places.clone().requires_grad_()))
+        assert torch.autograd.gradcheck(function, (theta, points.clone().requires_grad_()))
 
 
 def test_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
@@ -206,7 +206,7 @@ def test_weighted_mean_of_robust_risks(arrays: Arrays) -> None:
     for weight in (None, arrays.asarray(w)):
         data = Conditional.stacked(data.x, data.z, weight=weight)
         loss = conditional_loss(lambda x: x[:, 0], pricing, data, linear=True)
-        a = causal_risk(loss, data, ball, 0.7, QUADRATIC, n_samples=50, rng=rng(6))
+        a = causal_risk(loss, data, ball, 0.7, QUADRATIC, n_samples=50, rng=6)
         b = robust_risk(loss, data.x, ball, 0.7, QUADRATIC, n_samples=50, rng=rng(6))
         values = arrays.numpy(b.values)
         np.testing.assert_allclose(arrays.numpy(a.values), values, **close)
@@ -220,7 +220,7 @@ X, ZS = np.zeros((2, 1)), np.ones((2, 3))
 
 def test_invalid_arguments() -> None:
     stacked, grouped, half = Conditional.stacked, Conditional.grouped, np.ones(2) / 2
-    data, places, ball = stacked(X, ZS), np.zeros((2, 4, 1)), Ball(2, 1.0)
+    data, points, ball = stacked(X, ZS), np.zeros((2, 4, 1)), Ball(2, 1.0)
     loss = conditional_loss(lambda x: x[:, 0], lambda w, z: w * z, data)
     wide = stacked(np.zeros((2, 1)), np.ones((2, 3, 1)))
     five = np.zeros((5, 1)), np.zeros(5, dtype=np.int64)
@@ -228,8 +228,8 @@ def test_invalid_arguments() -> None:
     def decided(decision: Any) -> Any:
         return lambda: conditional_loss(decision, lambda w, z: w * z[:, 0], wide)(*five)
 
-    def value(places: Any = places, eta: Any = 1.0, d: Any = ENTROPIC, loss: Any = loss, **how: Any) -> Any:
-        return lambda: causal_value(loss, data, places, eta, d, **how)
+    def value(points: Any = points, eta: Any = 1.0, d: Any = ENTROPIC, loss: Any = loss, **how: Any) -> Any:
+        return lambda: causal_value(loss, data, points, eta, d, **how)
 
     def risk(data: Any, eta: float) -> Any:
         return lambda: causal_risk(loss, data, ball, eta, ENTROPIC, n_samples=4, rng=rng(0))
@@ -251,11 +251,12 @@ def test_invalid_arguments() -> None:
         r"decision\(x\) has shape \(1,\); expected \(5,\) \+ event": decided(lambda x: x[:1, 0]),
         r"decision\(x\) has .*; expected \(5,\)": decided(lambda x: x.mean()),
         "chunk is 0": lambda: conditional_loss(loss, loss, data, chunk=0),
-        r"places has shape \(1, 4, 1\)": value(places[:1]),
-        "one place at least": value(places[:, :0]),
+        r"points has shape \(1, 4, 1\)": value(points[:1]),
+        "expected at least one point": value(points[:, :0]),
         "eta is 0.0": value(eta=0.0),
         "p sums to 4": value(p=np.ones(4)),
         r"loss\(x, i\) has shape": value(loss=lambda x, i: x),
+        "divergence is 'kll'": value(d="kll"),
         "eta is -1.0": risk(data, -1.0),
         r"cost\(w, z\) has shape \(6, 1\); expected \(6,\)": lambda: conditional_loss(
             lambda x: x, lambda w, z: w * z[:, None], data

@@ -11,7 +11,7 @@ import pytest
 from phiball.backends import Array, array_namespace
 from phiball.refimpl import Divergence, cressie_read, indicator
 from phiball.refimpl.inner.divergences import DIVERGENCES
-from phiball.verification.instances.divergences import QUARTIC
+from phiball.verification.instances.divergence_catalog import QUARTIC
 
 
 def anonymous(d: Divergence) -> Divergence:

@@ -7,23 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl.qlearning import DecisionProcess, Maximum, Neighbourhood
+from phiball.refimpl.qlearning import MDP, Maximum, Neighbourhood
 from tests.support.arrays import Arrays
 
-places = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
+on_each_maximum = pytest.mark.parametrize("maximum", list(Maximum), ids=lambda m: m.value)
 
 
 def table(arrays: Arrays, index: Any, weight: Any) -> Neighbourhood:
     return Neighbourhood(arrays.asarray(index, dtype=arrays.xp.int64), arrays.asarray(weight))
 
 
-def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[DecisionProcess, Neighbourhood]:
+def problem(seed: int, arrays: Arrays, discount: float = 0.6) -> tuple[MDP, Neighbourhood]:
     draw = np.random.default_rng(seed)
     S, A = 6, 2
     P = draw.dirichlet(np.ones(S), size=(S, A))
     terminal = arrays.asarray(np.arange(S) == S - 1, dtype=arrays.xp.bool)
-    mdp = DecisionProcess(arrays.asarray(P), arrays.asarray(draw.normal(size=(S, A))), discount, terminal)
-    distribution = table(
-        arrays, (np.arange(S)[:, None] + np.arange(-1, 2)) % S, draw.dirichlet(np.ones(3), size=S)
-    )
-    return mdp, distribution
+    mdp = MDP(arrays.asarray(P), arrays.asarray(draw.normal(size=(S, A))), discount, terminal)
+    near = (np.arange(S)[:, None] + np.arange(-1, 2)) % S
+    return mdp, table(arrays, near, draw.dirichlet(np.ones(3), size=S))

@@ -14,8 +14,8 @@ from phiball.backends import backend
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.framework.paper import BEYOND
-from phiball.verification.framework.runner import GROUPS, SECTIONS, all_claims, find, run
 from phiball.verification.framework.sources import enumerates, oracles_of, place
+from phiball.verification.framework.suite import GROUPS, SECTIONS, all_claims, find_claims, run_claims
 from phiball.verification.instances.tolerances import TEST_LEVEL
 from tests.support.paths import ROOT
 
@@ -85,7 +85,7 @@ def test_statements_sections_groups_and_names() -> None:
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) for name in names)
     assert {i[0] for i in ids} == GROUPS.keys()
-    assert (find("A1")[0].section, find("T8")[0].section) == ("2", BEYOND)
+    assert (find_claims("A1")[0].section, find_claims("T8")[0].section) == ("2", BEYOND)
 
 
 def test_false_alarms_are_rare_and_statistical_claims_use_the_seed() -> None:
@@ -115,32 +115,33 @@ def test_sources_and_oracles_point_at_code() -> None:
             path, _, line = at.rpartition(":")
             code = (ROOT / path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
             assert code.startswith(("@", "def ")), (entry.id, at)
-    assert "solve_exactly" in {oracle.split()[0] for oracle in oracles_of(find("A1")[0].statement)}
-    assert oracles_of(find("C7")[0].statement) == ()
+    assert "solve_exactly" in {oracle.split()[0] for oracle in oracles_of(find_claims("A1")[0].statement)}
+    assert oracles_of(find_claims("C7")[0].statement) == ()
     assert place(lambda: None) == ""
-    assert [enumerates(find(name)[0].statement) for name in ("D5", "A1")] == [True, False]
+    assert [enumerates(find_claims(name)[0].statement) for name in ("D5", "A1")] == [True, False]
 
 
 # --- The runner -----------------------------------------------------------------------------------
 
 
 def test_find_by_id_words_and_section() -> None:
-    assert [entry.id for entry in find("c4")] == ["C4"]
-    assert [entry.id for entry in find(["c4", "strong_duality"])] == ["A1", "C4"]
-    assert [entry.id for entry in find("gap_of_normal")] == ["C4-gap"]
-    assert [entry.id for entry in find("example", 2)] == ["E1", "E2", "E3", "E4", "E5", "E7"]
-    assert {entry.section for entry in find(section=3)} == {"3"}
-    assert {entry.section for entry in find(section="beyond")} == {BEYOND}
+    assert [entry.id for entry in find_claims("c4")] == ["C4"]
+    assert [entry.id for entry in find_claims(["c4", "strong_duality"])] == ["A1", "C4"]
+    assert [entry.id for entry in find_claims("gap_of_normal")] == ["C4-gap"]
+    assert [entry.id for entry in find_claims("example", 2)] == ["E1", "E2", "E3", "E4", "E5", "E7"]
+    assert {entry.section for entry in find_claims(section=3)} == {"3"}
+    assert {entry.section for entry in find_claims(section="beyond")} == {BEYOND}
     with pytest.raises(ValueError, match="claim is 'nonsense', which no id, name"):
-        find("nonsense")
+        find_claims("nonsense")
     for section in (99, 7, ""):
         with pytest.raises(ValueError, match=f"section is {section}; there are claims on 2, 3, .*beyond"):
-            find(section=section)
+            find_claims(section=section)
 
 
 def test_runs_repeat_with_the_seed_and_report_each_result() -> None:
     seen: list[str] = []
-    run(["C7", "E2"], backend="strict", on_result=lambda result: seen.append(result.id))
+    with backend("strict"):
+        run_claims(find_claims(["C7", "E2"]), on_result=lambda result: seen.append(result.id))
     assert seen == ["E2", "C7"]
     numbers: list[int] = []
 

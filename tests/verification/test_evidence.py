@@ -16,7 +16,7 @@ from scipy.stats import linregress, t
 from phiball.refimpl import ENTROPIC, QUADRATIC
 from phiball.verification.framework.claim import Claim, claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.framework.runner import _place, find
+from phiball.verification.framework.suite import _place, find_claims
 from phiball.verification.instances.assumptions import (
     bounded_loss,
     in_the_definition,
@@ -89,7 +89,7 @@ def test_invalid_curves_are_rejected() -> None:
         with pytest.raises(ValueError, match=f"{place} is .*expected 5 positive numbers"):
             Curve("", "", "", "", **values)
     for y, x in (((1.0, 2.0, 3.0), SCALES[:3]), ((1.0, 2.0, 3.0, 4.0), (1.0, 1.0, 2.0, 4.0))):
-        with pytest.raises(ValueError, match="expected four scales or more"):
+        with pytest.raises(ValueError, match="expected at least four scales"):
             curve(y, x)
     with pytest.raises(ValueError, match=r"y is .*expected 5 positive numbers"):
         curve((1.0, 2.0, 3.0, 4.0))
@@ -102,7 +102,7 @@ def test_curves_come_from_fixed_instances_beside_evidence() -> None:
     assert fixed(grows).run().error == "no example was checked"
 
     by_search = searched(st.integers(), lambda n: [grows, grows.exactly(1, 1e-9)], Verdict.HOLDS)
-    assert "expected curves from fixed instances" in by_search.run().error
+    assert "only statements without strategies may" in by_search.run().error
 
 
 # --- Verdicts -------------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ def test_bad_arguments_of_evidence_claims_and_mutants() -> None:
     for tolerance in (nan, inf, -1.0):
         with pytest.raises(ValueError, match="tolerance is"):
             Evidence(0.0, tolerance)
-    with pytest.raises(ValueError, match="section is None; expected one"):
+    with pytest.raises(ValueError, match="section is None; expected a section"):
         claim("x", id="X", verdict=Verdict.HOLDS)(lambda: Evidence(0, 0))
     with pytest.raises(TypeError, match=r"forumla is 'x'; expected a strategy, or one of .*formula"):
         claim("x", id="X", section=2, verdict=Verdict.HOLDS, forumla="x")
     with pytest.raises(ValueError, match="replaces is 'solver'; expected one of solve"):
-        find("A1")[0].mutant("x", replaces="solver")
+        find_claims("A1")[0].mutant("x", replaces="solver")
     with pytest.raises(ValueError, match="expected one of dual, primal"):
-        find("C4-gap")[0].mutant("x")
+        find_claims("C4-gap")[0].mutant("x")
 
 
 def test_mutant_is_rejected_by_evidence_only() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from phiball.verification import oracles
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 ORACLES = {file.stem: file for file in Path(oracles.__path__[0]).glob("[!_]*.py")}
 
@@ -46,7 +46,7 @@ def test_oracles_on_two_points(family: str, parameter: float | None, eta: float,
     f = (0.0, 1.0)
     answer = solve_exactly(f, eta, family, parameter)
     least = definitions.dual_minimum(f, eta, family, parameter)
-    reached = definitions.primal(f, answer.weights, eta, family, parameter)
+    reached = definitions.primal_objective(f, answer.weights, eta, family, parameter)
     cone = definitions.conic(f, eta, family, parameter, (0.5, 0.5))
     # The table of values is given to twelve digits.
     for result in (float(answer.value), float(least), float(reached)):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from phiball.verification.framework.runner import find, run
+from phiball.verification.framework.suite import find_claims, run_claims
 from tests.support.parallel.clusters import wait_until
 
 COMPARE = """
 from dataclasses import replace
 from phiball.backends import backend
-from phiball.verification.framework.runner import find, run
+from phiball.verification.framework.suite import find_claims, run_claims
 from phiball.verification.report.json import to_json
 
 def timeless(results):
@@ -27,9 +27,10 @@ def show(result):
     print(result.id)
 
 with backend("strict"):  # which the new processes must learn
-    results = run("pricing", jobs=2, seed=3, on_result=show)
-    assert timeless(results) == timeless(run("pricing", seed=3))
-assert [result.id for result in results] == [claim.id for claim in find("pricing")]
+    claims = find_claims("pricing")
+    results = run_claims(claims, n_jobs=2, seed=3, on_result=show)
+    assert timeless(results) == timeless(run_claims(claims, seed=3))
+assert [result.id for result in results] == [claim.id for claim in claims]
 """
 
 
@@ -38,9 +39,9 @@ def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> N
     """In a process of its own: the search also draws constants from the modules that are loaded."""
     ended = subprocess.run([sys.executable, "-c", COMPARE], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == [claim.id for claim in find("pricing")]
-    with pytest.raises(ValueError, match="jobs is 0; expected a number of processes"):
-        run("pricing", jobs=0)
+    assert ended.stdout.split() == [claim.id for claim in find_claims("pricing")]
+    with pytest.raises(ValueError, match="n_jobs is 0; expected a number of processes"):
+        run_claims(find_claims("pricing"), n_jobs=0)
 
 
 @pytest.mark.slow
@@ -48,7 +49,19 @@ def test_results_and_their_order_do_not_depend_on_the_number_of_processes() -> N
 def test_ctrl_c_ends_all_processes_of_verify(tmp_path: Path) -> None:
     code = "from phiball.experiments.cli.main import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "verify", "--section", "2", "--jobs", "2", "--out", str(tmp_path)],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "verify",
+            "--section",
+            "2",
+            "--n-jobs",
+            "2",
+            "--verbose",
+            "--out",
+            str(tmp_path),
+        ],
         env={**os.environ, "PHIBALL_BACKEND": "numpy", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from phiball.verification.framework.assessment import Consequence
-from phiball.verification.framework.evidence import Evidence
-from phiball.verification.framework.paper import BEYOND
+from phiball.verification.framework.evidence import Evidence, Verdict
+from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.framework.runner import all_claims, find
+from phiball.verification.framework.suite import all_claims, find_claims
 from phiball.verification.report import terminal
 from phiball.verification.report.entries import entries, followers, of_the_paper, rows, tally
 from phiball.verification.report.errata import errata
@@ -28,8 +28,9 @@ from phiball.verification.report.markdown import to_markdown
 from phiball.verification.report.math import formula, mathml, prose
 from phiball.verification.report.overview import overview
 from phiball.verification.report.quotes import pieces, quote_html
+from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
-from phiball.verification.report.words import all_mutants, evidence, method, summary
+from phiball.verification.report.words import all_mutants, difference, evidence, method, summary
 from tests.support import paper
 from tests.support.paths import ROOT
 from tests.support.reports import CURVE, made_up, results
@@ -66,26 +67,44 @@ def test_every_entry_is_listed_under_an_item_with_a_title() -> None:
 def test_entries_group_readings_and_are_ranked_by_consequence() -> None:
     (entry,) = [entry for entry in FOUND if entry.head.id == "C4"]
     assert [line.id for line in entry.lines] == ["C4", "C4-gamma", "C4-gap", "C4-normalised"]
-    assert entry.standing == "imprecise"
-    assert [alone.head.id for alone in entries(find("C4-gamma"))] == ["C4-gamma"]
+    assert entry.status == "imprecise"
+    assert [alone.head.id for alone in entries(find_claims("C4-gamma"))] == ["C4-gamma"]
     assert sum(len(entry.lines) for entry in FOUND) == sum(claim.section != BEYOND for claim in CLAIMS)
     assert sum(tally(FOUND).values()) + len(followers(FOUND)) == len(FOUND)  # each is counted once
     assert {entry.head.id for entry in followers(FOUND)} == {"E6-kinked", "F4", "G6", "H4"}
-    by_name = {row.item.name: row.severest for row in rows(FOUND, THIS)}
-    worst = by_name["Proposition 1"]
-    assert (worst.head.id, worst.standing) == ("B1", "missing assumption")  # B4 is false, but in a proof
-    assert by_name["Example 2"].standing == "holds"
+    by_name = {row.item.name: row for row in rows(FOUND, THIS)}
+    row = by_name["Proposition 1"]
+    assert (row.worst.head.id, row.worst.status) == ("B1", "missing assumption")
+    assert [entry.head.id for entry in row.asides] == ["B4", "B7-mean", "B6"]  # B4 is false, but in the proof
+    assert by_name["Example 2"].worst.status == "holds"
 
 
-def test_overview_names_each_fault_by_its_consequence() -> None:
-    ids = {claim.id for claim in CLAIMS}
-    named = [set(re.findall(r"[A-Z]\d+[a-z]?(?:-[a-z]+)?(?=[,)])", text)) & ids for text in overview(CLAIMS)]
-    by_consequence = [
-        {entry.head.id for entry in FOUND if entry.kind and entry.consequence is consequence}
-        for consequence in (Consequence.RESULT, Consequence.REPAIR, Consequence.NONE)
-    ]
-    assert named == [set(), *by_consequence]
-    assert overview(CLAIMS[1:]) == []
+def test_overview_lists_each_error_under_its_consequence() -> None:
+    opening = overview(CLAIMS)
+    listed = {c: {correction.id for correction in found} for c, found in opening.corrections.items()}
+    listed[Consequence.NONE] = set(re.findall(r"[A-Z]\d+[a-z]?(?:-[a-z]+)?(?=[,)])", opening.wording))
+    for consequence in Consequence:
+        expected = {entry.head.id for entry in FOUND if entry.kind and entry.consequence is consequence}
+        assert listed[consequence] == expected
+    assert opening.stands
+    assert overview(CLAIMS[1:]).stands == ""
+
+
+def test_theorems_hold_as_printed_or_with_a_stated_change() -> None:
+    found = {theorem.item.name: theorem for theorem in theorems(FOUND, THIS)}
+    answers = {name: theorem.answer for name, theorem in found.items()}
+    assert answers["Theorem 1"] == "with one more assumption: (I); yes: (II)"
+    assert answers["Theorem 2"].startswith("yes")  # its proof has other constants
+    assert answers["Proposition 1"] == "with one more assumption"
+    assert answers["Proposition 2"] == answers["Theorem 3"] == answers["Proposition 5"] == "yes"
+    assert answers["Proposition 3"].startswith("no: (I); yes, with another constant: (II)")
+    assert "B4" in found["Proposition 1"].proof
+    assert any(text.endswith("(A1)") for text in found["Theorem 1"].notes)
+    changed = [replace(r, verdict=Verdict.REFUTED) if r.id == "D1" else r for r in RESULTS]
+    first, second = (theorem.answer for theorem in theorems(of_the_paper(changed), Paper("x")))
+    assert (first, second) == ("not decided in this run: (I); yes: (II)", "no")
+    badge = '<span class="badge false"><span aria-hidden="true">✗</span> no</span>'
+    assert badge in to_html(RESULTS, ABOUT, Paper("x"))
 
 
 # --- Formulas -------------------------------------------------------------------------------------
@@ -116,28 +135,49 @@ def test_evidence_and_method_in_words() -> None:
     blank: Any = replace(RESULTS[0], tolerance=0.0, bound=nan, measured=nan, error_level=0.0)
     for numbers, said in (
         ({"violation": nan}, ""),
-        ({"violation": -3.0}, "a margin of 3 was left"),
-        ({"violation": 0.0}, "no difference at all"),
-        ({"violation": 1e-16, "tolerance": 1e-15}, "off by 1e-16 at most"),
-        ({"violation": 2.0, "bound": 4.0, "measured": 6.0}, "exceeds the bound of 4 by 2, of which 0"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 2.0}, "at most 50 % of the bound was reached: 2"),
-        ({"violation": -2.0, "bound": 1.0, "measured": 0.05}, "reached; a loose bound here"),
-        ({"violation": -2.0, "bound": 4.0, "measured": 0.002}, "4 allowed; a vacuous bound here"),
+        ({"violation": -3.0}, "satisfied with a margin of 3"),
+        ({"violation": 0.0}, "no difference"),
+        ({"violation": 1e-16, "tolerance": 1e-15}, "the largest difference is 1e-16, within"),
+        ({"violation": 2.0}, "violated by 2, more than the tolerance of 0"),
+        ({"violation": 2.0, "bound": 4.0, "measured": 6.0}, "exceeds the bound of 4 by 2, more than"),
+        ({"violation": -2.0, "bound": 4.0, "measured": 2.0}, "at most 50 % of the bound (2 of 4)"),
+        ({"violation": -2.0, "bound": 1.0, "measured": 0.05}, "5 % of the bound, which is loose here"),
+        ({"violation": -2.0, "bound": 4.0, "measured": 0.002}, "(0.002 of 4), which is vacuous here"),
     ):
         assert said in evidence(replace(blank, **numbers))
     assert method(replace(blank, searched=True, examples=12)) == "searched: 12 examples"
-    assert method(RESULTS[0], 7) == "statistical: 1 check at an error level of 1e-06 in all, seed 7"
+    assert method(RESULTS[0], 7) == "statistical: 1 check at a total error level of 1e-06, seed 7"
 
 
-def test_terminal_shows_verdicts_remarks_and_a_summary() -> None:
+def test_difference_names_a_missing_or_failed_counterexample() -> None:
+    corrected = next(result for result in RESULTS if result.id == "D2")
+    assert difference(corrected) == ""
+    for changes, said in (
+        ({"verdict": Verdict.HOLDS, "counterexamples": ()}, "the claim has no counterexample to the printed"),
+        ({"verdict": Verdict.UNDECIDED}, "a counterexample does not violate the printed statement"),
+        ({"verdict": Verdict.REFUTED}, "the recorded verdict is holds as corrected; satisfied with a margin"),
+    ):
+        assert said in difference(replace(corrected, **changes))
+
+
+def _shown(verbose: bool) -> str:
     file = io.StringIO()
     console = Console(file=file, width=80)
-    with terminal.Table(console, len(RESULTS)) as table:
+    with terminal.Table(console, len(RESULTS), verbose=verbose) as table:
         for result in RESULTS:
             table.add(result)
     terminal.print_summary([claim.failed("not run") for claim in CLAIMS], console)
     terminal.list_claims(made_up(), console)
-    lines = file.getvalue().splitlines()
+    return file.getvalue()
+
+
+def test_terminal_shows_only_problems_and_a_summary_unless_verbose() -> None:
+    text = _shown(verbose=False)
+    lines = text.splitlines()
+    assert lines[0] == "Section 3: Optimization algorithm: 3 claims: 1 holds, 1 holds as corrected, 1 refuted"
+    assert sum(line.startswith("    DIFFERS: the recorded verdict is holds") for line in lines) == 2
+    assert not any(line.startswith(("    reason", "    consequence")) for line in lines)
+    lines = _shown(verbose=True).splitlines()
     for line in (
         "    reason: no data",
         "    error: ZeroDivisionError: by <nought>",
@@ -146,9 +186,10 @@ def test_terminal_shows_verdicts_remarks_and_a_summary() -> None:
     ):
         assert line in lines
     assert sum(line.startswith("    DIFFERS: the recorded verdict is holds") for line in lines) == 2
-    assert re.search(r"Theorem 1 Strong Duality +0 of 2 +missing assumption; the result", file.getvalue())
+    assert re.search(r"Theorem 1 Strong Duality +not decided in this run", text)
     text = summary(RESULTS, 1.0)
-    assert text.startswith("The paper: 4 statements (5 claims): 1 holds, 1 imprecise, 1 not reproducible ")
+    assert text.startswith("Of 4 statements of the paper, 1 holds as printed, 1 holds with a correction, ")
+    assert ", 1 is refuted (G1) and 1 is not checkable. By kind (5 claims on 4 statements): 1 holds, " in text
     assert "; 1 follows from these. Beyond the paper: 2 claims: 1 refuted, 1 not reached. " in text
     assert "Verdicts NOT as recorded: G2-sharp differs, G3-sharp breaks" in text
 
@@ -182,7 +223,7 @@ def test_markdown_escapes_words_and_keeps_formulas() -> None:
         assert part in text
     run = replace(RESULTS[0], rejected=("a", "b"), survived=("doubles",))
     assert "mutants: 2 of 3 rejected; NOT rejected: doubles" in to_markdown([run], ABOUT)
-    assert all_mutants([run, *RESULTS]).startswith("Mutants: 2 of 3 planted faults are rejected")
+    assert all_mutants([run, *RESULTS]) == "Mutants: 2 of 3 are rejected"
 
 
 # --- The page -------------------------------------------------------------------------------------
@@ -224,15 +265,15 @@ def test_page_is_well_formed_self_contained_and_complete() -> None:
     for words in (
         "2 verdicts differ from the recorded verdict",
         "L<sub>f</sub>-Lipschitz &amp; bounded",
-        "One reading</h4><p>convex is strictly convex.",
+        "One reading</h4><p>Convex is strictly convex.",
         "φ* is &lt;closed&gt;",
         'Follows from <a href="#claim-D2">D2</a>.',
         "phiball verify --claim D2 --seed 5",
         "Exceeds the bound of 2 by 1",
-        "f = (0, 1): 1 | not 0",
+        "f = (0, 1): 1 | not 0.",
         "is &lt;strictly&gt; convex</p>",
         "ZeroDivisionError: by &lt;nought&gt;",
-        "statistical: 1 check at an error level of 1e-06 in all, seed 5",
+        "statistical: 1 check at a total error level of 1e-06, seed 5",
         f"{CURVE.fit.low:.3f}".replace("-", "\N{MINUS SIGN}"),
         "numpy 2.4, torch 2.13",
     ):
@@ -266,15 +307,22 @@ def test_errata_are_current() -> None:
     assert (ROOT / "verification" / "ERRATA.md").read_text(encoding="utf-8") == errata()
 
 
-def test_errata_list_faults_with_standing_counterexamples() -> None:
+def test_errata_list_corrections_with_counterexamples() -> None:
     text = errata(made_up())
     heads = ["G1 `refuted`", "D2 `corrected`", "D2-strict `strictly`", "S9 `silent`"]
     assert re.findall(r"^####? (.+)$", text, re.MULTILINE) == heads
-    assert "| the result changes (follows from D2) |" in text
+    assert re.findall("^## (.+)$", text, re.MULTILINE) == [
+        "Results to restate",
+        "Arguments to repair; their results stand",
+        "Corrections without consequence",
+    ]
+    assert "| false as stated (follows from D2) |" in text
     assert r"**Counterexample.** f = (0, 1): 1 \| not 0" in text
     assert r"**Correction.** phi\* is convex" in text
-    assert "**Not checkable.** no data." in text
+    assert "**Not checkable.** No data." in text
     corrected = made_up()[1]
     corrected.counterexample(margin=0.5)(lambda: Evidence(0.1, 0.0, "weak"))
-    with pytest.raises(ValueError, match=r"the counterexample of D2 corrected does not stand: .*weak"):
+    with pytest.raises(
+        ValueError, match=r"the counterexample of D2 corrected does not violate the statement: .*weak"
+    ):
         errata([corrected])

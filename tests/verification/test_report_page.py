@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import entries
 from phiball.verification.report.files import circumstances
 from phiball.verification.report.html import to_html

@@ -30,7 +30,7 @@ def quick(solve: Callable[..., Any], **options: Any) -> SolverReport:
     """A short search, on the quadratic divergence and one row under the uniform distribution by default."""
     plain: dict[str, Any] = {
         "divergences": [QUADRATIC],
-        "distributions": False,
+        "nonuniform": False,
         "batches": False,
         "effort": 0.2,
     }
@@ -62,7 +62,7 @@ def test_arrays_are_of_the_active_backend_and_progress_names_the_claims(
     monkeypatch.setattr(Progress, "update", lambda _, *report: reported.append(report))
     with backend("torch"):
         report = verify_solver(
-            worst_case, divergences=[ENTROPIC], distributions=False, effort=0.05, progress=True
+            worst_case, divergences=[ENTROPIC], nonuniform=False, effort=0.05, progress=True
         )
     assert report.ok, str(report)
     assert report.backend == "torch"
@@ -76,7 +76,7 @@ def test_tolerance_admits_bisection_and_zero_does_not() -> None:
     solve = partial(bisection, tol=1e-7)
     report = verify_solver(solve, divergences=[QUADRATIC, cressie_read(1.5)], tol=1e-7, effort=0.1)
     assert report.ok, str(report)
-    assert "values up to 1e-07; weights and mu by the values they give" in str(report)
+    assert "tolerance   1e-07 for values; weights and mu are checked by the values" in str(report)
     assert "off by" in failure_of(quick(solve), "A1")[1]
 
 
@@ -121,7 +121,7 @@ def overflowing(losses: Any, eta: float, d: Divergence) -> Any:
         (too_much_mass, {"tol": 1e-2}, "E10", "", "the mass of the weights, 1.006: off by 0.006"),
         (maximum_at_alpha_one, {"divergences": [indicator(1.0)]}, "A1", "indicator(1)", "off by"),
         (overflowing, {"divergences": [ENTROPIC]}, "E19", "eta = ", ""),
-        (modifies, {"effort": 0.1}, "E9", "", "it changes the losses that it is given"),
+        (modifies, {"effort": 0.1}, "E9", "", "it modifies its argument losses"),
     ],
 )
 def test_published_failures_are_found(
@@ -147,18 +147,18 @@ def column(losses: Any, eta: float, d: Divergence) -> Any:
         (lambda f, eta, d: None, Outcome.FAILED, "it returned None, which has no value, mu, weights or gap"),
         (lambda f, eta, d: SimpleNamespace(value="x"), Outcome.FAILED, "value is an object of type str"),
         (lambda f, eta, d: SimpleNamespace(value=np.nan), Outcome.FAILED, "value is nan"),
-        (lambda f, eta, d: SimpleNamespace(weights=0 * f), Outcome.FAILED, "the mass of the weights is not"),
+        (lambda f, eta, d: SimpleNamespace(weights=0 * f), Outcome.FAILED, "the sum of the weights is not"),
         (column, Outcome.FAILED, "weights has shape ("),
     ],
 )
 def test_invalid_answers_fail_every_claim(solve: Any, outcome: Outcome, words: str) -> None:
     report = quick(solve, effort=0.1)
-    assert {check.outcome for check in report.checks} == {outcome, Outcome.NOT_ASKED}
+    assert {check.outcome for check in report.checks} == {outcome, Outcome.SKIPPED}
     assert all(words in check.wrong for check in report.failures)
     assert all(check.example.startswith("losses = (") for check in report.failures)
 
 
-def test_options_restrict_what_is_asked_and_missing_fields_are_not_judged() -> None:
+def test_options_exclude_problems_and_missing_fields_are_not_checked() -> None:
     seen = set()
 
     def solve(losses: Any, eta: float, d: Divergence, **others: Any) -> Any:
@@ -168,12 +168,12 @@ def test_options_restrict_what_is_asked_and_missing_fields_are_not_judged() -> N
     report = quick(solve, effort=0.1)
     assert report.ok, str(report)
     assert seen == {(1, QUADRATIC, ())}
-    assert "not judged  value, mu and gap, which the solver does not return" in str(report)
-    assert "not asked   A1-conic strong_duality_by_cones, E1 indicator_is_average" in str(report)
+    assert "unchecked   value, mu and gap, which the solver does not return" in str(report)
+    assert "skipped     A1-conic strong_duality_by_cones, E1 indicator_is_average" in str(report)
 
 
 def test_tolerance_depends_on_the_quantity() -> None:
-    """A tolerance widens that of a value; weights and mu are then judged by the values that they give."""
+    """tol widens the tolerance of values; weights and mu are then checked by the values they attain."""
     for quantity, tol, missing, judged in (
         (Quantity.VALUE, 0.25, set(), 1.0),
         *((quantity, 0.25, set(), None) for quantity in (Quantity.WEIGHTS, Quantity.MU)),
@@ -190,6 +190,6 @@ def test_bad_arguments() -> None:
     assert not SolverReport("f", (), (), 0.0, "numpy", 0.0).ok  # nothing was checked
     with pytest.raises(TypeError, match="solve is 3; expected a function"):
         verify_solver(3)  # type: ignore[arg-type]
-    for name, value in (("divergences", ["quadratic"]), ("tol", -1), ("effort", 0)):
+    for name, value in (("divergences?", ["cubic"]), ("tol", -1), ("effort", 0)):
         with pytest.raises(ValueError, match=f"{name} (is|contains) .*; expected"):
-            verify_solver(worst_case, **{name: value})
+            verify_solver(worst_case, **{name.rstrip("?"): value})

@@ -9,7 +9,7 @@ from typing import Any
 
 from phiball.refimpl import Divergence
 from phiball.verification.framework.evidence import Evidence
-from phiball.verification.instances.arrays import array, numbers
+from phiball.verification.instances.conversion import array, to_floats
 from phiball.verification.instances.tolerances import ROUNDING
 
 STEP = 1 / 64
@@ -104,7 +104,7 @@ def _edge(value: Callable[[list[float]], list[float]], inside: float, outside: f
 
 def _values(phi: Divergence | Callable[[float], float]) -> Callable[[list[float]], list[float]]:
     if isinstance(phi, Divergence):
-        return lambda x: numbers(phi.phi(array(x)))
+        return lambda x: to_floats(phi.phi(array(x)))
     return lambda x: [phi(v) for v in x]
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from phiball.backends import active
-from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood
-from phiball.verification.instances.arrays import array
+from phiball.refimpl import ENTROPIC, Divergence
+from phiball.refimpl.qlearning import MDP, Neighbourhood, StatePerturbation
+from phiball.verification.instances.conversion import array
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Tables:
         return f"(P = {self.P.tolist()}, r = {self.r.tolist()}, beta = {self.weight.tolist()})"
 
     @property
-    def process(self) -> DecisionProcess:
+    def process(self) -> MDP:
         """P, r and the discount, as arrays of the active backend."""
-        return DecisionProcess(array(self.P), array(self.r), self.discount)
+        return MDP(array(self.P), array(self.r), self.discount)
 
     @property
     def plain(self) -> tuple[Any, Any, float, Any]:
@@ -38,16 +39,20 @@ class Tables:
     @property
     def beta(self) -> Neighbourhood:
         """The distribution of the perturbed state, as arrays of the active backend."""
-        return distribution(self.near, self.weight)
+        return to_neighbourhood(self.near, self.weight)
+
+    def perturbation(self, eta: float, divergence: Divergence = ENTROPIC) -> StatePerturbation:
+        """The adversary that moves states by beta, at the price eta."""
+        return StatePerturbation(self.beta, eta, divergence)
 
 
-def distribution(near: Any, weight: Any) -> Neighbourhood:
+def to_neighbourhood(near: Any, weight: Any) -> Neighbourhood:
     """beta with rows of states `near` and their probabilities."""
     xp = active().namespace
     return Neighbourhood(xp.asarray(np.asarray(near).tolist(), dtype=xp.int64), array(weight))
 
 
-def tables(seed: int, states: int, actions: int, discount: float) -> Tables:
+def random_tables(seed: int, states: int, actions: int, discount: float) -> Tables:
     """A random process of normal rewards; each state may be perturbed to the ones beside it."""
     rng = np.random.default_rng(seed)
     near = (np.arange(states)[:, None] + np.arange(-1, 2)) % states

@@ -13,17 +13,17 @@ import numpy as np
 
 from phiball.backends import Array, Rng, array_namespace, to_numpy
 from phiball.refimpl import ENTROPIC, RTMLMC, Divergence
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.distributions import Distribution
-from phiball.verification.instances.divergences import KAPPA
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import KAPPA
+from phiball.verification.instances.loss_distributions import DiscreteDistribution
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.oracles import levels
+from phiball.verification.oracles import row_solver
 
 RowSolver: TypeAlias = Callable[[Array, float, Divergence, float], Array]
 """gamma of each row of losses, for eta, phi and the precision eps."""
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 """The values and the weights of rows of losses, called as `signed_weights` is."""
-Bound: TypeAlias = Callable[[Distribution, int], float]
+Bound: TypeAlias = Callable[[DiscreteDistribution, int], float]
 """A bound for a distribution and a level."""
 
 LEVELS = range(9)
@@ -32,7 +32,7 @@ ENUMERATED = range(7)  # the pairs of halves of the higher levels are many
 # --- Ordered draws --------------------------------------------------------------------------------
 
 
-def halved(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
+def bisected_weights(rows: Array, eta: float, phi: Divergence, T: Any, upper: float = 0.0) -> Array:
     """gamma of Algorithm 2 after T halvings (a number, or one per row), on every row.
 
     The bracket is the corrected one, made wider above by `upper`.
@@ -56,12 +56,12 @@ def algorithm2_rows(rows: Array, eta: float, phi: Divergence, eps: float) -> Arr
     width = f.max(axis=-1) - f.min(axis=-1)
     least = np.sqrt(2 * KAPPA[phi] * eta * eps)
     T = np.ceil(np.log2(np.maximum(width, 2 * least)) - log2(least))
-    return halved(rows, eta, phi, T)
+    return bisected_weights(rows, eta, phi, T)
 
 
 def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telescoping: bool) -> Any:
     """The weights of g^l, or of G^l where `telescoping`, on all draws of 2^l of the points with losses f."""
-    picks = levels.draws(len(f), 2**level)
+    picks = row_solver.draws(len(f), 2**level)
     rows = array(np.asarray(f, dtype=float)[picks])
     whole = to_numpy(solve(rows))
     if not telescoping or level == 0:
@@ -71,28 +71,32 @@ def level_weights(f: Any, level: int, solve: Callable[[Array], Array], *, telesc
     return picks, whole - np.concatenate(parts, axis=-1) / 2
 
 
-def moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
+def gradient_moments(p: Any, g: Any, picks: Any, weights: Any) -> tuple[Any, float]:
     """E V and E|V|^2 for V = sum_i w_i g_i, the draws having the distribution p."""
-    chance = levels.chances(p, picks)
+    chance = row_solver.chances(p, picks)
     V = (weights[:, :, None] * np.asarray(g, dtype=float)[picks]).sum(axis=1)
     return chance @ V, float(chance @ (V * V).sum(axis=-1))
 
 
-def rt_moments(distribution: Distribution, level: int, solve: Callable[[Array], Array]) -> tuple[Any, float]:
+def rt_moments(
+    distribution: DiscreteDistribution, level: int, solve: Callable[[Array], Array]
+) -> tuple[Any, float]:
     """E V and E|V|^2 = sum_l E|G^l|^2/P(l) of RT-MLMC, by enumeration."""
     mean, square = np.zeros(2), 0.0
     for k, chance in enumerate(RTMLMC(level).probabilities):
-        own, own_square = moments(
+        own, own_square = gradient_moments(
             distribution.p, distribution.g, *level_weights(distribution.f, k, solve, telescoping=True)
         )
         mean, square = mean + own, square + own_square / chance
     return mean, square
 
 
-def largest_chi_square(distribution: Distribution, level: int, weights: Callable[[Any], Any]) -> float:
+def largest_chi_square(
+    distribution: DiscreteDistribution, level: int, weights: Callable[[Any], Any]
+) -> float:
     """The largest chi-square of the weights over all draws: the least C of Assumption 3 (I) for them."""
-    rows = np.asarray(distribution.f, dtype=float)[levels.draws(len(distribution.f), 2**level)]
-    return float(levels.chi_square(weights(rows)).max())
+    rows = np.asarray(distribution.f, dtype=float)[row_solver.draws(len(distribution.f), 2**level)]
+    return float(row_solver.chi_square(weights(rows)).max())
 
 
 # --- Draws up to their order, for the entropic phi --------------------------------------------------
@@ -107,13 +111,13 @@ def _whole(atoms: int, n: int) -> tuple[Any, Any, Any]:
     return rows, counts, orders
 
 
-def _sample(distribution: Distribution, n: int) -> tuple[Any, Any]:
+def _sample(distribution: DiscreteDistribution, n: int) -> tuple[Any, Any]:
     """Rows of indices, and their chances."""
     rows, counts, orders = _whole(len(distribution.f), n)
     return rows, orders * np.prod(np.array(distribution.p) ** counts, axis=1)
 
 
-def level_mean(distribution: Distribution, level: int, solve: Solver) -> tuple[float, Any]:
+def level_mean(distribution: DiscreteDistribution, level: int, solve: Solver) -> tuple[float, Any]:
     """F^l and grad F^l by `solve`, the solver of the inner problem."""
     rows, chance = _sample(distribution, 2**level)
     out = solve(array(np.array(distribution.f)[rows]), distribution.eta, ENTROPIC)
@@ -121,14 +125,14 @@ def level_mean(distribution: Distribution, level: int, solve: Solver) -> tuple[f
     return float(chance @ to_numpy(out.value)), chance @ gradients
 
 
-def exact_level_mean(distribution: Distribution, level: int) -> Any:
+def exact_level_mean(distribution: DiscreteDistribution, level: int) -> Any:
     """grad F^l by the closed form of the entropic weights."""
     rows, chance = _sample(distribution, 2**level)
-    _, weights = levels.solve(np.array(distribution.f)[rows], distribution.eta, "entropic")
+    _, weights = row_solver.solve_closed_form(np.array(distribution.f)[rows], distribution.eta, "entropic")
     return chance @ np.einsum("rn,rnd->rd", weights, np.array(distribution.g)[rows])
 
 
-def difference_moment(distribution: Distribution, level: int, weights: Weights) -> float:
+def difference_moment(distribution: DiscreteDistribution, level: int, weights: Weights) -> float:
     """E|G^l|^2 by `weights`, which gives those of G^l."""
     if level == 0:
         rows, chance = _sample(distribution, 1)
@@ -142,13 +146,13 @@ def difference_moment(distribution: Distribution, level: int, weights: Weights) 
     return float(chance @ sum(v**2 for v in coordinates))
 
 
-def gradient_error(distribution: Distribution, level: int, solve: Solver) -> float:
+def gradient_error(distribution: DiscreteDistribution, level: int, solve: Solver) -> float:
     """|grad F^l - grad F|^2."""
     _, gradient = level_mean(distribution, level, solve)
     return float(np.sum((gradient - distribution.limit[1]) ** 2))
 
 
-def second_moment_of(distribution: Distribution, top: int, weights: Weights) -> float:
+def second_moment_of(distribution: DiscreteDistribution, top: int, weights: Weights) -> float:
     """E|V|^2 of RT-MLMC with the levels 0, ..., L: level l counts with 1/P(l)."""
     p = RTMLMC(top).probabilities
     return sum(difference_moment(distribution, k, weights) / p[k] for k in range(top + 1))
@@ -166,15 +170,16 @@ class ListedDistribution:
 
     k: int
 
-    def sample(self, z: Array, n: int, rng: Rng, *, event_ndim: int = 1) -> Array:
-        """The next n digits of each z (N, 2), as points (N, n, 2), whose second coordinate is the number."""
-        code, number = to_numpy(z)[:, 0].astype(int), to_numpy(z)[:, 1]
+    def sample(self, x: Array, n_samples: int, *, rng: Rng, event_ndim: int = 1) -> Array:
+        """The next n digits of each x (N, 2), as points (N, n, 2), whose second coordinate is the number."""
+        n = n_samples
+        code, number = to_numpy(x)[:, 0].astype(int), to_numpy(x)[:, 1]
         begins = np.concatenate([[True], number[1:] != number[:-1]])
         row = np.arange(len(code))
         asked = row - np.maximum.accumulate(np.where(begins, row, 0))
         digits = code[:, None] // self.k ** (asked[:, None] * n + np.arange(n)) % self.k
         points = np.stack([digits, np.broadcast_to(number[:, None], digits.shape)], axis=-1)
-        return array_namespace(z).asarray(points, dtype=z.dtype)
+        return array_namespace(x).asarray(points, dtype=x.dtype)
 
 
 class EvenNumbers(Rng):

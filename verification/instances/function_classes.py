@@ -14,7 +14,7 @@ from scipy import integrate
 from phiball.backends import to_numpy
 from phiball.refimpl import Divergence
 from phiball.verification.framework.evidence import Evidence
-from phiball.verification.instances.arrays import array
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 

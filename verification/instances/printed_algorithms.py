@@ -13,8 +13,8 @@ from phiball.backends import Array, array_namespace
 from phiball.refimpl import Divergence
 from phiball.refimpl.inner import dual_value
 from phiball.refimpl.theory.plans import Plan
-from phiball.verification.instances.divergences import KAPPA
-from phiball.verification.instances.strategies import Problem, powers_of_ten
+from phiball.verification.instances.divergence_catalog import KAPPA
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten
 
 # --- Algorithm 2 ----------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ def algorithm2(f: Array, eta: float, phi: Divergence, T: int, bracket: tuple[flo
 
 
 def run_algorithm2(
-    problem: Problem,
+    problem: InnerProblem,
     phi: Divergence,
     eps: float,
     *,
@@ -90,7 +90,7 @@ def run_algorithm2(
     return algorithm(problem.losses, problem.eta, phi, T, ends)
 
 
-def dual_at(problem: Problem, phi: Divergence, out: Output) -> float:
+def dual_at(problem: InnerProblem, phi: Divergence, out: Output) -> float:
     """D(mu)."""
     return float(dual_value(problem.losses, out.mu, problem.eta, phi))
 
@@ -106,7 +106,7 @@ def _moves_the_wrong_end(
     return out
 
 
-FAULTY_ALGORITHMS: dict[str, Algorithm] = {
+ALGORITHM_MUTANTS: dict[str, Algorithm] = {
     "moves the wrong end of the bracket": _moves_the_wrong_end,
     "halves two times too few": lambda f, eta, phi, T, ends: algorithm2(f, eta, phi, max(1, T - 2), ends),
 }

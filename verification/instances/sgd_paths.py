@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from phiball.backends import Array, active, array_namespace, rng, to_numpy
 from phiball.refimpl import RegularizedLoss
 from phiball.refimpl.optimize import gradient_mapping, onto_box
-from phiball.verification.instances.arrays import array
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.strategies import powers_of_ten
 
 Sgd: TypeAlias = Callable[..., Any]

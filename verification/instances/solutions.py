@@ -13,45 +13,47 @@ import numpy as np
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.evidence import Evidence, Quantity
-from phiball.verification.instances.arrays import numbers
-from phiball.verification.instances.divergences import QUARTIC, mixed, restricted
-from phiball.verification.instances.strategies import Problem
+from phiball.verification.instances.conversion import to_floats
+from phiball.verification.instances.divergence_catalog import QUARTIC, mixed, restricted
+from phiball.verification.instances.strategies import InnerProblem
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
-from phiball.verification.oracles import definitions, levels
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles import definitions, row_solver
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 Solver: TypeAlias = Callable[..., WorstCase]
 """A solver of the inner problem, called as `worst_case` is."""
 
 
-def solved(solve: Solver, problem: Problem, d: Divergence) -> WorstCase:
+def solved(solve: Solver, problem: InnerProblem, d: Divergence) -> WorstCase:
     """The solution that `solve` gives, on arrays of the active backend."""
     return solve(problem.losses, problem.eta, d, p=problem.distribution)
 
 
-def instance(problem: Problem, d: Divergence) -> tuple[float, str, float | None, tuple[float, ...] | None]:
+def oracle_arguments(
+    problem: InnerProblem, d: Divergence
+) -> tuple[float, str, float | None, tuple[float, ...] | None]:
     """eta, the family of phi, its parameter and p, as the oracles take them."""
     return problem.eta, d.family or "", d.parameter, problem.p
 
 
-def exact_value(problem: Problem, d: Divergence) -> Any:
+def exact_value(problem: InnerProblem, d: Divergence) -> Any:
     """The optimal value, as a fraction or in 50 digits."""
-    return solve_exactly(problem.f, *instance(problem, d)).value
+    return solve_exactly(problem.f, *oracle_arguments(problem, d)).value
 
 
-def exact_distribution(problem: Problem) -> list[Fraction]:
+def exact_distribution(problem: InnerProblem) -> list[Fraction]:
     """p as fractions that sum to one."""
     distribution = [Fraction(q) for q in problem.probabilities]
     return [q / sum(distribution) for q in distribution]
 
 
-def exact_mean(problem: Problem) -> Fraction:
+def exact_mean(problem: InnerProblem) -> Fraction:
     """E f under the reference distribution, exactly."""
     pairs = zip(problem.f, exact_distribution(problem), strict=True)
     return sum((Fraction(v) * q for v, q in pairs), Fraction(0))
 
 
-def shortfall_bound(problem: Problem, d: Divergence) -> float:
+def shortfall_bound(problem: InnerProblem, d: Divergence) -> float:
     """A bound on max f - R that goes to 0 with eta: what one fixed density leaves.
 
     It gives every point below the maximum the density ratio e and the maximum the rest: e = 0 if phi(0)
@@ -73,68 +75,70 @@ def shortfall_bound(problem: Problem, d: Divergence) -> float:
 # --- Solutions by oracles ---------------------------------------------------------------------------
 
 STRONG = {
-    QUADRATIC: levels.EXAMPLE_3,
-    cressie_read(2): levels.square(),
-    mixed(1.0): levels.mixture(1.0),
-    mixed(0.1): levels.mixture(0.1),
-    QUARTIC: levels.QUARTIC,
+    QUADRATIC: row_solver.EXAMPLE_3,
+    cressie_read(2): row_solver.square(),
+    mixed(1.0): row_solver.mixture(1.0),
+    mixed(0.1): row_solver.mixture(0.1),
+    QUARTIC: row_solver.QUARTIC,
 }
 """The strongly convex phi as the oracle knows them."""
 
 CLIPPED = restricted(cressie_read(2), 0.0, 1.01)
 """(x - 1)^2/2 on [0, 1.01], of which chi-square is at most 0.01 for any data."""
-_CLIPPED = levels.square(1.01)
+_CLIPPED = row_solver.square(1.01)
 
 
-def rows_exactly(rows: Any, eta: float, phi: Divergence) -> levels.Solution:
+def rows_exactly(rows: Any, eta: float, phi: Divergence) -> row_solver.Solution:
     """mu*, gamma* and the value of rows of equally likely losses, for entropic and strongly convex phi."""
     f = np.asarray(rows, dtype=float)
     if phi == ENTROPIC:
-        value, weights = levels.solve(f, eta, "entropic")
-        return levels.Solution(value, weights, value)
-    return levels.solve_rows(f, eta, _CLIPPED if phi is CLIPPED else STRONG[phi])
+        value, weights = row_solver.solve_closed_form(f, eta, "entropic")
+        return row_solver.Solution(value, weights, value)
+    return row_solver.solve_rows(f, eta, _CLIPPED if phi is CLIPPED else STRONG[phi])
 
 
-def value_exactly(problem: Problem, phi: Divergence) -> float:
+def value_exactly(problem: InnerProblem, phi: Divergence) -> float:
     """The optimal value under equally likely losses, for named and for strongly convex phi."""
     if phi in STRONG:
-        return float(levels.solve_rows(problem.f, problem.eta, STRONG[phi]).value)
+        return float(row_solver.solve_rows(problem.f, problem.eta, STRONG[phi]).value)
     return float(solve_exactly(problem.f, problem.eta, phi.family or "", phi.parameter).value)
 
 
 # --- Comparisons ----------------------------------------------------------------------------------
 
 
-def value_is(solution: WorstCase, value: Any, problem: Problem, times: float = 1.0) -> Evidence:
+def value_is(solution: WorstCase, value: Any, problem: InnerProblem, times: float = 1.0) -> Evidence:
     """The value against a number, up to the rounding of the problem, `times` over."""
-    off = abs(definitions.difference(float(solution.value), value))
+    off = abs(definitions.exact_difference(float(solution.value), value))
     return Evidence(off, times * value_tolerance(problem), "the value")
 
 
-def primal_is(solution: WorstCase, value: float, problem: Problem, d: Divergence) -> Evidence:
+def primal_is(solution: WorstCase, value: float, problem: InnerProblem, d: Divergence) -> Evidence:
     """The primal value at the weights against a number: weights that are not unique are judged so."""
-    reached = definitions.primal(problem.f, numbers(solution.weights), *instance(problem, d))
-    off = abs(definitions.difference(reached, value))
+    reached = definitions.primal_objective(
+        problem.f, to_floats(solution.weights), *oracle_arguments(problem, d)
+    )
+    off = abs(definitions.exact_difference(reached, value))
     return Evidence(off, 2 * primal_tolerance(problem, d), "the primal at the weights")
 
 
 def weights_are(
-    solution: WorstCase, expected: list[float], value: float, problem: Problem, d: Divergence
+    solution: WorstCase, expected: list[float], value: float, problem: InnerProblem, d: Divergence
 ) -> Iterator[Evidence]:
     """The weights against those of an equal problem; where phi is kinked, by what they attain."""
     if not 0 < d.curvature1 < inf:
         yield primal_is(solution, value, problem, d)
         return
-    off = max(abs(w - v) for w, v in zip(numbers(solution.weights), expected, strict=True))
+    off = max(abs(w - v) for w, v in zip(to_floats(solution.weights), expected, strict=True))
     # A rounding of f moves f/eta by that much, and the weights with it.
     yield Evidence(off, ROUNDING * (1 + problem.size / problem.eta), "the weights", Quantity.WEIGHTS)
 
 
 def solution_is(
-    solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: Problem
+    solution: WorstCase, value: Fraction, ratios: list[Fraction], problem: InnerProblem
 ) -> Iterator[Evidence]:
     """The solver's value and weights against exact ones, the weights as density ratios zeta = gamma/p."""
     yield value_is(solution, value, problem)
     exact = [q * z for q, z in zip(exact_distribution(problem), ratios, strict=True)]
-    errors = [abs(w - v) for w, v in zip(numbers(solution.weights), exact, strict=True)]
+    errors = [abs(w - v) for w, v in zip(to_floats(solution.weights), exact, strict=True)]
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)

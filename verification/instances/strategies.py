@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from phiball.backends import Array
-from phiball.verification.instances.arrays import array
+from phiball.verification.instances.conversion import array
 
 
 @dataclass(frozen=True)
-class Problem:
+class InnerProblem:
     """An inner problem in plain numbers; `p` is None for the uniform distribution."""
 
     f: tuple[float, ...]
@@ -73,7 +73,7 @@ def _losses(max_size: int) -> st.SearchStrategy[list[float]]:
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_size: int = 10, distributions: bool = True) -> Problem:
+def problems(draw: st.DrawFn, max_size: int = 10, nonuniform: bool = True) -> InnerProblem:
     """Ties, one point, two values, constants; eta from 1e-6 to 1e6 of the range; offsets; zeros in p."""
     shape = draw(_losses(max_size))
     unit = draw(st.sampled_from([1.0, 1e-3, 1e3]))
@@ -82,25 +82,25 @@ def problems(draw: st.DrawFn, max_size: int = 10, distributions: bool = True) ->
     width = max(f) - min(f) or unit
     extremes = st.sampled_from([1.0, 0.5, 2.0, 1e-6, 1e6, 1e-3, 1e3])
     ratio = draw(st.one_of(extremes, powers_of_ten(-1.0, 0.0), powers_of_ten(-2.0, 2.0)))
-    p = draw(probabilities(len(f))) if distributions else None
-    return Problem(f, ratio * width, p)
+    p = draw(probabilities(len(f))) if nonuniform else None
+    return InnerProblem(f, ratio * width, p)
 
 
 @st.composite
-def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> Problem:
+def moderate_problems(draw: st.DrawFn, max_size: int = 12) -> InnerProblem:
     """The family on which the guarantees of Algorithm 2 are measured: f about 10^U(-1, 1), eta likewise."""
     shape = draw(st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), min_size=1, max_size=max_size))
     unit = draw(powers_of_ten(-1.0, 1.0))
     offset = draw(st.sampled_from([0.0, 100.0]))
-    return Problem(tuple(unit * v + offset for v in shape), draw(powers_of_ten(-1.0, 1.0)))
+    return InnerProblem(tuple(unit * v + offset for v in shape), draw(powers_of_ten(-1.0, 1.0)))
 
 
 @st.composite
-def spikes(draw: st.DrawFn) -> Problem:
+def spikes(draw: st.DrawFn) -> InnerProblem:
     """One large loss among zeros: where weights that do not sum to one are costly to normalise."""
     m = draw(st.integers(2, 12))
     height = draw(st.integers(1, 60))
-    return Problem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))
+    return InnerProblem((0.0,) * (m - 1) + (float(height),), draw(powers_of_ten(-1.0, 1.0)))
 
 
 def precisions() -> st.SearchStrategy[float]:
@@ -109,11 +109,11 @@ def precisions() -> st.SearchStrategy[float]:
 
 
 @st.composite
-def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> Problem:
+def dyadic_problems(draw: st.DrawFn, min_size: int = 1, max_size: int = 6) -> InnerProblem:
     """Losses that are multiples of 1/8 up to 4, with ties: adding 2^20 to them or doubling them is exact."""
     f = draw(st.lists(st.integers(-32, 32), min_size=min_size, max_size=max_size))
     eta = draw(st.one_of(st.sampled_from([1.0, 0.5, 4.0, 0.03125]), powers_of_ten(-2.0, 2.0)))
-    return Problem(tuple(v / 8 for v in f), eta, draw(probabilities(len(f))))
+    return InnerProblem(tuple(v / 8 for v in f), eta, draw(probabilities(len(f))))
 
 
 @st.composite

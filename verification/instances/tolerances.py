@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 from phiball.refimpl import Divergence
-from phiball.verification.instances.strategies import Problem
+from phiball.verification.instances.strategies import InnerProblem
 
 ROUNDING = 2.0**-44
 """What a value may lose to rounding, relative to max abs f: 256 units, a dozen sums of a dozen terms."""
@@ -20,16 +20,16 @@ NORMAL_QUANTILE = 5.75
 """A normal error exceeds this many standard errors with probability TEST_LEVEL, in one direction or both."""
 
 
-def value_tolerance(problem: Problem) -> float:
+def value_tolerance(problem: InnerProblem) -> float:
     """Rounding of a value: first order in f, and second order in the weights, at which phi is flat."""
     return ROUNDING * problem.size + ROUNDING**2 * problem.eta
 
 
-def primal_tolerance(problem: Problem, d: Divergence) -> float:
+def primal_tolerance(problem: InnerProblem, d: Divergence) -> float:
     """The same for the primal at given weights: a kinked phi is not flat, and their rounding costs eta."""
     return value_tolerance(problem) + (ROUNDING * problem.eta if d.curvature1 == inf else 0.0)
 
 
-def bisection_tolerance(problem: Problem) -> float:
+def bisection_tolerance(problem: InnerProblem) -> float:
     """Rounding in Algorithm 2: D(mu) - R is a difference of numbers of the size of f and eta."""
     return 2.0**-40 * (problem.size + problem.eta)

@@ -68,7 +68,9 @@ def _distribution(m: int, p: Any) -> list[Any]:
     return [v / total for v in distribution]
 
 
-def primal(f: Any, w: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
+def primal_objective(
+    f: Any, w: Any, eta: float, family: str, parameter: float | None = None, p: Any = None
+) -> Any:
     """sum w_i f_i - eta sum p_i phi(w_i/p_i) at the weights w, divided by their sum."""
     with mp.workdps(DIGITS):
         distribution = _distribution(len(f), p)
@@ -85,7 +87,9 @@ def primal(f: Any, w: Any, eta: float, family: str, parameter: float | None = No
         return value
 
 
-def dual(f: Any, mu: Any, eta: float, family: str, parameter: float | None = None, p: Any = None) -> Any:
+def dual_objective(
+    f: Any, mu: Any, eta: float, family: str, parameter: float | None = None, p: Any = None
+) -> Any:
     """mu + eta sum p_i phi*((f_i - mu)/eta)."""
     with mp.workdps(DIGITS):
         mu, e = mp.mpf(mu), mp.mpf(eta)
@@ -115,7 +119,7 @@ def dual_minimum(f: Any, eta: float, family: str, parameter: float | None = None
     with mp.workdps(DIGITS):
 
         def at(mu: Any) -> Any:
-            return dual(f, mu, eta, family, parameter, p)
+            return dual_objective(f, mu, eta, family, parameter, p)
 
         # phi*(s) is finite for s <= 0, so the dual is finite where mu >= max f.
         start = mp.mpf(max(float(v) for v, q in zip(f, _distribution(len(f), p), strict=True) if q))
@@ -172,7 +176,7 @@ def wasserstein_value(values: Any, mass: Any, distance: Any, rho: float) -> floa
     return float(-found.fun)
 
 
-def difference(a: Any, b: Any) -> float:
+def exact_difference(a: Any, b: Any) -> float:
     """a - b for floats, fractions and 50-digit numbers, rounded once."""
     with mp.workdps(DIGITS):
         return float(_exactly(a) - _exactly(b))

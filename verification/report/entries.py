@@ -1,4 +1,4 @@
-"""The entries of the report: one for each sentence of the paper, and what they add up to."""
+"""The entries of the report: one per sentence of the paper, grouped by theorem, section and so on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Line = TypeVar("Line", Claim, Result)
 
 @dataclass(frozen=True)
 class Entry(Generic[Line]):
-    """The claims on one sentence: the first is its head, the others are parts and readings of it."""
+    """The claims on one sentence: the first states it, the others are parts or readings of it."""
 
     lines: tuple[Line, ...]
 
@@ -27,34 +27,41 @@ class Entry(Generic[Line]):
         return self.lines[0]
 
     @property
-    def faults(self) -> list[Assessment]:
-        """What is wrong with its lines, the severest first."""
-        faults = [line.assessment for line in self.lines if line.assessment is not None]
-        return sorted(faults, key=lambda fault: fault.severity, reverse=True)
+    def assessments(self) -> list[Assessment]:
+        """The assessments of its claims, most severe first."""
+        found = [line.assessment for line in self.lines if line.assessment is not None]
+        return sorted(found, key=lambda assessment: assessment.severity, reverse=True)
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of the severest fault; None where nothing is wrong."""
-        return self.faults[0].kind if self.faults else None
+        """The kind of the most severe error; None if the sentence has no error."""
+        return self.assessments[0].kind if self.assessments else None
 
     @property
     def consequence(self) -> Consequence:
-        """What follows from the severest fault."""
-        return self.faults[0].consequence if self.faults else Consequence.NONE
+        """The consequence of the most severe error."""
+        return self.assessments[0].consequence if self.assessments else Consequence.NONE
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """The claims whose faults its own comes from; such an entry is not counted again."""
-        return self.faults[0].follows if self.faults else ()
+        """The claims whose errors cause this one; such an entry is not counted again."""
+        return self.assessments[0].follows if self.assessments else ()
 
     @property
-    def standing(self) -> str:
-        """One word for it: the severest kind of its faults, or else the verdict of its head."""
+    def status(self) -> str:
+        """The kind of its most severe error, or else the verdict of its head."""
         return self.kind or self.head.verdict
+
+    @property
+    def severity(self) -> tuple[bool, int, int, bool]:
+        """The sort key of the table: whether it differs from the record, consequence, kind, verdict."""
+        differs = any(line.verdict is not line.recorded for line in self.lines)
+        worst = self.assessments[0].severity if self.assessments else (-1, -1)
+        return (differs, *worst, self.status != Verdict.HOLDS)
 
 
 def entries(lines: Iterable[Line]) -> list[Entry[Line]]:
-    """The lines as entries, in their order; a part whose head is missing is an entry of its own."""
+    """Group claims into entries, in their order; a part without its head is an entry by itself."""
     found: dict[str, list[Line]] = {}
     lines = list(lines)
     heads = {line.id for line in lines if not line.part_of}
@@ -64,45 +71,61 @@ def entries(lines: Iterable[Line]) -> list[Entry[Line]]:
 
 
 def of_the_paper(lines: Sequence[Line]) -> list[Entry[Line]]:
-    """The entries on what the paper states."""
+    """The entries on statements of the paper."""
     return entries(line for line in lines if line.section != BEYOND)
 
 
 def tally(found: Sequence[Entry[Line]]) -> dict[str, int]:
-    """How many entries hold, and how many have which kind of fault, the severest last.
+    """The number of entries that hold, then of those with each kind of error, most severe first.
 
-    Those that follow from others are left out; `followers` counts them.
+    Entries that follow from others are not counted here; see `followers`.
     """
-    standings = [entry.standing for entry in found if not entry.follows]
-    order = [Verdict.HOLDS.value, *(kind.value for kind in Kind), *(v.value for v in Verdict)]
-    return {name: standings.count(name) for name in dict.fromkeys(order) if name in standings}
+    statuses = [entry.status for entry in found if not entry.follows]
+    order = [Verdict.HOLDS.value, *(kind.value for kind in reversed(Kind)), *(v.value for v in Verdict)]
+    return {name: statuses.count(name) for name in dict.fromkeys(order) if name in statuses}
 
 
 def followers(found: Sequence[Entry[Line]]) -> list[Entry[Line]]:
-    """The entries whose faults follow from those of others."""
+    """The entries whose errors follow from errors in other entries."""
     return [entry for entry in found if entry.follows]
 
 
 @dataclass(frozen=True)
 class Row(Generic[Line]):
-    """The entries on one item of the paper."""
+    """The entries on one item of the paper, most severe error first."""
 
     item: Item
     entries: tuple[Entry[Line], ...]
 
     @property
-    def severest(self) -> Entry[Line]:
-        """The entry with the severest fault; without faults, one that does not hold, if there is one."""
-        least = (-1, -1)
-        return max(
-            self.entries,
-            key=lambda e: (e.faults[0].severity if e.faults else least, e.standing != Verdict.HOLDS),
-        )
+    def statement(self) -> list[Entry[Line]]:
+        """The entries on the item itself."""
+        return [entry for entry in self.entries if not is_aside(entry.head.label)]
+
+    @property
+    def asides(self) -> list[Entry[Line]]:
+        """The entries on its proof or discussion."""
+        return [entry for entry in self.entries if is_aside(entry.head.label)]
+
+    @property
+    def worst(self) -> Entry[Line]:
+        """The entry with the most severe error in the item itself, or else in its proof or discussion."""
+        return (self.statement or self.asides)[0]
 
     @property
     def holding(self) -> int:
-        """How many of the entries hold as printed."""
-        return sum(entry.standing == Verdict.HOLDS for entry in self.entries)
+        """The number of entries that hold as printed."""
+        return sum(entry.status == Verdict.HOLDS for entry in self.entries)
+
+
+def is_aside(label: str) -> bool:
+    """Whether a label names the proof or the discussion of an item, and not the item itself.
+
+    >>> is_aside("Proof of Theorem 2"), is_aside("Proposition 3, proof of (II)"), is_aside("Theorem 2, cost")
+    (True, True, False)
+    """
+    words = label.casefold()
+    return "proof of" in words or "discussion of" in words
 
 
 def rows(found: Sequence[Entry[Line]], paper: Paper) -> list[Row[Line]]:
@@ -111,4 +134,7 @@ def rows(found: Sequence[Entry[Line]], paper: Paper) -> list[Row[Line]]:
     for entry in found:
         if (item := paper.item_of(entry.head.label)) is not None:
             groups.setdefault(paper.heading_of(item), []).append(entry)
-    return [Row(item, tuple(groups[item])) for item in sorted(groups, key=paper.order_of)]
+    return [
+        Row(item, tuple(sorted(groups[item], key=lambda entry: entry.severity, reverse=True)))
+        for item in sorted(groups, key=paper.order_of)
+    ]

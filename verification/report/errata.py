@@ -1,4 +1,4 @@
-"""What is to be corrected in the paper, by kind, each with a counterexample that is computed here."""
+"""The corrections to the paper, by consequence, with their counterexamples computed."""
 
 from __future__ import annotations
 
@@ -6,49 +6,44 @@ from pathlib import Path
 
 from phiball.backends import backend
 from phiball.backends.files import write_whole
-from phiball.verification.framework.assessment import Assessment, Consequence, Kind
+from phiball.verification.framework.assessment import Assessment, Consequence
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import Entry, of_the_paper
-from phiball.verification.report.markdown import markdown_name, plain, quotation
+from phiball.verification.report.markdown import markdown_name, plain, quotation, theorem_table
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.overview import overview
+from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import KINDS, WORDS, full_name, reading_of
+from phiball.verification.report.words import CONSEQUENCES, WORDS, full_name, reading_of, sentence, totals
 
-_CORRECTION = f"**{WORDS['correction'].capitalize()}.**"
-_HEADINGS = {
-    Kind.FALSE: "False as stated",
-    Kind.CONSTANT: "Constants and rates",
-    Kind.ASSUMPTION: "Missing assumptions",
-    Kind.IMPRECISE: "Imprecise, or open to several readings",
-    Kind.OPEN: "Not reproducible from what is given",
-    Kind.MISPRINT: "Misprints",
-}
+_HEADINGS = TITLES | {Consequence.NONE: "Corrections without consequence"}
 
 
 def errata(claims: list[Claim] | None = None) -> str:
-    """The text of ERRATA.md: what is wrong in the paper, by the claims (all of them by default).
+    """The text of ERRATA.md: the corrections to the paper, from all claims or from the given ones.
 
-    Only the counterexamples are run, on the plain NumPy backend. ValueError if one does not stand.
+    Only the counterexamples are run, on the NumPy backend. Raises ValueError if one does not violate the
+    printed statement.
     """
     chosen = all_claims() if claims is None else claims
-    found = [entry for entry in of_the_paper(chosen) if entry.kind is not None]
+    found = of_the_paper(chosen)
     lines = [
         "# Errata",
         "",
-        f"What the verification suite finds to correct in [{THIS.name}]({THIS.link}),",
-        "by kind, and what is true instead. The suite computes the numbers and writes this file: `make",
-        "errata`. `phiball verify --claim ID` searches for violations of the corrected statement, or shows",
-        "how the search refutes the printed one.",
+        f"Corrections to [{THIS.name}]({THIS.link}),",
+        "with counterexamples. The numbers are computed and this file is written by `make errata`; `phiball",
+        "verify --claim ID` checks one entry.",
+        "",
+        plain(f"{totals(chosen)}. {overview(chosen).stands}".strip()),
+        *theorem_table(found, THIS),
     ]
-    for paragraph in overview(chosen):
-        lines += ["", plain(paragraph)]
-    groups = {kind: [entry for entry in found if entry.kind is kind] for kind in _HEADINGS}
-    for kind, members in groups.items():
+    for consequence, heading in _HEADINGS.items():
+        members = [entry for entry in found if entry.kind and entry.consequence is consequence]
         if members:
-            lines += ["", f"## {_HEADINGS[kind]}", "", f"{KINDS[kind].capitalize()}.", *_table(members)]
+            members.sort(key=lambda entry: entry.severity, reverse=True)
+            meaning = CONSEQUENCES[consequence]
+            lines += ["", f"## {heading}", "", f"{meaning[:1].upper()}{meaning[1:]}.", *_table(members)]
             for entry in members:
                 for depth, claim in enumerate(line for line in entry.lines if line.assessment is not None):
                     lines += ["", *_entry(claim, depth)]
@@ -61,43 +56,44 @@ def write_errata(path: Path) -> Path:
 
 
 def _table(members: list[Entry[Claim]]) -> list[str]:
-    lines = ["", f"| claim | item | {WORDS['correction']} | consequence |", "|---|---|---|---|"]
+    lines = ["", f"| claim | item | kind | {WORDS['correction']} |", "|---|---|---|---|"]
     for entry in members:
         claim = next(line for line in entry.lines if line.assessment is not None)
         link = f"[{markdown_name(claim)}](#{full_name(claim).lower().replace(' ', '-')})"
         follows = f" (follows from {', '.join(entry.follows)})" if entry.follows else ""
-        cells = (link, plain(claim.label), plain(claim.correction), f"{entry.consequence}{follows}")
+        cells = (link, plain(claim.label), f"{entry.kind}{follows}", plain(claim.correction))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def _entry(claim: Claim, depth: int) -> list[str]:
-    """What there is to say of one claim; those below the first of an entry are further readings of it."""
+    """The section on one claim; `depth` is positive for further readings of the same sentence."""
     with backend("numpy"):
         texts, stands = claim.violated()
     if not stands:
-        raise ValueError(f"the counterexample of {full_name(claim)} does not stand: {'; '.join(texts)}")
-    fault = claim.assessment
-    assert isinstance(fault, Assessment)
+        raise ValueError(
+            f"the counterexample of {full_name(claim)} does not violate the statement: {'; '.join(texts)}"
+        )
+    assessment = claim.assessment
+    assert isinstance(assessment, Assessment)
     mark = "###" if depth == 0 else "####"
-    lines = [f"{mark} {markdown_name(claim)}", "", f"**{plain(claim.label)}.** {plain(fault.why)}"]
-    if fault.consequence is not Consequence.NONE:
-        follows = f", as it follows from {', '.join(fault.follows)}" if fault.follows else ""
-        lines[-1] += f" *{fault.consequence.capitalize()}{follows}.*"
+    lines = [f"{mark} {markdown_name(claim)}", "", f"**{plain(claim.label)}.** {plain(assessment.why)}"]
+    follows = f"; follows from {', '.join(assessment.follows)}" if assessment.follows else ""
+    lines[-1] += f" *{assessment.kind.capitalize()}{follows}.*"
     if claim.quote and depth == 0:
         lines += ["", quotation(claim.quote, THIS)]
-    if reading := reading_of(fault):
+    if reading := reading_of(assessment):
         lines += ["", f"**One reading.** {plain(reading.removeprefix('one reading: '))}."]
     for place, text in enumerate(texts):
-        lines += ["", f"{'**Counterexample.** ' if place == 0 else ''}{plain(text)}."]
+        lines += ["", f"**Counterexample.** {plain(sentence(text))}" if place == 0 else plain(sentence(text))]
     if claim.correction:
-        lines += ["", f"{_CORRECTION} {plain(claim.correction)}."]
+        lines += ["", f"**Correction.** {plain(sentence(claim.correction))}"]
     if claim.corrected:
         lines += ["", markdown_math(claim.corrected)]
     if claim.remark:
-        lines += ["", plain(claim.remark)]
+        lines += ["", plain(sentence(claim.remark))]
     if claim.verdict is Verdict.CORRECTED:
-        lines += ["", f"**Checked {WORDS['title']}.** {plain(claim.title)}"]
+        lines += ["", f"**Checked {WORDS['title']}.** {plain(sentence(claim.title))}"]
     if claim.reason:
-        lines += ["", f"**{claim.verdict.capitalize()}.** {plain(claim.reason)}."]
+        lines += ["", f"**{claim.verdict.capitalize()}.** {plain(sentence(claim.reason))}"]
     return lines

@@ -1,4 +1,4 @@
-"""The files of a report, and the circumstances of the run that they name."""
+"""The files of a report, and the settings and circumstances of its run."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def circumstances(
     seconds: float,
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a reader must know of a run besides its results.
+    """The settings of a run, its date, machine and summary.
 
-    `provenance`: what the caller knows of the source, such as its revision, the versions of libraries and the
-    record of other runs.
+    `provenance`: further entries, such as the revision, the versions of libraries and the record of runs.
     """
     return {
         "summary": summary(results, seconds),

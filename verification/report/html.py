@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no network: the data of page.html.j2, page.css and page.js."""
+"""The report as one self-contained HTML page, from page.html.j2, page.css and page.js."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from phiball.verification.framework.paper import BEYOND, Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report import entries, words
 from phiball.verification.report.math import formula, prose
-from phiball.verification.report.overview import overview
+from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.plots import figure
 from phiball.verification.report.quotes import quote_html
+from phiball.verification.report.theorems import Answer, theorems
 from phiball.verification.report.this_paper import SOURCE, THIS
 
-# Of each way to stand, the class of the style sheet and the sign.
+# The CSS class and the sign of each status and of each answer.
 _LOOKS = {
     Verdict.HOLDS.value: ("holds", "✓"),
     Kind.MISPRINT.value: ("misprint", "✎"),
@@ -37,6 +38,12 @@ _LOOKS = {
     Verdict.REFUTED.value: ("false", "✗"),
     Verdict.UNCHECKED.value: ("open", "\N{EN DASH}"),
     Verdict.UNDECIDED.value: ("undecided", "!"),
+    Answer.YES.value: ("holds", "✓"),
+    Answer.CONSTANT.value: ("constant", "≠"),
+    Answer.CORRECTED.value: ("assumption", "✎"),
+    Answer.ASSUMPTION.value: ("assumption", "+"),
+    Answer.NO.value: ("false", "✗"),
+    Answer.UNDECIDED.value: ("undecided", "!"),
 }
 
 
@@ -46,7 +53,7 @@ def to_html(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The page: what stands, the items, contents, the entries in the order of the paper, circumstances.
+    """The page: totals, theorems, corrections, contents, then every entry in the order of the paper.
 
     `comparisons`: the paper's own numbers beside ours.
     """
@@ -64,7 +71,7 @@ def to_html(
         "linked": _html(lambda text: _linked(text, ids)),
         "code": _html(lambda place: _code_link(place, code)),
         "quote_html": _html(lambda quote: quote_html(quote, paper)),
-        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "sentence": words.sentence,
         "png": lambda picture: b64encode(picture).decode(),
         "full_name": words.full_name,
         "smallest_example": _smallest_example,
@@ -78,12 +85,14 @@ def to_html(
         "NONE": Consequence.NONE,
         "HOLDS": Verdict.HOLDS,
         "entries_of": entries.entries,
+        "titles": TITLES,
     }
     found = entries.of_the_paper(results)
     return environment.from_string(_text("page.html.j2")).render(
         results=results,
         different=[result for result in results if not result.as_recorded],
         overview=overview(results, paper),
+        theorems=theorems(found, paper),
         comparisons=comparisons,
         rows=entries.rows(found, paper),
         tally=entries.tally(found),
@@ -102,12 +111,12 @@ def _text(name: str) -> str:
 
 
 def _html(function: Callable[[Any], str]) -> Callable[[Any], Markup]:
-    """A function that returns HTML, as a filter whose result is not escaped again."""
+    """Wrap a function that returns HTML as a filter whose result is not escaped again."""
     return lambda value: Markup(function(value))
 
 
 def _linked(text: str, ids: set[str]) -> str:
-    """Words as HTML, in which the ids of claims are links to them."""
+    """The text as HTML, with the ids of claims as links."""
     parts = re.split(r"(?<![\w-])([A-Z]\d+[a-z]?(?:-[a-z]+)?)(?![\w-])", text)
     return "".join(
         f'<a href="#claim-{part}">{part}</a>' if place % 2 and part in ids else prose(part)
@@ -116,7 +125,7 @@ def _linked(text: str, ids: set[str]) -> str:
 
 
 def _code_link(place: str, template: str) -> str:
-    """A place such as verification/oracles/inner.py:26, as a link if it is known where the code lies."""
+    """A place such as verification/oracles/exact_solver.py:26, as a link if `template` is not empty."""
     name, _, at = place.rpartition(" ")
     path, _, line = at.rpartition(":")
     shown = escape(name or path)
@@ -127,7 +136,7 @@ def _code_link(place: str, template: str) -> str:
 
 
 def _smallest_example(result: Result) -> str:
-    """The example on which the statement failed, unless a counterexample has said so."""
+    """The example on which the statement failed, unless a counterexample already shows it."""
     known = any(
         result.found.rpartition("the fixed instances: ")[2] in text for text in result.counterexamples
     )

@@ -1,4 +1,4 @@
-"""The report as JSON: every field of every result, by the words of the report."""
+"""The report as JSON: every field of every result, under the names of the report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import followers, of_the_paper, tally
 from phiball.verification.report.entries import rows as rows_of
 from phiball.verification.report.overview import overview
+from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import WORDS
 
@@ -21,7 +22,7 @@ _KEYS = {field: word.replace(" ", "_") for field, word in WORDS.items()}
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN: null is NaN, and the infinities are strings."""
+    """Replace NaN by null and infinities by strings, as JSON has neither."""
     if isinstance(value, float) and not isfinite(value):
         return None if isnan(value) else str(value)
     if isinstance(value, Mapping):
@@ -35,7 +36,7 @@ def to_json(
     paper: Paper = THIS,
     comparisons: Sequence[Comparison] = (),
 ) -> str:
-    """The whole run: its circumstances `about`, what it adds up to, and under "claims" the results."""
+    """The run: its settings `about`, totals, theorems and items, and under "claims" all results."""
     rows = [
         {
             **{_KEYS[field]: value for field, value in asdict(result).items()},
@@ -47,7 +48,7 @@ def to_json(
     whole = {
         "title": paper.title,
         **about,
-        "overview": overview(results, paper),
+        "overview": overview(results, paper)._asdict(),
         **_sums(results, paper),
         "comparisons": [
             asdict(replace(comparison, figure=b"")) | {"figure": None} for comparison in comparisons
@@ -58,13 +59,17 @@ def to_json(
 
 
 def _sums(results: list[Result], paper: Paper) -> dict[str, Any]:
-    """The statements of the paper by kind of fault and by item, and the claims beyond it."""
+    """The statements of the paper by kind of error, theorem and item, and the claims beyond the paper."""
     found = of_the_paper(results)
     beyond = [result.verdict.value for result in results if result.section == BEYOND]
     return {
         "chance of a false alarm": sum(result.error_level for result in results),
         "paper": {**tally(found), "follow from these": len(followers(found))},
         "beyond": {verdict: beyond.count(verdict) for verdict in dict.fromkeys(beyond)},
+        "theorems": [
+            {"item": theorem.item.name, "holds_as_printed": theorem.parts, "remarks": theorem.notes}
+            for theorem in theorems(found, paper)
+        ],
         "items": [
             {
                 "item": row.item.name,
@@ -72,8 +77,8 @@ def _sums(results: list[Result], paper: Paper) -> dict[str, Any]:
                 "labels": row.item.labels,
                 "statements": len(row.entries),
                 "hold": row.holding,
-                "severest": row.severest.standing,
-                "consequence": row.severest.consequence,
+                "worst": row.worst.status,
+                "consequence": row.worst.consequence,
                 "claims": [line.id for entry in row.entries for line in entry.lines],
             }
             for row in rows_of(found, paper)
@@ -81,7 +86,7 @@ def _sums(results: list[Result], paper: Paper) -> dict[str, Any]:
         "entries": [
             {
                 "claims": [line.id for line in entry.lines],
-                "standing": entry.standing,
+                "status": entry.status,
                 "consequence": entry.consequence,
                 "follows": entry.follows,
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phiball.verification.framework.claim import Claim
@@ -11,10 +11,12 @@ from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
 from phiball.verification.report.entries import Entry, Line, entries, of_the_paper, rows
 from phiball.verification.report.math import markdown_math
-from phiball.verification.report.overview import overview
+from phiball.verification.report.overview import TITLES, overview
 from phiball.verification.report.quotes import quote_markdown
+from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
 from phiball.verification.report.words import (
+    SEVERITY,
     WORDS,
     all_mutants,
     by_section,
@@ -24,11 +26,12 @@ from phiball.verification.report.words import (
     false_alarm,
     method,
     remarks,
+    totals,
 )
 
 
 def plain(text: str) -> str:
-    """Text in which Markdown sees no emphasis, code, link, table or formula."""
+    """The text with all Markdown markup escaped."""
     return re.sub(r"([\\`*_<|$~]|\](?=\())", r"\\\1", text)
 
 
@@ -38,30 +41,49 @@ def markdown_name(claim: Claim | Result) -> str:
 
 
 def quotation(quote: str, paper: Paper) -> str:
-    """The paper's words as a quotation of one line."""
+    """A quotation from the paper, on one line."""
     return f"> {quote_markdown(quote, paper, plain)}"
 
 
+def theorem_table(found: Sequence[Entry[Line]], paper: Paper) -> list[str]:
+    """A table of the theorems, propositions and lemmas: whether each holds as printed."""
+    listed = theorems(found, paper)
+    lines = ["", "| | holds as printed? | remarks |", "|---|---|---|"] if listed else []
+    for theorem in listed:
+        notes = plain("; ".join(theorem.notes))
+        lines.append(f"| {theorem.item.name} {plain(theorem.item.title)} | {theorem.answer} | {notes} |")
+    return lines
+
+
 def item_table(found: list[Entry[Line]], paper: Paper) -> list[str]:
-    """The entries by item of the paper, with the severest kind of each, as the lines of a table."""
-    lines = ["| item | | statements | hold | severest | consequence | claims |", "|---" * 7 + "|"]
+    """A table of the entries by item of the paper, with the most severe error of each item."""
+    lines = ["", SEVERITY, "", "| item | | statements | hold | worst | consequence | claims | on its proof |"]
+    lines.append("|---" * 8 + "|")
     for row in rows(found, paper):
-        worst = row.severest
+        worst = row.worst
         consequence = worst.consequence if worst.kind else ""
-        ids = ", ".join(entry.head.id for entry in row.entries)
+        ids = " | ".join(", ".join(e.head.id for e in group) for group in (row.statement, row.asides))
         numbers = f"{len(row.entries)} | {row.holding}"
         item = f"{row.item.name} | {plain(row.item.title)}"
-        lines.append(f"| {item} | {numbers} | {worst.standing} | {consequence} | {ids} |")
+        lines.append(f"| {item} | {numbers} | {worst.status} | {consequence} | {ids} |")
     return lines
 
 
 def to_markdown(results: list[Result], about: Mapping[str, Any], paper: Paper = THIS) -> str:
-    """The whole run as a page: what it adds up to, then what there is to say of each claim."""
-    lines = [f"# {plain(paper.title)}", "", plain(paper.name), ""]
+    """The run as a page: totals, theorems and corrections first, then every claim."""
+    lines = [f"# {plain(paper.title)}", "", plain(paper.name)]
+    found = of_the_paper(results)
+    opening = overview(results, paper)
+    if total := totals(results):
+        lines += ["", plain(f"{total}. {opening.stands}".strip())]
+    lines += theorem_table(found, paper)
+    for consequence, corrections in opening.corrections.items():
+        lines += ["", f"{TITLES[consequence]}:", ""]
+        lines += [f"- {plain(label)}: {plain(text)} ({id_})" for label, id_, text in corrections]
     sums = (*counts(results), about["agreement"], all_mutants(results), false_alarm(results))
-    for paragraph in filter(None, (*overview(results, paper), *sums)):
-        lines += [plain(paragraph), ""]
-    if found := of_the_paper(results):
+    for paragraph in filter(None, (opening.wording, *sums)):
+        lines += ["", plain(paragraph)]
+    if found:
         lines += item_table(found, paper)
     for section, members in by_section(results).items():
         lines += ["", f"## {plain(paper.section_heading(section))}"]

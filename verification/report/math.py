@@ -1,4 +1,4 @@
-"""Formulas for the report: LaTeX to MathML, and LaTeX that survives Markdown."""
+"""Formulas for the report: LaTeX to MathML, and LaTeX escaped for Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 from latex2mathml.converter import convert
 
-# Markdown reads a backslash before a punctuation mark, and "<", as its own.
+# Markdown interprets "<" and a backslash before punctuation.
 _LETTERS = {
     r"\|": r"\Vert",
     r"\{": r"\lbrace",
@@ -30,19 +30,19 @@ _RELATIONS = "=≠≤≥<>≪≫⇒⇔→↦\N{TILDE OPERATOR}≈∈⊆"
 _FENCES = "()[]{}|‖⌈⌉⌊⌋"
 _GAP = "\N{THIN SPACE}"
 MINUS = "\N{MINUS SIGN}"
-_INSIDE = r"((?:[^()]|\([^()]*\))*)"  # what stands in brackets, with brackets in it or not
+_INSIDE = r"((?:[^()]|\([^()]*\))*)"  # the inside of brackets, nested at most once
 
 
 @cache
 def mathml(tex: str) -> str | None:
-    """A displayed formula as MathML, in pieces between which a line may end; None if it does not convert."""
+    """A displayed formula as MathML, in pieces that allow line breaks; None if it cannot be converted."""
     try:
         root = ET.fromstring(convert(_prepared(tex), display="block").replace(" xmlns=", " data-ns="))
-    except Exception:  # the converter has many errors, and a report is no place to stop at one
+    except Exception:  # the converter raises many types of errors; the report shows the source instead
         return None
     root.attrib.pop("data-ns", None)
     for node in root.iter():
-        # What the converter does not know it leaves as text, or leaves out. A formula is no link.
+        # The converter leaves unknown commands as text, or drops them. Links are not allowed in formulas.
         if (node.text or "").startswith("\\") or len(node) != _CHILDREN.get(node.tag, len(node)):
             return None
         if "href" in node.attrib:
@@ -53,13 +53,13 @@ def mathml(tex: str) -> str | None:
 
 
 def _pieces(nodes: list[ET.Element]) -> list[list[ET.Element]]:
-    """A row cut before its relations and after its wide spaces, but not within brackets."""
+    """Split a row before relations and after wide spaces, except within brackets."""
     pieces: list[list[ET.Element]] = [[]]
     depth = 0
     for node in nodes:
         sign = (node.text or "") if node.tag == "mo" else ""
         if depth == 0 and sign in _RELATIONS and sign and pieces[-1]:
-            node.set("form", "infix")  # first in its row it would be taken for a prefix
+            node.set("form", "infix")  # the first sign of a row would become a prefix
             pieces.append([])
         depth += (sign in "([{" and sign != "") - (sign in ")]}" and sign != "")
         pieces[-1].append(node)
@@ -75,7 +75,7 @@ def _piece(nodes: list[ET.Element]) -> str:
 
 
 def _prepared(tex: str) -> str:
-    """Spellings that the converter takes amiss, in those that it knows."""
+    """Rewrite LaTeX that the converter misreads."""
     tex = re.sub(r"\\(mathbb|mathbf|mathcal|mathrm)\s*(?![\s{])(\w)", r"\\\1{\2}", " ".join(tex.split()))
     tex = re.sub(r"\\log((?:[_^]\w)?)\s*(?=\\frac)", r"\\log\1\\,", tex)
     tex = re.sub(r"\\(arg)\s*\\(min|max)(?![A-Za-z])", r"\\operatorname{\1\2}", tex)
@@ -87,7 +87,7 @@ def _prepared(tex: str) -> str:
 
 
 def _polish(node: ET.Element) -> None:
-    """Give each sign the role that it has, as browsers space it by that."""
+    """Set the role of a sign, which determines its spacing in browsers."""
     text = node.text or ""
     if node.tag == "mo" and "GAP" in text:
         text = node.text = text.replace("GAP", _GAP)
@@ -102,7 +102,7 @@ def _polish(node: ET.Element) -> None:
     elif node.tag == "mo" and text == "∞":
         node.tag = "mi"
     elif node.tag == "mn" and node.get("mathvariant") == "bold" and text.isdecimal():
-        node.text = "".join(chr(0x1D7CE + int(digit)) for digit in text)  # bold by another sign alone
+        node.text = "".join(chr(0x1D7CE + int(digit)) for digit in text)  # browsers ignore mathvariant
     elif node.tag in ("msub", "msubsup") and _BELOW.fullmatch((node[0].text or "").replace("GAP", " ")):
         node.tag = {"msub": "munder", "msubsup": "munderover"}[node.tag]
     if node.tag == "mo" and text.replace(_GAP, "").isalpha() and len(text) > 1:
@@ -111,7 +111,7 @@ def _polish(node: ET.Element) -> None:
 
 
 def _letter(word: re.Match[str]) -> str:
-    """The Greek letter of that name, if there is one."""
+    """The Greek letter of that name, or else the word."""
     name = "epsilon" if word[0] == "eps" else word[0].replace("ambda", "amda")
     case = "CAPITAL" if name[0].isupper() else "SMALL"
     try:
@@ -121,14 +121,14 @@ def _letter(word: re.Match[str]) -> str:
 
 
 def prose(text: str) -> str:
-    """Words with formulas in plain letters, as HTML: "L_f^2 <= phi*(mu)" with signs, indices and powers."""
+    """Text with ASCII formulas as HTML: "L_f^2 <= phi*(mu)" gets signs, indices and powers."""
     text = escape(text)
     text = re.sub(r"(?<![A-Za-z])[A-Za-z]+(?![A-Za-z])", _letter, text)
     for plain, sign in {"&lt;=": "≤", "&gt;=": "≥", "-&gt;": "→", " - ": f" {MINUS} "}.items():
         text = text.replace(plain, sign)
     text = re.sub(rf"\babs\({_INSIDE}\)", r"|\1|", text)
     text = re.sub(r"\bsqrt\(", "√(", text)
-    # A single letter or a bracket has an index; longer words with a low line are names.
+    # A single letter or a bracket takes an index; longer words with an underscore are names.
     text = re.sub(r"(?<=[\w)])_\{([^{}]+)\}", r"<sub>\1</sub>", text)
     text = re.sub(r"((?<!\w)\w|\))_(\w+|[+*])", r"\1<sub>\2</sub>", text)
     power = rf"\^(?:\({_INSIDE}\)|\{{([^{{}}]*)\}}|(-?\w+(?:\.\d+)?|\*))"
@@ -137,12 +137,12 @@ def prose(text: str) -> str:
 
 
 def formula(tex: str) -> str:
-    """A displayed formula as HTML: MathML, or else its source."""
+    """A displayed formula as HTML: MathML, or the source if it cannot be converted."""
     return mathml(tex) or f"<code>{escape(tex)}</code>"
 
 
 def _spelled(tex: str) -> str:
-    """LaTeX in which Markdown sees no mark of its own."""
+    """LaTeX without characters that Markdown interprets."""
     marks = "|".join(map(re.escape, _LETTERS))
     return " ".join(re.sub(marks, lambda mark: f"{_LETTERS[mark[0]]} ", tex).split())
 

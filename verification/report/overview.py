@@ -1,63 +1,82 @@
-"""What a reader should know first: what of the paper stands, what changes, and what is a misprint."""
+"""The opening of the report: what stands, what has to change, and what only needs better wording."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from phiball.verification.framework.assessment import Consequence, Kind
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import BEYOND, Paper
-from phiball.verification.framework.runner import all_claims
+from phiball.verification.framework.suite import all_claims
 from phiball.verification.report.entries import Entry, Line, of_the_paper
 from phiball.verification.report.this_paper import THIS
 
 STANDS = (
-    "All main results stand. As printed: the worst-case density (Theorem 1 (II)), what Algorithm 2 "
-    "guarantees for weights and multiplier (Proposition 2), the cost of training with smooth losses (Theorem "
-    "3), the regularisation effects (Theorem 4 (I) and (III)) and the generalisation bounds (Propositions 4 "
-    "and 5). With other constants in its proof: the cost of training with convex losses, whose orders are "
-    "those of Theorem 2; for the quadratic and the entropic phi its Assumption 3 (I) needs bounded losses. "
-    "With one more condition on phi, which the examples in question meet (Example 1 for alpha < 1): strong "
-    "duality (Theorem 1 (I)), consistency (Proposition 1) and the variation regularisation (Theorem 4 (II))."
+    "The main results of the paper stand. Strong duality, consistency and the variation regularization "
+    "(Theorem 1 (I), Proposition 1, Theorem 4 (II)) need one more condition on phi, which the examples in "
+    "question satisfy (Example 1 for alpha < 1). The complexity orders of Theorems 2 and 3, the guarantees "
+    "of Algorithm 2 for its weights and its multiplier, the other regularization effects and the "
+    "generalization bounds hold as printed. Proposition 3 (I) has to be weakened; the weaker form is enough "
+    "for Theorem 2."
 )
-CHANGES = (
-    "What changes: Theorem 1 (I) needs phi finite around 1, or a loss that is bounded above (A1); "
-    "Proposition 1, and Theorem 4 (II) with it, need phi finite on (0, infinity) (B1, H4). The worst-case "
-    "densities of Examples 4 and 5 lack the mass at the maximum (E4, E5), and finding 4 of Section 2.2 with "
-    "them (E6-kinked); their values stand. Algorithm 2 is to return the dual value, not h(mu) (C3). The mean "
-    "of a gradient estimator is an eps-subgradient, not a gradient (D4), and the second moment of RT-MLMC "
-    "has one more term (D6). Assumption 3 (I) needs bounded losses for the quadratic and the entropic phi "
-    "(D9). The pricing problem of Section 6.3 needs bounded prices (P1)."
-)
-REPAIRS = (
-    "What needs a repair, and stands: Example 3 is to be written (x - 1)^2/2, as Definition 1 asks for phi "
-    ">= 0 (A3); one step in the proof of Proposition 1 (B4); Proposition 2 for the entropy (C8); constants "
-    "in Lemma EC.1 and in the proof of Theorem 2 (F1, F2, F4)."
-)
-_REST = {
+TITLES = {
+    Consequence.RESULT: "Results to restate",
+    Consequence.REPAIR: "Arguments to repair; their results stand",
+}
+_WORDING = {
     Kind.MISPRINT: "misprints",
-    Kind.IMPRECISE: "sentences that are open to several readings or short of what is meant",
-    Kind.ASSUMPTION: "conditions that are left implicit, such as a continuous loss",
-    Kind.CONSTANT: "a constant",
+    Kind.IMPRECISE: "imprecise sentences",
+    Kind.ASSUMPTION: "assumptions left implicit, such as continuity of the loss",
+    Kind.CONSTANT: "constants",
     Kind.FALSE: "side remarks",
-    Kind.OPEN: "what the paper gives too little for to be repeated",
+    Kind.OPEN: "experiments described too briefly to be repeated",
 }
 
 
-def overview(lines: Sequence[Line], paper: Paper = THIS) -> list[str]:
-    """The opening paragraphs, with ids in brackets; none where only a part of this paper was run."""
-    if paper is not THIS:
-        return []
-    missing = {claim.id for claim in all_claims() if claim.section != BEYOND} - {line.id for line in lines}
-    if missing:
-        return []
-    return [STANDS, CHANGES, REPAIRS, _rest(of_the_paper(lines))]
+class Correction(NamedTuple):
+    """One line of the opening lists: the item of the paper, the id of the claim, and the correction."""
+
+    label: str
+    id: str
+    text: str
 
 
-def _rest(found: Sequence[Entry[Line]]) -> str:
-    """What has no consequence, by kind."""
+class Overview(NamedTuple):
+    """The opening of the report: what stands, the corrections by consequence, and those without any."""
+
+    stands: str
+    corrections: dict[Consequence, list[Correction]]
+    wording: str
+
+
+def overview(lines: Sequence[Line], paper: Paper = THIS) -> Overview:
+    """The opening of the report; `stands` is empty unless all claims on this paper were run."""
+    found = of_the_paper(lines)
+    chosen = [(consequence, _corrections(found, consequence)) for consequence in TITLES]
+    complete = {claim.id for claim in all_claims() if claim.section != BEYOND} <= {line.id for line in lines}
+    return Overview(
+        STANDS if paper is THIS and complete else "",
+        {consequence: members for consequence, members in chosen if members},
+        _without_consequence(found),
+    )
+
+
+def _corrections(found: Sequence[Entry[Line]], consequence: Consequence) -> list[Correction]:
+    """The corrections of the entries with this consequence, in the order of the paper."""
+    return [
+        Correction(line.label, line.id, line.correction or line.reason or entry.assessments[0].why)
+        for entry in found
+        if entry.kind and entry.consequence is consequence
+        for line in entry.lines
+        if line.assessment is entry.assessments[0]
+    ]
+
+
+def _without_consequence(found: Sequence[Entry[Line]]) -> str:
+    """The errors without consequence, by kind; empty if there are none."""
     parts = []
-    for kind, words in _REST.items():
+    for kind, words in _WORDING.items():
         ids = [
             entry.head.id
             for entry in found
@@ -67,4 +86,4 @@ def _rest(found: Sequence[Entry[Line]]) -> str:
         ]
         if ids:
             parts.append(f"{words} ({', '.join(ids)})")
-    return f"Nothing follows from the rest: {'; '.join(parts)}."
+    return f"The other corrections change no result: {'; '.join(parts)}." if parts else ""

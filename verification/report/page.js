@@ -1,4 +1,4 @@
-// The page is whole without this: it adds the search, the copying of commands, and unfolding where it is needed.
+// Optional: search, copy buttons, and unfolded details in print. The page is complete without it.
 (() => {
   const all = (selector) => [...document.querySelectorAll(selector)];
   const articles = all("article.claim");

@@ -1,4 +1,4 @@
-"""Rates drawn as SVG: what was measured, and the bound stated for it, on logarithmic axes."""
+"""Rates as SVG plots: measured values and stated bounds, on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _number(value: float) -> str:
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers between two: decades where there are enough of them."""
+    """Round numbers in an interval: decades if there are enough of them."""
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
         ticks = [s * 10.0**k for k in decades for s in steps if low <= s * 10.0**k <= high * (1 + 1e-9)]
@@ -28,11 +28,11 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 class _Axis:
-    """Where a number lies between two pixels, on a logarithmic scale."""
+    """A logarithmic scale from numbers to pixels."""
 
     def __init__(self, values: list[float], start: float, end: float) -> None:
         low, high = log10(min(values)), log10(max(values))
-        pad = max(0.05 * (high - low), 0.05 - (high - low) / 2)  # what is constant lies in the middle
+        pad = max(0.05 * (high - low), 0.05 - (high - low) / 2)  # a constant curve lies in the middle
         self.low, self.high = low - pad, high + pad
         self.start, self.end = start, end
 
@@ -82,13 +82,13 @@ _DASH = _key('<path class="bound" d="M0 5H24"/>')
 
 
 def figure(curve: Curve) -> str:
-    """A curve as an HTML figure: title, fitted exponent, key, plot, and the numbers to unfold."""
+    """A curve as an HTML figure: title, fitted exponent, key, plot, and a table that unfolds."""
     rows = "".join(
         f"<tr><td>{_number(a)}</td><td>{_number(b)}</td><td>{_number(c)}</td></tr>"
         for a, b, c in zip(curve.x, curve.y, curve.bound, strict=True)
     )
     fit, stated = curve.fit, replace(curve, y=curve.bound).fit.slope
-    exponents = f"exponent {fit}; that of the bound is {stated:.3f}".replace("-", MINUS)
+    exponents = f"exponent {fit}; bound: exponent {stated:.3f}".replace("-", MINUS)
     return (
         f"<figure><figcaption><strong>{prose(curve.title)}</strong>"
         f'<span class="fit">{exponents}</span></figcaption>'

@@ -1,4 +1,4 @@
-"""The paper's own words: LaTeX as it stands in the source, for HTML and for Markdown."""
+"""Quotations from the LaTeX source of the paper, as HTML and as Markdown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 from phiball.verification.framework.paper import Paper
 from phiball.verification.report.math import inline_markdown, mathml
 
-# The paper's own commands, and those that the converter does not know.
+# Macros of the paper, and commands that latex2mathml does not support.
 _MACROS = {
     r"\bE": r"\mathbb{E}",
     r"\bP": r"\mathbb{P}",
@@ -34,7 +34,7 @@ _COMMANDS = re.compile("|".join(re.escape(m) + ("" if m[-1] == "}" else "(?![A-Z
 
 
 def pieces(quote: str, paper: Paper) -> list[tuple[str, bool]]:
-    """The quotation as words and formulas, each with whether it is a formula."""
+    """The quotation split into text and formulas; the flag marks the formulas."""
     parts = [(part, place % 2 == 1) for place, part in enumerate(quote.split("$"))]
     return [(_formula(part, paper) if math else _words(part, paper), math) for part, math in parts if part]
 
@@ -60,12 +60,12 @@ def _referred(label: str, brackets: bool, paper: Paper) -> str:
 
 
 def quote_html(quote: str, paper: Paper) -> str:
-    """The quotation as HTML, its formulas as MathML."""
+    """The quotation as HTML, with formulas as MathML."""
     return _joined(quote, paper, escape, lambda tex: mathml(tex) or f"<code>{escape(tex)}</code>")
 
 
 def quote_markdown(quote: str, paper: Paper, plain: Callable[[str], str]) -> str:
-    """The quotation as Markdown, its words made harmless by `plain`."""
+    """The quotation as Markdown; `plain` escapes its text."""
     return _joined(quote, paper, plain, inline_markdown)
 
 

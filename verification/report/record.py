@@ -1,4 +1,4 @@
-"""The record of whole runs, on which backends and with which seeds: a file that runs add to."""
+"""The record of complete runs: a file with their backends, seeds and differing verdicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE = "record.json"
 
 
 def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -> Path:
-    """Note a run of all claims in the record of the folder, in place of one with the same settings."""
+    """Add a complete run to the record in `folder`, replacing one with the same settings."""
     key = ("backend", "seed", "deep")
     run = {name: about[name] for name in key}
     others = [old for old in read_record(folder) if any(old[name] != run[name] for name in key)]
@@ -29,7 +29,7 @@ def add_run(folder: Path, results: Sequence[Result], about: Mapping[str, Any]) -
 
 
 def read_record(folder: Path) -> list[dict[str, Any]]:
-    """The runs that are on record in a folder, none without a record; ValueError for a damaged one."""
+    """The recorded runs of a folder; empty without a record. Raises ValueError if the file is damaged."""
     file = folder / FILE
     runs: list[dict[str, Any]] = read_json(file) if file.exists() else []
     needed = {"backend", "seed", "deep", "claims", "differ", "date"}
@@ -39,7 +39,7 @@ def read_record(folder: Path) -> list[dict[str, Any]]:
 
 
 def in_words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is on record, a sentence for each effort.
+    """The record in words: one sentence each for deep and normal runs.
 
     >>> run = {"backend": "numpy", "seed": 0, "deep": False, "claims": 3, "differ": [], "date": "2026-11-17"}
     >>> in_words([run, {**run, "seed": 1}])

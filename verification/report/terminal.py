@@ -1,4 +1,4 @@
-"""The report on the terminal: a table that grows while the claims run, and a list of the claims."""
+"""The report on the terminal: problems and a summary, or every claim with `verbose`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import Paper
 from phiball.verification.framework.result import Result
-from phiball.verification.report.entries import of_the_paper, rows
+from phiball.verification.report.entries import of_the_paper
 from phiball.verification.report.overview import overview
+from phiball.verification.report.theorems import theorems
 from phiball.verification.report.this_paper import THIS
-from phiball.verification.report.words import WORDS, all_mutants, counts, false_alarm, full_name, remarks
+from phiball.verification.report.words import (
+    WORDS,
+    all_mutants,
+    by_verdict,
+    counts,
+    false_alarm,
+    full_name,
+    remarks,
+    totals,
+)
 
 _COLOURS = {
     Verdict.HOLDS: "green",
@@ -31,13 +41,18 @@ _COLUMNS = ((WORDS["verdict"], 20), (WORDS["examples"], 10), (WORDS["seconds"], 
 
 @dataclass
 class Table:
-    """A table that grows by a line per result, above a progress bar; a context manager."""
+    """A table of results above a progress bar; a context manager.
+
+    It has a row for every claim if `verbose`; otherwise one for every section, and for every claim whose
+    verdict differs from the recorded one or that does not reject a mutant.
+    """
 
     console: Console
     total: int
     paper: Paper = THIS
+    verbose: bool = True
     _progress: Progress = field(init=False)
-    _section: str | None = field(init=False, default=None)
+    _section: list[Result] = field(init=False, default_factory=list)
 
     def __enter__(self) -> Table:
         self._progress = Progress(
@@ -51,28 +66,34 @@ class Table:
         )
         self._progress.start()
         self._task = self._progress.add_task("claims", total=self.total)
-        self._print(_row(name for name, _ in _COLUMNS), "bold")
+        if self.verbose:
+            self._print(_row(name for name, _ in _COLUMNS), "bold")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_section()
         self._progress.stop()
 
     def _print(self, line: str, style: str = "") -> None:
         _wrapped(self._progress.console, Text(line, style=style), 0)
 
     def progress(self, done: int, running: list[Claim]) -> None:
-        """Move the bar, and say what is running."""
+        """Move the bar, and show the claims that are running."""
         names = ", ".join(map(full_name, running[:3])) + (", …" if len(running) > 3 else "")
         self._progress.update(self._task, completed=done, description=f"running {names}" if names else "")
 
     def add(self, result: Result) -> None:
-        """Print the line of one claim, with what a reader must know of it below."""
-        if result.section != self._section:
-            self._section = result.section
-            self._print("")
-            self._print(self.paper.section_heading(result.section), "bold underline")
+        """Print a result, with its remarks; without `verbose`, only a problem."""
+        if not self._section or result.section != self._section[0].section:
+            self._end_section()
+            if self.verbose:
+                self._print("")
+                self._print(self.paper.section_heading(result.section), "bold underline")
+        self._section.append(result)
+        if not self.verbose and result.as_recorded and not result.survived:
+            return
         style = _COLOURS.get(result.verdict, "red") if result.as_recorded else "bold red"
         name = f"{full_name(result)}: {result.label}"
         self._print(_row((result.verdict, str(result.examples or ""), f"{result.seconds:.1f}", name)), style)
@@ -81,13 +102,20 @@ class Table:
             for part in text.split("\n"):
                 _wrapped(self._progress.console, Text.assemble((f"{word}: ", style), part), 4)
 
+    def _end_section(self) -> None:
+        if self._section and not self.verbose:
+            self._print(
+                f"{self.paper.section_heading(self._section[0].section)}: {by_verdict(self._section)}"
+            )
+        self._section = []
+
 
 def _row(cells: Iterable[str]) -> str:
     return "".join(cell.ljust(width) for cell, (_, width) in zip(cells, _COLUMNS, strict=True)).rstrip()
 
 
 def _wrapped(console: Console, text: Text, indent: int) -> None:
-    """Wrapped below its own indent on a terminal; one line in a file, where people search."""
+    """Print with an indent: wrapped on a terminal, on one line in a file so that it can be searched."""
     if console.is_terminal:
         shown: RenderableType = Padding(text, (0, 0, 0, indent), expand=False) if indent else text
         console.print(shown, highlight=False)
@@ -96,18 +124,20 @@ def _wrapped(console: Console, text: Text, indent: int) -> None:
 
 
 def print_summary(results: list[Result], console: Console, paper: Paper = THIS) -> None:
-    """Print what a run adds up to: by item of the paper, in words, and in numbers by kind of fault."""
-    paragraphs = overview(results, paper)
-    if paragraphs:  # the paper is whole
+    """Print the totals and, for a complete run, whether each theorem holds as printed."""
+    opening = overview(results, paper)
+    listed = theorems(of_the_paper(results), paper) if opening.stands else []
+    if total := totals(results):
         console.print()
-        for row in rows(of_the_paper(results), paper):
-            worst = row.severest
-            item = f"{row.item.name} {row.item.title}"[:58]
-            consequence = f"; {worst.consequence}" if worst.kind else ""
-            holding = f"{row.holding} of {len(row.entries)}"
-            _wrapped(console, Text(f"{item:<60}{holding:<9}{worst.standing}{consequence}"), 0)
-    for text in filter(None, (*paragraphs, *counts(results), all_mutants(results), false_alarm(results))):
+        _wrapped(console, Text(f"{total}. {opening.stands}".strip()), 0)
+    if listed:
         console.print()
+        _wrapped(console, Text(f"{'':<62}holds as printed?", style="bold"), 0)
+    for theorem in listed:
+        name = f"{theorem.item.name} {theorem.item.title}"[:60]
+        _wrapped(console, Text(f"{name:<62}{theorem.answer}"), 0)
+    console.print()
+    for text in filter(None, (*counts(results), all_mutants(results), false_alarm(results))):
         _wrapped(console, Text(text), 0)
 
 

@@ -1,4 +1,4 @@
-"""The paper that the claims of this package are about."""
+"""The paper whose statements this package checks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from importlib.resources import files
 
 from phiball.verification.framework.paper import Item, Paper
-from phiball.verification.framework.runner import SECTIONS
+from phiball.verification.framework.suite import SECTIONS
 
 _LISTED = json.loads(files("phiball.verification.report").joinpath("paper_items.json").read_text("utf-8"))
 SOURCE: str = _LISTED["source"]
-"""The SHA-256 of the LaTeX source of arXiv:2408.09672, from which the items are derived."""
-# A few words of ours for items that have no title.
+"""The SHA-256 of the LaTeX source of arXiv:2408.09672 from which the items are taken."""
+# Our captions for items without a title.
 _CAPTIONS = {
     "Eq. (infty-WDRO)": "the DRO problem behind adversarial training",
     "Algorithm 1": "projected SGD",

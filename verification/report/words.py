@@ -1,8 +1,9 @@
-"""The words of the report: one word for each thing, in the terminal, HTML, Markdown, JSON and the errata."""
+"""The wording of the report, shared by the terminal, HTML, Markdown, JSON and the errata."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isnan
 from shlex import quote
@@ -14,7 +15,7 @@ from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Verdict
 from phiball.verification.framework.paper import BEYOND
 from phiball.verification.framework.result import Result
-from phiball.verification.report.entries import followers, of_the_paper, tally
+from phiball.verification.report.entries import Line, followers, of_the_paper, tally
 
 _NAMES = {
     "title": "statement",
@@ -29,41 +30,61 @@ _NAMES = {
     "survived": "mutants not rejected",
 }
 WORDS = {f.name: _NAMES.get(f.name, f.name.replace("_", " ")) for f in fields(Result)}
-"""What each field of `Result` is called. JSON has underscores for the spaces."""
+"""The name of each field of `Result`. JSON has underscores in place of spaces."""
 MEANINGS = {
-    Verdict.HOLDS: "the statement passed every check, as the paper prints it",
-    Verdict.CORRECTED: "what the paper prints has a counterexample; the corrected statement passed",
-    Verdict.REFUTED: "the statement failed in the search, and has a counterexample",
-    Verdict.UNCHECKED: "no run can check it; the reason is given",
-    Verdict.UNDECIDED: "the run ended without a verdict",
+    Verdict.HOLDS: "the statement passed every check as printed",
+    Verdict.CORRECTED: "the printed statement has a counterexample; the corrected one passed every check",
+    Verdict.REFUTED: "the statement failed a check; a counterexample is given",
+    Verdict.UNCHECKED: "it cannot be checked by a computation, for the reason given",
+    Verdict.UNDECIDED: "the run did not reach a verdict",
 }
 KINDS = {
-    Kind.MISPRINT: "a slip of the pen: the text around it shows what is meant",
-    Kind.IMPRECISE: "open to several readings, or short of what is meant",
-    Kind.OPEN: "the paper leaves out what a check needs",
-    Kind.ASSUMPTION: "true under a condition that is not stated",
+    Kind.MISPRINT: "a slip; the context shows what is meant",
+    Kind.IMPRECISE: "ambiguous or incomplete wording",
+    Kind.OPEN: "the paper does not give enough detail for a check",
+    Kind.ASSUMPTION: "true under an assumption that is not stated",
     Kind.CONSTANT: "true with another constant, term or exponent",
-    Kind.FALSE: "not true as it stands",
+    Kind.FALSE: "not true as printed",
 }
 CONSEQUENCES = {
-    Consequence.NONE: "read or written right, everything stays as printed",
-    Consequence.REPAIR: "an argument has to be changed, its conclusion stands",
-    Consequence.RESULT: "a theorem, algorithm, example or finding has to be stated otherwise",
+    Consequence.NONE: "once the wording is corrected, nothing else changes",
+    Consequence.REPAIR: "an argument changes, and its conclusion stands",
+    Consequence.RESULT: "a theorem, algorithm, example or finding has to be restated",
 }
+SEVERITY = (
+    "Severity: an error that changes a result comes before one that only requires the repair of a proof, and "
+    "that before one without consequence; within each of these, errors are ordered by kind, from “false as "
+    "stated” to “misprint”."
+)
 LOOSE, VACUOUS = 0.1, 0.01
-"""Bounds of which less than these parts were reached say little, or nothing, about the statement."""
-_PLURALS = {
+"""Bounds are called loose or vacuous if the measured values stay below these fractions of them."""
+_SYMBOLS = {"alpha", "eps", "eta", "gamma", "kappa", "max", "mu", "nu", "phi", "rho", "sup", "theta"}
+_PLURALS: dict[str, str] = {
     Verdict.HOLDS: "hold",
     Verdict.CORRECTED: "hold as corrected",
     Kind.MISPRINT: "misprints",
     Kind.ASSUMPTION: "missing assumptions",
     Kind.CONSTANT: "constants or rates wrong",
+    "claim": "claims",
+    "statement": "statements",
 }
 
 
 def full_name(claim: Claim | Result) -> str:
     """The id and the name of a claim, such as "A1 strong_duality"."""
     return f"{claim.id} {claim.name}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter, unless it begins with a symbol, and with a full stop.
+
+    >>> sentence("the value is D(mu)"), sentence("mu is unique."), sentence("f = (0, 1)")
+    ('The value is D(mu).', 'mu is unique.', 'f = (0, 1).')
+    """
+    word = re.split(r"[\s,;:]", text, maxsplit=1)[0]
+    is_word = word == "a" or (word.isalpha() and len(word) > 1 and word not in _SYMBOLS)
+    start = text[:1].upper() if is_word else text[:1]
+    return f"{start}{text[1:].rstrip('.')}." if text else ""
 
 
 def by_section(results: list[Result]) -> dict[str, list[Result]]:
@@ -73,102 +94,129 @@ def by_section(results: list[Result]) -> dict[str, list[Result]]:
 
 
 def _counted(number: int, word: str) -> str:
-    plurals = {key.value: plural for key, plural in _PLURALS.items()}
-    return f"{number} {plurals.get(word, word) if number > 1 else word}"
+    return f"{number} {word if number == 1 else _PLURALS.get(word, word)}"
 
 
-def _claims(number: int) -> str:
-    return f"{number} claim" if number == 1 else f"{number} claims"
+def totals(results: Sequence[Line]) -> str:
+    """How many statements of the paper hold, need a correction or are refuted; empty if none were run."""
+    found = of_the_paper(results)
+    if not found:
+        return ""
+    verdicts = [(entry.head.verdict, entry) for entry in found]
+    refuted = [entry.head.id for verdict, entry in verdicts if verdict is Verdict.REFUTED]
+    numbers = {
+        "as printed": sum(entry.status == Verdict.HOLDS for entry in found),
+        "with a correction": sum(
+            verdict in (Verdict.HOLDS, Verdict.CORRECTED) and entry.status != Verdict.HOLDS
+            for verdict, entry in verdicts
+        ),
+        f"refuted ({', '.join(refuted)})": len(refuted),
+        "not checkable": sum(verdict is Verdict.UNCHECKED for verdict, _ in verdicts),
+        "undecided": sum(verdict is Verdict.UNDECIDED for verdict, _ in verdicts),
+    }
+    verbs = {"as printed": ("holds", "hold"), "with a correction": ("holds", "hold")}
+    parts = [
+        f"{number} {verbs.get(words, ('is', 'are'))[number > 1]} {words}"
+        for words, number in numbers.items()
+        if number
+    ]
+    return f"Of {_counted(len(found), 'statement')} of the paper, {_listed(parts)}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
 def counts(results: list[Result]) -> list[str]:
-    """How the statements of the paper stand, by kind of fault; and apart, those beyond it, by verdict."""
+    """The statements of the paper by kind of error, and the claims beyond it by verdict."""
     lines = []
     if found := of_the_paper(results):
         claims = sum(len(entry.lines) for entry in found)
         parts = [_counted(number, word) for word, number in tally(found).items()]
-        statements = "statement" if len(found) == 1 else "statements"
-        text = f"The paper: {len(found)} {statements} ({_claims(claims)}): "
+        text = ", ".join(parts)
         if more := followers(found):
-            parts = [", ".join(parts), f"{len(more)} {'follows' if len(more) == 1 else 'follow'} from "]
-            parts[1] += "these" if parts[0] else "others, which were not run"
-            text += "; ".join(filter(None, parts))
-        else:
-            text += ", ".join(parts)
-        lines.append(text)
+            text += "; " if text else ""
+            text += f"{len(more)} {'follows' if len(more) == 1 else 'follow'} from "
+            text += "these" if parts else "others, which were not run"
+        lines.append(f"By kind ({_counted(claims, 'claim')} on {_counted(len(found), 'statement')}): {text}")
     if beyond := [result for result in results if result.section == BEYOND]:
-        verdicts = [result.verdict for result in beyond]
-        parts = [_counted(verdicts.count(v), v.value) for v in Verdict if v in verdicts]
-        lines.append(f"Beyond the paper: {_claims(len(beyond))}: {', '.join(parts)}")
+        lines.append(f"Beyond the paper: {by_verdict(beyond)}")
     return lines
 
 
+def by_verdict(results: list[Result]) -> str:
+    """The number of claims, and of those with each verdict."""
+    verdicts = [result.verdict for result in results]
+    parts = [_counted(verdicts.count(v), v.value) for v in Verdict if v in verdicts]
+    return f"{_counted(len(results), 'claim')}: {', '.join(parts)}"
+
+
 def agreement(results: list[Result], seconds: float) -> str:
-    """One line: whether the verdicts are as recorded, and the circumstances."""
+    """One line: whether the verdicts are as recorded, on which backend and in which time."""
     different = [full_name(result) for result in results if not result.as_recorded]
-    close = f"Verdicts NOT as recorded: {', '.join(different)}" if different else "All verdicts as recorded"
-    return f"{close} (backend {active().name}, {seconds:.0f} s)"
+    said = f"Verdicts NOT as recorded: {', '.join(different)}" if different else "All verdicts as recorded"
+    return f"{said} (backend {active().name}, {seconds:.0f} s)"
 
 
 def summary(results: list[Result], seconds: float) -> str:
-    """The counts, and whether the verdicts are as recorded, in a few sentences."""
-    return ". ".join([*counts(results), agreement(results, seconds)])
+    """The totals, the counts by kind, and whether the verdicts are as recorded, in a few sentences."""
+    return ". ".join(filter(None, [totals(results), *counts(results), agreement(results, seconds)]))
 
 
-def reading_of(fault: Assessment) -> str:
-    """How an ambiguous sentence is read, and what its other readings yield; empty if it is as stated."""
-    if fault.as_stated:
+def reading_of(assessment: Assessment) -> str:
+    """The reading of an ambiguous sentence, and the outcome of its other readings; empty if unambiguous."""
+    if assessment.as_stated:
         return ""
-    others = "; ".join(f"{other.sense}: {other.yields}" for other in fault.others)
-    return f"one reading: {fault.reading}. Others: {others}"
+    others = "; ".join(f"{other.sense}: {other.yields}" for other in assessment.others)
+    return f"one reading: {assessment.reading}. Others: {others}"
 
 
 def method(result: Result, seed: int = 0) -> str:
-    """How a claim was checked, with the number of examples; empty for what no run can check.
+    """How a claim was checked, with the number of examples; empty if it cannot be checked.
 
-    A statistical claim also says its error level and the seed of the run.
+    For a statistical claim, also the error level and the seed.
     """
     if isnan(result.violation):
         return ""
     unit = "example" if result.searched else "check"
-    what = f"{result.examples} {unit}{'' if result.examples == 1 else 's'}"
+    number = f"{result.examples} {unit}{'' if result.examples == 1 else 's'}"
     if result.error_level:
-        return f"statistical: {what} at an error level of {result.error_level:.2g} in all, seed {seed}"
+        return f"statistical: {number} at a total error level of {result.error_level:.2g}, seed {seed}"
     draws = ", expectations by enumeration of all draws" if result.enumerated else ""
-    return f"{'searched' if result.searched else 'fixed instances'}: {what}{draws}"
+    return f"{'searched' if result.searched else 'fixed instances'}: {number}{draws}"
 
 
 def evidence(result: Result) -> str:
-    """What the worst piece of evidence says, in words with numbers."""
+    """The worst evidence in words and numbers."""
     v, tol = result.violation, result.tolerance
     if isnan(v):
         return ""
     if v > tol:
-        where = "what is allowed" if isnan(result.bound) else f"the bound of {result.bound:.4g}"
-        return f"exceeds {where} by {v:.4g}, of which {tol:.2g} could be rounding or noise"
+        verb = "violated" if isnan(result.bound) else f"exceeds the bound of {result.bound:.4g}"
+        return f"{verb} by {v:.4g}, more than the tolerance of {tol:.2g}"
     if not isnan(result.share):
-        return _reached(result)
+        return _share(result)
     if v > 0:
-        return f"off by {v:.2g} at most, where rounding or noise may explain {tol:.2g}"
-    return "no difference at all" if v == 0 else f"a margin of {-v:.4g} was left"
+        return f"the largest difference is {v:.2g}, within the tolerance of {tol:.2g}"
+    return "no difference" if v == 0 else f"satisfied with a margin of {-v:.4g}"
 
 
-def _reached(result: Result) -> str:
-    """How much of its bound was reached; a bound of 1 is that of a ratio, which says so by itself."""
-    numbers = "" if result.bound == 1 else f": {result.measured:.4g} measured, {result.bound:.4g} allowed"
-    text = f"at most {100 * result.share:.3g} % of the bound was reached{numbers}"
-    return f"{text}; a {looseness(result)} bound here" if looseness(result) else text
+def _share(result: Result) -> str:
+    """The largest share of the bound; for a ratio, whose bound is 1, without the numbers."""
+    numbers = "" if result.bound == 1 else f" ({result.measured:.4g} of {result.bound:.4g})"
+    text = f"the measured value is at most {100 * result.share:.3g} % of the bound{numbers}"
+    return f"{text}, which is {looseness(result)} here" if looseness(result) else text
 
 
 def looseness(result: Result) -> str:
-    """What to call a bound that nothing comes near; empty for other bounds."""
+    """Whether a bound far above the measured values is loose or vacuous; empty for other bounds."""
     if result.share < VACUOUS:
         return "vacuous"
     return "loose" if result.share < LOOSE else ""
 
 
 def mutants(result: Result) -> str:
-    """How many of the faults that are registered with a claim it rejects; empty if they were not run."""
+    """How many of its mutants a claim rejects; empty if they were not run."""
     if not (result.rejected or result.survived):
         return ""
     text = f"{len(result.rejected)} of {len(result.rejected) + len(result.survived)} rejected"
@@ -176,39 +224,50 @@ def mutants(result: Result) -> str:
 
 
 def all_mutants(results: list[Result]) -> str:
-    """How many of all mutants were rejected, in a sentence; empty if none were run."""
+    """How many mutants were rejected in all; empty if none were run."""
     rejected, survived = (sum(len(getattr(r, name)) for r in results) for name in ("rejected", "survived"))
     if not rejected + survived:
         return ""
-    return f"Mutants: {rejected} of {rejected + survived} planted faults are rejected by the claims on them"
+    return f"Mutants: {rejected} of {rejected + survived} are rejected"
 
 
 def false_alarm(results: list[Result]) -> str:
-    """The chance that true statements raise an alarm, in a sentence; empty without statistical claims."""
+    """The probability of a false alarm in a run; empty without statistical claims."""
     levels = [result.error_level for result in results if result.error_level]
     if not levels:
         return ""
     count = "1 claim is" if len(levels) == 1 else f"{len(levels)} claims are"
-    chance = f"{sum(levels):.2g} at most, the sum of the error levels"
-    return f"{count} statistical; the chance that bad luck raises an alarm in a run is {chance}"
+    chance = f"{sum(levels):.2g}, the sum of their error levels"
+    return f"{count} statistical; the probability of a false alarm in a run is at most {chance}"
+
+
+def difference(result: Result) -> str:
+    """Why the verdict differs from the recorded one; empty if it does not."""
+    if result.as_recorded:
+        return ""
+    text = f"the {WORDS['recorded']} is {result.recorded}"
+    if result.verdict is Verdict.HOLDS and result.recorded is Verdict.CORRECTED:
+        return f"{text}, but the claim has no counterexample to the printed statement"
+    if result.verdict is Verdict.UNDECIDED and result.counterexamples and not result.error:
+        return f"{text}, but a counterexample does not violate the printed statement"
+    return "; ".join(filter(None, [text, evidence(result)]))
 
 
 def remarks(result: Result) -> dict[str, str]:
-    """The texts that go with a verdict, by their words; those that are empty are left out."""
+    """The texts that go with a verdict, by name, without the empty ones."""
     texts = {WORDS["title"]: result.title}
-    if (fault := result.assessment) is not None:
-        texts["kind"] = fault.kind
-        texts["consequence"] = fault.consequence
-        texts["why"] = fault.why
-        texts["reading"] = reading_of(fault)
+    if (assessment := result.assessment) is not None:
+        texts["kind"] = assessment.kind
+        texts["consequence"] = assessment.consequence
+        texts["why"] = assessment.why
+        texts["reading"] = reading_of(assessment)
     texts[WORDS["counterexamples"]] = "\n".join(result.counterexamples)
     texts[WORDS["correction"]] = result.correction
     texts[WORDS["remark"]] = result.remark
     texts[WORDS["reason"]] = result.reason
     if result.reason:
         texts[WORDS["note"]] = result.note
-    if not result.as_recorded:
-        texts["DIFFERS"] = f"the {WORDS['recorded']} is {result.recorded}; {evidence(result)}"
+    texts["DIFFERS"] = difference(result)
     if not result.as_recorded or result.verdict is Verdict.REFUTED:
         texts[WORDS["found"]] = result.found
     texts[WORDS["error"]] = result.error
@@ -217,7 +276,7 @@ def remarks(result: Result) -> dict[str, str]:
 
 
 def command(result: Result, about: Mapping[str, Any]) -> str:
-    """The command that runs this claim again, as it was run here."""
+    """The command that repeats the run of this claim."""
     options = (" --deep" if about["deep"] else "") + (f" --seed {about['seed']}" if about["seed"] else "")
     where = f" --claims {quote(about['claims'])}" if about.get("claims") else ""
     return f"phiball verify{where} --claim {result.id}{options}"

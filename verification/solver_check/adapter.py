@@ -1,4 +1,4 @@
-"""The adapter between claims and a solver: it asks what the solver is meant for, and judges the answers."""
+"""The adapter between claims and a solver: pass on the supported problems, and check the answers."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from phiball.backends import Array, active, is_array_api_obj, to_numpy
 from phiball.refimpl import Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import Claim
+from phiball.verification.framework.counterexample_search import evidence_of
 from phiball.verification.framework.evidence import Curve, Evidence, Quantity
-from phiball.verification.framework.search import evidence_of
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.strategies import Problem
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import NAMED
+from phiball.verification.instances.strategies import InnerProblem
 from phiball.verification.instances.tolerances import ROUNDING
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 FIELDS = ("value", "mu", "weights", "gap")
-_ENTRIES = (Quantity.WEIGHTS, Quantity.MU)  # what a tolerance in the values says nothing of
-_PATIENCE = 10  # examples that a claim may spend on what is not asked, before it is left out
+_ENTRIES = (Quantity.WEIGHTS, Quantity.MU)  # quantities that a tolerance on the value does not bound
+_PATIENCE = 10  # unsupported examples before a claim is skipped
 
 
-class NotAsked(Exception):  # noqa: N818 - a signal, not an error
-    """The claim needs what the options leave out."""
+class UnsupportedProblem(Exception):  # noqa: N818 - a signal, not an error
+    """The claim poses a problem that the options exclude."""
 
 
-class Fault(Exception):  # noqa: N818 - a finding, not an error
-    """What a solver did wrong before its solution could be judged."""
+class InvalidAnswer(Exception):  # noqa: N818 - a finding, not an error
+    """The solver raised an error, or returned something that is not a solution."""
 
-    def __init__(self, words: str, raised: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, message: str, raised: bool = False) -> None:
+        super().__init__(message)
         self.raised = raised
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked of a solver; no divergences means all."""
+    """The problems that a solver supports, and its accuracy; no divergences means all."""
 
     divergences: tuple[Divergence, ...]
-    distributions: bool
+    nonuniform: bool
     batches: bool
     tol: float
 
-    def adapted(self, value: Any) -> Any:
-        """A searched value, moved to where the options allow it."""
+    def adapt(self, value: Any) -> Any:
+        """Replace a drawn value that the options exclude by one that they allow."""
         if isinstance(value, Divergence) and self.divergences and value not in self.divergences:
             place = NAMED.index(value) if value in NAMED else len(value.name)
             return self.divergences[place % len(self.divergences)]
-        if isinstance(value, Problem) and not self.distributions:
+        if isinstance(value, InnerProblem) and not self.nonuniform:
             return replace(value, p=None)
         return value
 
 
 @dataclass
 class Trial:
-    """One claim's dealings with a solver."""
+    """The calls of one claim to a solver, and what they showed."""
 
     solve: Callable[..., Any]
     options: Options
@@ -81,31 +81,31 @@ class Trial:
         self, losses: Array, eta: float | Array, divergence: Divergence, *, p: Array | None = None
     ) -> WorstCase:
         o = self.options
-        left_out = (
+        unsupported = (
             (o.divergences and divergence not in o.divergences)
-            or (p is not None and not o.distributions)
+            or (p is not None and not o.nonuniform)
             or (losses.ndim > 1 and not o.batches)
         )
-        if left_out:
+        if unsupported:
             self.refused += 1
-            if self.fixed and (p is None or o.distributions):  # the other instances of the claim still count
+            if self.fixed and (p is None or o.nonuniform):  # the claim's other instances count
                 return worst_case(losses, eta, divergence, p=p)
-            raise NotAsked
+            raise UnsupportedProblem
         self.asked += 1
         self.calls += 1
         self._note_call(losses, eta, divergence, p)
         xp = active().namespace
         copied = xp.asarray(losses, copy=True)
-        distribution = {} if p is None else {"p": xp.asarray(p, copy=True)}
+        given = {} if p is None else {"p": xp.asarray(p, copy=True)}
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # what a warning is about shows in the result
-                out = self.solve(copied, eta, divergence, **distribution)
+                warnings.simplefilter("ignore")  # the answer is checked anyway
+                out = self.solve(copied, eta, divergence, **given)
         except Exception as problem:
-            raise Fault(f"it raised {type(problem).__name__}: {problem}", raised=True) from None
+            raise InvalidAnswer(f"it raised {type(problem).__name__}: {problem}", raised=True) from None
         solution = self._read(out, losses, eta, divergence, p)
         if not np.array_equal(to_numpy(copied), to_numpy(losses)):
-            raise Fault("it changes the losses that it is given")
+            raise InvalidAnswer("it modifies its argument losses")
         return solution
 
     def _note_call(self, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> None:
@@ -113,18 +113,18 @@ class Trial:
         etas = np.asarray(eta if isinstance(eta, float) else to_numpy(eta))
         self.eta = max(self.eta, float(etas.max()))
         self.returned = self.exact = ""
-        distribution = "" if p is None else f", p = {_shown(to_numpy(p))}"
-        self.call = f"losses = {_shown(f)}, eta = {_shown(etas)}, {d.name}{distribution}"
+        given = "" if p is None else f", p = {_shown(to_numpy(p))}"
+        self.call = f"losses = {_shown(f)}, eta = {_shown(etas)}, {d.name}{given}"
         self._exactly = (f, eta, d, None if p is None else to_numpy(p))
 
     def _read(self, out: Any, losses: Array, eta: float | Array, d: Divergence, p: Array | None) -> WorstCase:
-        """What the solver returned, as arrays of the active backend; what is missing is filled in."""
+        """Convert the answer to arrays of the active backend, and fill in missing fields."""
         fields = {name: getattr(out, name, None) for name in FIELDS}
         absent = [name for name, value in fields.items() if value is None]
         if len(absent) == len(FIELDS):
-            raise Fault(
-                f"it returned {_article(out)}, which has no value, mu, weights or gap; an object that has "
-                "some is types.SimpleNamespace(weights=...)"
+            raise InvalidAnswer(
+                f"it returned {_article(out)}, which has no value, mu, weights or gap; expected an object "
+                "with some of them, such as types.SimpleNamespace(weights=...)"
             )
         self.missing |= set(absent)
         arrays = {}
@@ -134,25 +134,25 @@ class Trial:
             try:
                 arrays[name] = np.asarray(to_numpy(value) if is_array_api_obj(value) else value, dtype=float)
             except (TypeError, ValueError):
-                raise Fault(f"{name} is {_article(value)}; expected numbers") from None
+                raise InvalidAnswer(f"{name} is {_article(value)}; expected numbers") from None
         self.returned = ", ".join(f"{name} {_shown(x)}" for name, x in arrays.items() if name != "gap")
         for name, x in arrays.items():
             shape = tuple(losses.shape if name == "weights" else losses.shape[:-1])
             if x.shape != shape:
-                raise Fault(f"{name} has shape {x.shape}; expected {shape}")
+                raise InvalidAnswer(f"{name} has shape {x.shape}; expected {shape}")
             if not np.all(np.isfinite(x)):
-                raise Fault(f"{name} is {_shown(x)}; expected finite numbers")
+                raise InvalidAnswer(f"{name} is {_shown(x)}; expected finite numbers")
         if "weights" in arrays and not np.all(arrays["weights"].sum(axis=-1) > 0):
-            raise Fault("the mass of the weights is not positive")
+            raise InvalidAnswer("the sum of the weights is not positive")
         restored = {name: array(x) for name, x in arrays.items()}
-        # The exact solution fills in what is absent, so that a claim on the rest can be judged.
+        # Missing fields come from worst_case, so that claims about the others can be checked.
         if absent:
             return replace(worst_case(losses, eta, d, p=p), **restored)
         price = eta if isinstance(eta, float) else to_numpy(eta)
         return WorstCase(**restored, eta=array(np.full(losses.shape[:-1], price)))
 
     def judge(self, piece: Evidence | Curve) -> Evidence | None:
-        """The evidence with the tolerance that is due to this solver; None for what is not judged."""
+        """Return the evidence with this solver's tolerance; None if it is not checked."""
         if isinstance(piece, Curve):
             return None
         tol, quantity = self.options.tol, piece.quantity
@@ -162,15 +162,15 @@ class Trial:
         if quantity is Quantity.GAP and self.missing & {"mu", "weights", "gap"}:
             return None
         self.judged += 1
-        if quantity is not Quantity.VALUE:  # no tolerance in the values excuses it
+        if quantity is not Quantity.VALUE:  # `tol` does not apply
             return piece
-        # A solver may add up terms of the size of eta, and lose their rounding.
-        # Where several solutions of one example are compared, each of them may be off.
+        # A solver may add terms of the size of eta, and lose their rounding.
+        # If an example compares several solutions, each may be off by tol.
         times = 1 if self.fixed else self.calls
         return replace(piece, tolerance=piece.tolerance + ROUNDING * self.eta + times * tol)
 
     def fail(self, example: Mapping[str, Any], words: str, raised: bool = False) -> None:
-        """Remember a failure; while an example is shrunk, the last is the smallest."""
+        """Record a failure. Hypothesis shrinks examples, so the last one is the smallest."""
         shown = [self.call]
         for name, value in example.items():
             if name not in ("eta", "alpha") and isinstance(value, (float, int)):
@@ -199,8 +199,8 @@ def _article(x: Any) -> str:
     return "None" if x is None else f"an object of type {type(x).__name__}"
 
 
-def on_trial(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
-    """The claim's statement on the trial, with every fault of the solver turned into evidence."""
+def statement_on(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
+    """The claim's statement, with the trial as its solver and invalid answers as evidence."""
 
     def statement(**example: Any) -> Iterator[Evidence]:
         if trial.refused >= _PATIENCE and not trial.asked:
@@ -215,10 +215,10 @@ def on_trial(claim: Claim, trial: Trial) -> Callable[..., Iterator[Evidence]]:
                     what, off = judged.note or "the statement", judged.violation
                     trial.fail(example, f"{what}: off by {off:.3g} (allowed {judged.tolerance:.2g})")
                 yield judged
-        except NotAsked:
+        except UnsupportedProblem:
             return
-        except Fault as fault:
-            trial.fail(example, str(fault), fault.raised)
-            yield Evidence(inf, 0.0, str(fault))
+        except InvalidAnswer as problem:
+            trial.fail(example, str(problem), problem.raised)
+            yield Evidence(inf, 0.0, str(problem))
 
     return statement

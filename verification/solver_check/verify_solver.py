@@ -1,4 +1,4 @@
-"""Check any solver of the inner problem: every claim about it, on any function."""
+"""`verify_solver`: every claim about the inner problem, checked on any solver."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ from typing import Any
 from phiball.backends import active
 from phiball.backends.progress import Part, Progress
 from phiball.refimpl import Divergence
+from phiball.refimpl.inner.divergences import as_divergence
 from phiball.verification.framework.claim import Claim
 from phiball.verification.framework.evidence import Evidence, Quantity
-from phiball.verification.framework.runner import all_claims
-from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, on_trial
-from phiball.verification.solver_check.report import Outcome, SolverCheck, SolverReport
+from phiball.verification.framework.suite import all_claims
+from phiball.verification.solver_check.adapter import FIELDS, Options, Trial, statement_on
+from phiball.verification.solver_check.solver_report import Outcome, SolverCheck, SolverReport
 
 
 def inner_claims() -> list[Claim]:
-    """The claims that hold for any solver of the inner problem, which is their parameter `solve`."""
+    """Return the claims that apply to any solver of the inner problem, their parameter `solve`."""
     return [claim for claim in all_claims() if claim.any_solver]
 
 
 def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Part) -> SolverCheck:
-    statement, seen = on_trial(claim, trial), count()
+    statement, seen = statement_on(claim, trial), count()
 
     def shown(**example: Any) -> Iterator[Evidence]:
-        doing = ": shrinking what fails" if trial.failure else ""
+        doing = ": shrinking a counterexample" if trial.failure else ""
         progress.update(next(seen) / (claim.examples * effort), f"{claim.id} {claim.name}{doing}")
         return statement(**example)
 
     tried = replace(
         claim,
         statement=shown,
-        strategies={name: drawn.map(trial.options.adapted) for name, drawn in claim.strategies.items()},
+        strategies={name: drawn.map(trial.options.adapt) for name, drawn in claim.strategies.items()},
         counterexamples=[],
         mutants={},
     )
@@ -45,12 +46,12 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Part)
         example, wrong, returned, exact, raised = trial.failure
         outcome = Outcome.RAISED if raised else Outcome.FAILED
     elif not (trial.asked and trial.judged) or (Quantity.GAP in trial.measured and "gap" in trial.missing):
-        outcome = Outcome.NOT_ASKED
+        outcome = Outcome.SKIPPED
     elif result.error:
         outcome, wrong = Outcome.FAILED, result.error
-        if trial.failure is not None:  # the search could not repeat what it saw
+        if trial.failure is not None:  # the failure did not repeat
             example, wrong, returned, exact, _ = trial.failure
-            wrong += "; but not each time, for the same losses"
+            wrong += "; the solver does not always fail on these losses"
     else:
         outcome = Outcome.PASSED
     texts = (example, wrong, returned, exact)
@@ -60,52 +61,63 @@ def _check(claim: Claim, trial: Trial, effort: float, seed: int, progress: Part)
 def verify_solver(
     solve: Callable[..., Any],
     *,
-    divergences: Sequence[Divergence] | None = None,
-    distributions: bool = True,
+    divergences: Sequence[str | Divergence] | None = None,
+    nonuniform: bool = True,
     batches: bool = True,
     tol: float = 0.0,
     effort: float = 1.0,
     seed: int = 0,
     progress: bool = True,
 ) -> SolverReport:
-    """Apply every claim about the inner problem to your own solver, and report where it breaks.
+    """Check your own solver of the inner problem against every claim about it.
 
     Arguments:
-    - `solve`: a function solve(losses, eta, divergence, *, p=None) that takes what
-      `phiball.refimpl.worst_case` takes. It returns an object with some of the fields `value`, `mu`,
-      `weights` and `gap`; missing fields are not judged.
-    - `divergences`: those that it is meant for; all named ones by default.
-    - `distributions`: False if it knows the uniform distribution only; then `p` is never passed.
-    - `batches`: False if it takes one row of losses only.
-    - `tol`: by how much its values may be off, in the units of the losses, which reach 1e6. Weights and mu
-      are then judged by the primal and the dual value that they give. Zero asks for rounding. The mass must
-      be one to rounding in any case.
-    - `effort`: multiplies the number of problems; `seed`: repeats a search.
-    - `progress`: whether the claim at hand, how far it is and the time left are shown on the error stream,
-      as a bar on a terminal and as a line per minute elsewhere.
+    - `solve`: called as `solve(losses, eta, divergence)` for equally likely losses, and with the keyword
+      `p=` for losses of probabilities p, zeros among them. It returns an object with some of the fields
+      `value`, `mu`, `weights` and `gap` of `WorstCase`; missing fields are not checked.
+    - `divergences`: the ones it supports, or their names; all named divergences by default.
+    - `nonuniform`: False if it does not support `p`, which is then never passed.
+    - `batches`: False if it solves one row of losses at a time.
+    - `tol`: the absolute error that its values may have; 0 allows rounding errors only. The losses range up
+      to 1e6. With a positive `tol`, weights and mu are checked by the primal and dual values that they
+      attain, not entry by entry. Weights must sum to one in any case.
+    - `effort`: multiplies the number of problems.
+    - `seed`: the seed of the search.
+    - `progress`: whether to show progress on stderr.
 
-    Returns a `SolverReport`; print it. The problems are arrays of the active backend, in float64. It takes
-    about half a minute.
+    Returns a `SolverReport`. The problems are float64 arrays of the active backend. A run takes about half a
+    minute.
 
+    This solver rounds its values to six decimals, which `tol` allows. Its log-sum-exp subtracts the largest
+    loss even if that has probability zero, and underflows:
+
+    >>> import numpy as np
     >>> from types import SimpleNamespace
-    >>> from phiball.refimpl import QUADRATIC
-    >>> def mean_only(losses, eta, divergence):
-    ...     return SimpleNamespace(value=losses.mean())
-    >>> report = verify_solver(mean_only, divergences=[QUADRATIC], distributions=False, batches=False, effort=0.1)
-    >>> report.ok, report.failures[0].returned, report.missing
-    (False, 'value 0.5', ('mu', 'weights', 'gap'))
+    >>> def my_worst_case(losses, eta, divergence, *, p=None):
+    ...     p = np.full(losses.shape, 1 / losses.size) if p is None else p
+    ...     top = losses.max()
+    ...     e = p * np.exp((losses - top) / eta)
+    ...     value = top + eta * np.log(e.sum())
+    ...     return SimpleNamespace(value=value.round(6), weights=e / e.sum())
+    >>> report = verify_solver(my_worst_case, divergences=["entropic"], batches=False, tol=1e-6, effort=0.2)
+    >>> report
+    SolverReport(my_worst_case: 1 of 9 checks failed)
+    >>> print(report.failures[0].example)
+    losses = (0, 1000), eta = 1, entropic, p = (1, 0)
+    >>> print(report.failures[0].wrong)
+    value is -inf; expected finite numbers
     """
     if not callable(solve):
         raise TypeError(f"solve is {solve!r}; expected a function of losses, eta and a divergence")
-    asked = tuple(divergences or ())
-    for divergence in asked:
-        if not isinstance(divergence, Divergence) or divergence.family is None:
+    supported = tuple(as_divergence(divergence) for divergence in divergences or ())
+    for divergence in supported:
+        if divergence.family is None:
             raise ValueError(f"divergences contains {divergence!r}; expected named ones, such as QUADRATIC")
     if not (isinstance(tol, (int, float)) and 0 <= tol < inf):
         raise ValueError(f"tol is {tol!r}; expected a number, zero or positive")
     if not (isinstance(effort, (int, float)) and 0 < effort < inf):
         raise ValueError(f"effort is {effort!r}; expected a positive number")
-    options = Options(asked, distributions, batches, float(tol))
+    options = Options(supported, nonuniform, batches, float(tol))
     began, checks = perf_counter(), []
     missing: set[str] = set()
     name = getattr(solve, "__name__", None) or type(solve).__name__

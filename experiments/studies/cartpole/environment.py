@@ -82,16 +82,15 @@ def _learn(
     backup: Any,
     discount: float,
     schedules: Any,
-    starts: Any,
-    numbers: Any,
+    draws: Any,
     physics: tuple[float, float, float],
-    scratch: Any,
-    lengths: Any,
+    out: Any,
 ) -> None:
     low, width, bins = grid
     radius, eta, inside = backup
     alphas, epsilons = schedules
-    index, weight = scratch
+    starts, numbers = draws
+    index, weight, lengths = out
     for k in range(starts.shape[0]):
         state = starts[k].copy()
         s = _cell(state, low, width, bins)
@@ -156,11 +155,9 @@ def learn(
         (np.array(backup.radius), backup.eta, backup.maximum is Maximum.INSIDE),
         discount,
         schedules,
-        starts,
-        numbers,
+        (starts, numbers),
         physics.numbers(),
-        (np.empty(room, np.int64), np.empty(room)),
-        lengths,
+        (np.empty(room, np.int64), np.empty(room), lengths),
     )
     return lengths
 

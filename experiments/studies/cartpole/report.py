@@ -57,7 +57,7 @@ def tables_of(table: Table) -> list[tuple[str, float]]:
     return sorted(dict.fromkeys((row["table"], row["initial"]) for row in table.rows), key=rank)
 
 
-def error_of(values: Any) -> float:
+def mean_error(values: Any) -> float:
     """The standard error of their mean."""
     return float(np.std(values, ddof=1) / sqrt(len(values)))
 
@@ -92,7 +92,7 @@ PAPER_TRIALS = 10
 
 
 def _plus_minus(values: Any, sign: str = "") -> str:
-    return f"{np.mean(values):{sign}.0f} ± {error_of(values):.0f}"
+    return f"{np.mean(values):{sign}.0f} ± {mean_error(values):.0f}"
 
 
 def tables(table: Table) -> list[ReportTable]:
@@ -153,7 +153,7 @@ def _q_tables(table: Table) -> ReportTable:
 def findings(table: Table) -> list[str]:
     """How long training episodes are, and in how many problems robust returns are higher."""
     gains = [returns(table, "outside", place) - returns(table, "regular", place) for place in PLACES]
-    higher = sum(np.mean(gain) > 2 * error_of(gain) for gain in gains)
+    higher = sum(np.mean(gain) > 2 * mean_error(gain) for gain in gains)
     regular, robust = (np.mean(curves_of(table, method)) for method in ("regular", "outside"))
     return [
         f"Robust returns are higher by more than two standard errors in {higher} of {len(PLACES)} problems.",

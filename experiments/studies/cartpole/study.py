@@ -133,7 +133,7 @@ def _methods(config: Config, task: Task) -> tuple[Grid, dict[str, Backup]]:
 def _trial(config: Config, grid: Grid, initial: float, methods: dict[str, Backup], rng: Rng) -> Any:
     """Mean returns by physics, and training lengths averaged over chunks of episodes, by method."""
     like = np.empty(0)
-    Q = {name: np.full((grid.states, 2), float(initial)) for name in methods}
+    Q = {name: np.full((grid.n_states, 2), float(initial)) for name in methods}
     lengths: dict[str, list[float]] = {name: [] for name in methods}
     for first in range(0, config.episodes, CHUNK):
         k = np.arange(first, min(first + CHUNK, config.episodes))

@@ -92,7 +92,7 @@ class Cost:
         return np.where(v > self.high, np.maximum(slope, 0), slope)
 
 
-def best_price(z: Floats, high: float) -> Floats:
+def optimal_price(z: Floats, high: float) -> Floats:
     """The price in [0, high] of least cost, for coefficients z (..., 2) with z_2 > 0."""
     inside = z[..., 0] < -z[..., 1] / (2 * high)
     return np.where(inside, -z[..., 1] / (2 * np.where(inside, z[..., 0], -1.0)), high)

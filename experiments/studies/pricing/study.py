@@ -22,14 +22,20 @@ from phiball.experiments.studies.pricing.model import (
     Cost,
     Floats,
     Market,
-    best_price,
     draw_data,
     draw_market,
     empirical_risk,
     least_in_ball,
+    optimal_price,
     true_risk,
 )
-from phiball.experiments.studies.pricing.training import METHODS, Problem, Training, train, worst_cost
+from phiball.experiments.studies.pricing.training import (
+    METHODS,
+    PricingProblem,
+    TrainingSettings,
+    train_rule,
+    worst_cost,
+)
 from phiball.refimpl import RTMLMC, SG, Ball
 
 READINGS = ("ball", "prices")
@@ -89,11 +95,11 @@ SCALES = {
 }
 
 
-def training(config: Config, method: str, level: int) -> Training:
+def training_settings(config: Config, method: str, level: int) -> TrainingSettings:
     """How a method is trained."""
     sampled = method == "rt-mlmc"
     share = SG(level).evaluations / RTMLMC(level).evaluations if sampled else 1.0
-    return Training(
+    return TrainingSettings(
         ball=Ball(NORMS[config.norm], config.radius),
         eta=config.eta,
         bound=config.bound,
@@ -117,7 +123,7 @@ def excess(config: Config, market: Market, rules: Floats, rng: Rng) -> tuple[Flo
         x = rng.normal((trials, min(BLOCK, n - start), config.dimension), like=rules)
         z = market.sensitivity(x)
         g = market.features(x.astype(np.float32))
-        best += cost.value(best_price(z, config.highest), z).sum(axis=1) / n
+        best += cost.value(optimal_price(z, config.highest), z).sum(axis=1) / n
         for k, theta in enumerate(rules):
             price = np.clip((g @ theta[:, :, None].astype(np.float32))[:, :, 0], 0.0, config.highest)
             risks[k] += cost.value(price, z).sum(axis=1) / n
@@ -162,13 +168,13 @@ class PricingStudy(Study[Config]):
         market = draw_market(config.trials, config.dimension, config.features, config.beta_bound, data)
         x, z = draw_data(market, task["M"], task["m"], data)
         bounded = config.reading == "prices"
-        problem = Problem(market, Cost(0.0, config.highest) if bounded else Cost(), x, z)
+        problem = PricingProblem(market, Cost(0.0, config.highest) if bounded else Cost(), x, z)
         rules = {
-            name: train(method, problem, training(config, method, level), source)
+            name: train_rule(method, problem, training_settings(config, method, level), source)
             for (name, (method, level)), source in zip(runs.items(), sources, strict=True)
         }
         if bounded:
-            erm = train("erm", problem, training(config, "erm", config.level), plain)
+            erm = train_rule("erm", problem, training_settings(config, "erm", config.level), plain)
         else:
             erm = least_in_ball(empirical_risk(market, x, z), config.bound)
         best, gaps = excess(config, market, np.stack([erm, np.zeros_like(erm), *rules.values()]), test)

@@ -24,7 +24,7 @@ Estimator: TypeAlias = SG | RTMLMC
 
 
 @dataclass(frozen=True)
-class Problem:
+class PricingProblem:
     """Data x (T, N, d) with z (T, N, 2), the mean of what was seen with each, and what a price costs."""
 
     market: Market
@@ -32,7 +32,7 @@ class Problem:
     x: Floats
     z: Floats
 
-    def batch(self, size: int, rng: Rng) -> Problem:
+    def batch(self, size: int, rng: Rng) -> PricingProblem:
         """`size` of the data points of each trial, drawn without replacement; all if there are no more."""
         T, N, _ = self.x.shape
         if size >= N:
@@ -71,8 +71,8 @@ def _mean_gradient(factors: Floats, g: Floats, n: int) -> Floats:
     return mean
 
 
-def attacked(
-    problem: Problem, theta: Floats, ball: Ball, attack: Callable[..., Floats], **options: Any
+def attack_covariates(
+    problem: PricingProblem, theta: Floats, ball: Ball, attack: Callable[..., Floats], **options: Any
 ) -> Floats:
     """Where an attack of the library moves the covariates, (T, N, d)."""
     shape = problem.x.shape
@@ -83,26 +83,26 @@ def attacked(
     return attack(slope, problem.x.reshape(-1, shape[-1]), ball, **options).reshape(shape)
 
 
-def worst_cost(problem: Problem, theta: Floats, ball: Ball, steps: int) -> Floats:
+def worst_cost(problem: PricingProblem, theta: Floats, ball: Ball, steps: int) -> Floats:
     """The mean (T,) of the largest costs that an attack of many steps finds in the balls around the data."""
 
     def loss(x: Floats, i: Floats) -> Floats:
         return problem.values(theta, x.reshape(problem.x.shape)).reshape(-1)
 
-    points = attacked(problem, theta, ball, pgm, steps=steps, loss=loss)
+    points = attack_covariates(problem, theta, ball, pgm, steps=steps, loss=loss)
     worst: Floats = problem.values(theta, points).mean(axis=1)
     return worst
 
 
 def regularized_gradient(
-    problem: Problem, theta: Floats, ball: Ball, eta: float, estimator: Estimator, rng: Rng
+    problem: PricingProblem, theta: Floats, ball: Ball, eta: float, estimator: Estimator, rng: Rng
 ) -> Floats:
     """The estimated gradient (T, F) of the KL-regularised risk: `RegularizedLoss.gradient` for each trial."""
     T, N, d = problem.x.shape
     x, z = problem.x.reshape(-1, d), problem.z.reshape(-1, 2)
     groups = estimator.assign_levels(T * N, rng, like=x)
     members = [np.array(group.members) for group in groups]
-    points = [ball.sample(x[k], 1 << group.level, rng) for group, k in zip(groups, members, strict=True)]
+    points = [ball.sample(x[k], 1 << group.level, rng=rng) for group, k in zip(groups, members, strict=True)]
     owner = np.concatenate([np.repeat(k, 1 << group.level) for group, k in zip(groups, members, strict=True)])
     place = _places(owner // N, T)
     stack = _stacked(np.concatenate([p.reshape(-1, d) for p in points]), place, T)
@@ -140,7 +140,7 @@ def _stacked(values: Floats, place: Place, T: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingSettings:
     """How a rule is trained: the ball around covariates, eta, that of theta, and the descent."""
 
     ball: Ball
@@ -156,19 +156,23 @@ class Training:
 METHODS = ("erm", "fgm", "ifgm", "sg", "rt-mlmc")
 
 
-def gradient(method: str, problem: Problem, theta: Floats, how: Training, rng: Rng) -> Floats:
+def gradient(
+    method: str, problem: PricingProblem, theta: Floats, settings: TrainingSettings, rng: Rng
+) -> Floats:
     """The gradient (T, F) that a method descends, on the data of `problem`."""
     if method == "erm":
         return problem.gradient(theta, problem.x)
     if method == "fgm":
-        return problem.gradient(theta, attacked(problem, theta, how.ball, fgm))
+        return problem.gradient(theta, attack_covariates(problem, theta, settings.ball, fgm))
     if method == "ifgm":
-        return problem.gradient(theta, attacked(problem, theta, how.ball, ifgm, steps=how.attack_steps))
-    estimator = SG(how.level) if method == "sg" else RTMLMC(how.level)
-    return regularized_gradient(problem, theta, how.ball, how.eta, estimator, rng)
+        return problem.gradient(
+            theta, attack_covariates(problem, theta, settings.ball, ifgm, steps=settings.attack_steps)
+        )
+    estimator = SG(settings.level) if method == "sg" else RTMLMC(settings.level)
+    return regularized_gradient(problem, theta, settings.ball, settings.eta, estimator, rng)
 
 
-def train(method: str, problem: Problem, how: Training, rng: Rng) -> Floats:
+def train_rule(method: str, problem: PricingProblem, settings: TrainingSettings, rng: Rng) -> Floats:
     """The rules (T, F) that projected descent ends at, with steps that fall to zero in a straight line.
 
     The risk is not convex, so that a mean of iterates is no answer: it shrinks with their noise. Single
@@ -177,14 +181,14 @@ def train(method: str, problem: Problem, how: Training, rng: Rng) -> Floats:
     single = replace(problem, x=problem.x.astype(np.float32), z=problem.z.astype(np.float32))
 
     def noisy(theta: Floats) -> Floats:
-        return gradient(method, single.batch(how.batch, rng), theta, how, rng)
+        return gradient(method, single.batch(settings.batch, rng), theta, settings, rng)
 
     run = projected_sgd(
         noisy,
         np.zeros(problem.market.b.shape, dtype=np.float32),
-        step_size=lambda t: how.step_size * (1 - (t - 1) / how.steps),
-        steps=how.steps + 1,
-        project=onto_ball(Ball(2, how.bound)),
+        step_size=lambda t: settings.step_size * (1 - (t - 1) / settings.steps),
+        steps=settings.steps + 1,
+        project=onto_ball(Ball(2, settings.bound)),
     )
     trained: Floats = run.last.astype(np.float64)
     return trained

@@ -9,29 +9,29 @@ import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
-from phiball.experiments.studies.settings.methods import DEFAULT, FAMILIES, RADII, REFERENCE
-from phiball.experiments.training.image_attacks import NORMS
+from phiball.experiments.studies.settings.method_grid import DEFAULT, FAMILIES, RADII, REFERENCE
+from phiball.experiments.training.image_attacks import ATTACK_NORMS
 from phiball.experiments.training.trials import (
     LEVEL,
     Difference,
     data_of,
     difference,
-    error_of,
     plus_minus,
-    rows_of,
+    standard_error_of_mean,
+    trial_rows,
     values,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = ("clean", *(f"{kind} {norm}" for norm in NORMS for kind in ("PGM", "APGD")))
-STRONG = tuple(f"APGD {norm}" for norm in NORMS)
+COLUMNS = ("clean", *(f"{kind} {norm}" for norm in ATTACK_NORMS for kind in ("PGM", "APGD")))
+STRONG = tuple(f"APGD {norm}" for norm in ATTACK_NORMS)
 
 
 def held_out_error(row: Row) -> float:
     """The mean error under PGM in both norms, by which settings and rates are chosen."""
-    return fmean(row[f"PGM {norm}"] for norm in NORMS)
+    return fmean(row[f"PGM {norm}"] for norm in ATTACK_NORMS)
 
 
 def by_norm(table: Table) -> dict[str, Table]:
@@ -67,7 +67,7 @@ def tables(table: Table) -> list[ReportTable]:
 def _errors(table: Table, norm: str, data: str) -> ReportTable:
     lines = []
     for method in methods_of(table):
-        rows = rows_of(table, data, method)
+        rows = trial_rows(table, data, method)
         if rows:
             first = rows[0]
             numbers = (plus_minus(values(table, data, method, [name])) for name in COLUMNS)
@@ -117,7 +117,7 @@ def _defaults(table: Table) -> ReportTable:
         for data in data_of(part):
             judged = [row for row in part.rows if (row["stage"], row["data"]) == ("choose", data)]
             others = [row for row in judged if row["method"] != DEFAULT and row["evaluations"] <= 2]
-            if not others or not rows_of(part, data, DEFAULT):
+            if not others or not trial_rows(part, data, DEFAULT):
                 continue
             best, columns = min(others, key=held_out_error)["method"], ["clean", f"APGD {norm}"]
             lines.append(
@@ -153,15 +153,15 @@ def _draw_errors(table: Table) -> Figure:
     # Errors of plain training are so much larger that the others would look the same.
     methods = [name for name in methods_of(table) if name != "ERM"] or methods_of(table)
     cost = {row["method"]: row["evaluations"] for row in table.rows}
-    figure = Figure(figsize=(8.2, 0.9 + 0.28 * len(methods) * len(NORMS)), layout="constrained")
-    panels = figure.subplots(len(NORMS), len(data), sharey=True, squeeze=False)
-    for row, norm in zip(panels, NORMS, strict=True):
+    figure = Figure(figsize=(8.2, 0.9 + 0.28 * len(methods) * len(ATTACK_NORMS)), layout="constrained")
+    panels = figure.subplots(len(ATTACK_NORMS), len(data), sharey=True, squeeze=False)
+    for row, norm in zip(panels, ATTACK_NORMS, strict=True):
         for axes, name in zip(row, data, strict=True):
             for place, method in enumerate(methods):
                 errors = values(table, name, method, [f"APGD {norm}"])
                 if errors:
                     axes.plot(errors, [place] * len(errors), "|", color="#999999", markersize=7)
-                    bar = np.nan_to_num(error_of(errors))
+                    bar = np.nan_to_num(standard_error_of_mean(errors))
                     axes.errorbar(fmean(errors), place, xerr=bar, marker="o", markersize=4, color="#0072B2")
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(color="#e4e4e4", linewidth=0.6)

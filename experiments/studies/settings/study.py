@@ -18,11 +18,11 @@ from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import option
 from phiball.experiments.framework.tasks import Row, Table, Task
 from phiball.experiments.studies.settings import report
-from phiball.experiments.studies.settings.methods import FAMILIES, RADII, REFERENCE, grid
+from phiball.experiments.studies.settings.method_grid import FAMILIES, RADII, REFERENCE, method_grid
 from phiball.experiments.studies.settings.report import held_out_error
 from phiball.experiments.training.image_attacks import (
+    ATTACK_NORMS,
     LOSSES,
-    NORMS,
     after_apgd,
     after_pgm,
     chunks,
@@ -30,9 +30,10 @@ from phiball.experiments.training.image_attacks import (
     percent_wrong,
 )
 from phiball.experiments.training.image_study import SMOKE, ImageConfig, ImageStudy, check_increasing
-from phiball.experiments.training.loop import Plan
-from phiball.experiments.training.methods import Method
+from phiball.experiments.training.loop import Schedule
+from phiball.experiments.training.training_methods import Method
 from phiball.refimpl import Ball
+from phiball.refimpl.distributions.norms import as_norm
 
 ATTACKS = {"PGM": after_pgm, "APGD": after_apgd}
 SMALL = ("ERM", REFERENCE, "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted")
@@ -43,7 +44,7 @@ class Config(ImageConfig):
     """The parameters of the study."""
 
     methods: tuple[str, ...] = option(FAMILIES, "Methods.", FAMILIES)
-    norms: tuple[str, ...] = option(("linf",), "Norms of the ball in training.", tuple(NORMS))
+    norms: tuple[str, ...] = option(("linf",), "Norms of the ball in training.", ATTACK_NORMS)
     # More of them are added to a run of fewer, whose rows stay.
     seeds: int = option(
         5, "Networks trained by each method, at least 2; more can be added.", least=2, affects_results=False
@@ -77,20 +78,20 @@ SCALES = {
 }
 
 
-def errors(
+def errors_by_attack(
     model: Any,
     x: Array,
     y: Array,
     radii: dict[str, float],
     steps: dict[str, int],
-    source: Rng,
+    rng: Rng,
 ) -> dict[str, float]:
     """Return the error in % on clean images ("clean") and for each attack of `steps` and norm ("PGM l2")."""
     pieces = chunks(x, y)
     clean = [is_right(model, *piece) for piece in pieces]
     percentages = {"clean": percent_wrong(clean)}
     for kind, norm in product(steps, radii):
-        ball, own = Ball(NORMS[norm], radii[norm]), source.keyed(f"{kind} {norm}")
+        ball, own = Ball(as_norm(norm), radii[norm]), rng.keyed(f"{kind} {norm}")
         still = [
             ATTACKS[kind](model, x, y, ok, ball, steps[kind], own)
             for (x, y), ok in zip(pieces, clean, strict=True)
@@ -119,7 +120,7 @@ class SettingsStudy(ImageStudy[Config]):
             return [
                 {"stage": "choose", **place, "method": method, "setting": setting, "rate": rate, "trial": 0}
                 for place in places
-                for method, setting in grid(config.methods, place["data"], place["norm"])
+                for method, setting in method_grid(config.methods, place["data"], place["norm"])
                 for rate in config.rates
             ]
         return [
@@ -131,23 +132,25 @@ class SettingsStudy(ImageStudy[Config]):
         ]
 
     def method(self, config: Config, task: Task) -> Method:
-        return grid(config.methods, task["data"], task["norm"])[task["method"], task["setting"]]
+        return method_grid(config.methods, task["data"], task["norm"])[task["method"], task["setting"]]
 
-    def plan(self, config: Config, task: Task) -> Plan:
-        return Plan(config.epochs, config.batch, task["rate"], config.warmup)
+    def schedule(self, config: Config, task: Task) -> Schedule:
+        return Schedule(config.epochs, config.batch, task["rate"], config.warmup)
 
     def attack(
-        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
         """Return the errors on clean images, and under PGM and (second stage) APGD in both norms."""
         steps = _steps(config, task["stage"])
-        return errors(model, x, y, RADII[task["data"]], steps, source)
+        return errors_by_attack(model, x, y, RADII[task["data"]], steps, rng)
 
     def attack_work(self, config: Config, task: Task) -> float:
         steps = _steps(config, task["stage"])
         total = steps["PGM"] + len(LOSSES) * steps.get("APGD", 0)
         images = config.judged if task["stage"] == "choose" else config.attacked
-        return images * total * len(NORMS) * 0.7  # the share of images that are right without an attack
+        return (
+            images * total * len(ATTACK_NORMS) * 0.7
+        )  # the share of images that are right without an attack
 
     def findings(self, table: Table) -> list[str]:
         return []  # the table of differences marks what is significant

@@ -14,14 +14,20 @@ import numpy as np
 
 from phiball.experiments.framework.tables import ReportTable
 from phiball.experiments.framework.tasks import Row, Table
-from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, Reading, fixed, readings
+from phiball.experiments.studies.supervised.paper_methods import (
+    CHOSEN,
+    FAMILIES,
+    PaperReading,
+    paper_methods,
+    readings,
+)
 from phiball.experiments.training.trials import (
     LEVEL,
     data_of,
     difference,
-    error_of,
     plus_minus,
-    rows_of,
+    standard_error_of_mean,
+    trial_rows,
     values,
 )
 
@@ -35,14 +41,14 @@ WORDS = ("best", "tied", "not best")
 ColumnSelector: TypeAlias = Callable[[Any, str], list[str]]
 
 
-def every(config: Any, attack: str) -> list[str]:
+def all_ratios(config: Any, attack: str) -> list[str]:
     """The columns of an attack, from its smallest ratio to its largest."""
     return [f"{attack} {ratio:g}" for ratio in config.ratios[attack]]
 
 
-def largest(config: Any, attack: str) -> list[str]:
+def largest_ratio(config: Any, attack: str) -> list[str]:
     """The column of its largest ratio."""
-    return every(config, attack)[-1:]
+    return all_ratios(config, attack)[-1:]
 
 
 def score(row: Row) -> float:
@@ -53,10 +59,12 @@ def score(row: Row) -> float:
     return fmean([row["clean"], *means])
 
 
-def methods_of(table: Table) -> list[str]:
+def reported_methods(table: Table) -> list[str]:
     """The methods that have results: those of the paper's settings first, then the chosen ones."""
     present = {row["method"] for row in table.rows if row["stage"] == "report"}
-    return [name for name in (*fixed(table.config), *map("{}, chosen".format, CHOSEN)) if name in present]
+    return [
+        name for name in (*paper_methods(table.config), *map("{}, chosen".format, CHOSEN)) if name in present
+    ]
 
 
 def family_of(method: str) -> str:
@@ -64,7 +72,7 @@ def family_of(method: str) -> str:
     return max((name for name in (*FAMILIES, *CHOSEN) if method.startswith(name)), key=len)
 
 
-def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> str | None:
+def panel_verdict(table: Table, reading: PaperReading, data: str, columns: list[str]) -> str | None:
     """Compare the method of a reading with its baselines; None if one of them is missing.
 
     best: significantly below every baseline; not best: significantly above one; else tied.
@@ -76,10 +84,10 @@ def verdict(table: Table, reading: Reading, data: str, columns: list[str]) -> st
     return "not best" if max(signs) > 0 else "best" if max(signs) < 0 else "tied"
 
 
-def panels(table: Table, reading: Reading, select: ColumnSelector) -> dict[tuple[str, str], str]:
+def panels(table: Table, reading: PaperReading, select: ColumnSelector) -> dict[tuple[str, str], str]:
     """The verdict in each panel (data set, attack) whose methods all have results."""
     found = {
-        (data, attack): verdict(table, reading, data, select(table.config, attack))
+        (data, attack): panel_verdict(table, reading, data, select(table.config, attack))
         for attack in ATTACKS
         for data in data_of(table)
     }
@@ -96,7 +104,7 @@ def _errors(table: Table) -> ReportTable:
     kinds = {"clean": ["clean"]}
     for kind in ("noise", "PGM"):
         attacks = [attack for attack in ATTACKS if attack.startswith(kind)]
-        kinds[kind] = [name for attack in attacks for name in every(table.config, attack)]
+        kinds[kind] = [name for attack in attacks for name in all_ratios(table.config, attack)]
     places = [(data, kind) for data in data_of(table) for kind in kinds]
     cost = {row["method"]: row["evaluations"] for row in table.rows}
     lines = [
@@ -105,7 +113,7 @@ def _errors(table: Table) -> ReportTable:
             f"{cost[method]:.3g}",
             *(plus_minus(values(table, data, method, kinds[kind])) for data, kind in places),
         )
-        for method in methods_of(table)
+        for method in reported_methods(table)
     ]
     return ReportTable(
         "Errors in percent",
@@ -123,9 +131,13 @@ def _counts(verdicts: dict[tuple[str, str], str]) -> str:
 
 def _verdicts(table: Table) -> ReportTable:
     lines = [
-        (reading.name, _counts(panels(table, reading, every)), _counts(panels(table, reading, largest)))
+        (
+            reading.name,
+            _counts(panels(table, reading, all_ratios)),
+            _counts(panels(table, reading, largest_ratio)),
+        )
         for reading in readings(table.config)
-        if panels(table, reading, every)
+        if panels(table, reading, all_ratios)
     ]
     return ReportTable(
         f"Panels in which RT-MLMC is {' / '.join(WORDS)}",
@@ -145,7 +157,7 @@ def _pairs(table: Table) -> ReportTable:
     lines = []
     for ours, other in pairs:
         found = [
-            difference(table, data, every(table.config, attack), ours, other)
+            difference(table, data, all_ratios(table.config, attack), ours, other)
             for data in data_of(table)
             for attack in ATTACKS
         ]
@@ -162,7 +174,7 @@ def _pairs(table: Table) -> ReportTable:
 
 def findings(table: Table) -> list[str]:
     """In how many readings of the paper RT-MLMC is best in every panel."""
-    judged = [panels(table, reading, every) for reading in readings(table.config)]
+    judged = [panels(table, reading, all_ratios) for reading in readings(table.config)]
     whole = sum(set(verdicts.values()) == {"best"} for verdicts in judged)
     return [
         '"Consistently outperforms all baselines", that is, RT-MLMC is best in every panel, holds in '
@@ -196,7 +208,7 @@ def _styles(table: Table, norm: str) -> dict[str, dict[str, Any]]:
     return {
         method: {**STYLES[family_of(method)], "linestyle": line, "linewidth": 1.2, "markersize": 3.5}
         for method, line in lines.items()
-        if method in methods_of(table)
+        if method in reported_methods(table)
     }
 
 
@@ -234,13 +246,15 @@ def _panels(table: Table, norm: str) -> Figure:
 
 
 def _curve(axes: Axes, table: Table, data: str, attack: str, method: str, style: dict[str, Any]) -> None:
-    errors = [values(table, data, method, [name]) for name in ("clean", *every(table.config, attack))]
+    errors = [values(table, data, method, [name]) for name in ("clean", *all_ratios(table.config, attack))]
     if not errors[0]:
         return
-    least = 50 / float(rows_of(table, data, method)[0]["tested on"])  # half an image: no error, on a log axis
+    least = 50 / float(
+        trial_rows(table, data, method)[0]["tested on"]
+    )  # half an image: no error, on a log axis
     ratios = [0.0, *table.config.ratios[attack]]
     mean = np.maximum([fmean(numbers) for numbers in errors], least)
-    bar = np.nan_to_num([error_of(numbers) for numbers in errors])
+    bar = np.nan_to_num([standard_error_of_mean(numbers) for numbers in errors])
     low, high = np.maximum(mean - bar, least), mean + bar
     axes.fill_between(ratios, low, high, color=style["color"], alpha=0.18, linewidth=0)
     axes.plot(ratios, mean, label=method, **style)

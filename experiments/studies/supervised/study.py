@@ -18,14 +18,27 @@ from phiball.backends import Array, Rng
 from phiball.experiments.framework.config import option
 from phiball.experiments.framework.tasks import Row, Task
 from phiball.experiments.studies.supervised import report
-from phiball.experiments.studies.supervised.methods import CHOSEN, FAMILIES, FEWER_SEEDS, candidates, fixed
+from phiball.experiments.studies.supervised.paper_methods import (
+    CHOSEN,
+    FAMILIES,
+    FEWER_SEEDS,
+    candidate_methods,
+    paper_methods,
+)
 from phiball.experiments.studies.supervised.report import ATTACKS, score
-from phiball.experiments.training.image_attacks import NORMS, after_pgm, chunks, is_right, percent_wrong
+from phiball.experiments.training.image_attacks import (
+    ATTACK_NORMS,
+    after_pgm,
+    chunks,
+    is_right,
+    percent_wrong,
+)
+from phiball.experiments.training.image_networks import network
 from phiball.experiments.training.image_study import SMOKE, ImageConfig, ImageStudy, check_increasing
-from phiball.experiments.training.loop import Plan, read
-from phiball.experiments.training.methods import Method
-from phiball.experiments.training.networks import network
+from phiball.experiments.training.loop import Schedule, read_checkpoint
+from phiball.experiments.training.training_methods import Method
 from phiball.refimpl import Ball, white_noise
+from phiball.refimpl.distributions.norms import as_norm
 
 ALLOCATIONS = ("stratified", "random")
 
@@ -40,7 +53,7 @@ class Config(ImageConfig):
     chosen: tuple[str, ...] = option(
         CHOSEN, "Methods with settings chosen on held-out images.", (*CHOSEN, "none")
     )
-    norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", tuple(NORMS))
+    norms: tuple[str, ...] = option(("l2", "linf"), "Norms of the ball.", ATTACK_NORMS)
     seeds: int = option(5, "Networks trained by each method, at least 2.", least=2)
     others: int = option(3, "Networks trained by each of " + ", ".join(FEWER_SEEDS) + ".", least=2)
     rate: float = option(1e-3, "Step size of Adam.")
@@ -97,14 +110,14 @@ def mean_norms(x: Array) -> dict[str, float]:
     return {"l2": float(flat.square().sum(-1).sqrt().mean()), "linf": float(flat.abs().amax(-1).mean())}
 
 
-def errors(
+def errors_by_ratio(
     model: Any,
     x: Array,
     y: Array,
     scale: dict[str, float],
     ratios: dict[str, tuple[float, ...]],
     steps: int,
-    source: Rng,
+    rng: Rng,
 ) -> dict[str, float]:
     """The error in % on clean images ("clean") and for each attack and ratio ("PGM l2 0.1").
 
@@ -116,11 +129,11 @@ def errors(
     pieces = chunks(x, y)
     clean = [is_right(model, *piece) for piece in pieces]
     percentages = {"clean": percent_wrong(clean)}
-    for attack, attack_rng in zip(ATTACKS, source.spawn(len(ATTACKS)), strict=True):
+    for attack, attack_rng in zip(ATTACKS, rng.spawn(len(ATTACKS)), strict=True):
         kind, norm = attack.split()
         still = clean
         for ratio in ratios[attack]:
-            ball = Ball(NORMS[norm], ratio * scale[norm])
+            ball = Ball(as_norm(norm), ratio * scale[norm])
             if kind == "noise":
                 still = [is_right(model, white_noise(x, ball, attack_rng), y) for x, y in pieces]
             else:
@@ -137,7 +150,7 @@ def trained_network(file: str | Path) -> Any:
 
     It takes images (N, 1, height, width), float32 in [0, 1]. ValueError if the training has not ended.
     """
-    kept = read(Path(file))
+    kept = read_checkpoint(Path(file))
     if "optimizer" in kept:
         raise ValueError(f"{file} is of a training that has not ended; run the study again to finish it")
     about = kept["about"]
@@ -162,9 +175,9 @@ class SupervisedStudy(ImageStudy[Config]):
             return [
                 {"stage": "choose", "data": data, "method": method.family, "setting": name, "trial": 0}
                 for data in config.data
-                for name, method in candidates(config).items()
+                for name, method in candidate_methods(config).items()
             ]
-        few = {name for name, method in fixed(config).items() if method.family in FEWER_SEEDS}
+        few = {name for name, method in paper_methods(config).items() if method.family in FEWER_SEEDS}
         return [
             {"stage": "report", "data": data, "method": method, "setting": setting, "trial": trial}
             for trial in range(config.seeds)
@@ -174,18 +187,22 @@ class SupervisedStudy(ImageStudy[Config]):
         ]
 
     def method(self, config: Config, task: Task) -> Method:
-        methods = candidates(config) if task["stage"] == "choose" else {**fixed(config), **candidates(config)}
+        methods = (
+            candidate_methods(config)
+            if task["stage"] == "choose"
+            else {**paper_methods(config), **candidate_methods(config)}
+        )
         return methods[task["setting"]]
 
-    def plan(self, config: Config, task: Task) -> Plan:
-        return Plan(config.epochs, config.batch, config.rate)
+    def schedule(self, config: Config, task: Task) -> Schedule:
+        return Schedule(config.epochs, config.batch, config.rate)
 
     def attack(
-        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, source: Rng
+        self, config: Config, task: Task, model: Any, train_x: Array, x: Array, y: Array, rng: Rng
     ) -> Row:
         """Return the errors on clean images, and under noise and PGM by ratio."""
         scale = mean_norms(train_x)
-        percentages = errors(model, x, y, scale, config.ratios, config.steps, source)
+        percentages = errors_by_ratio(model, x, y, scale, config.ratios, config.steps, rng)
         return {**percentages, **{f"mean {norm}": value for norm, value in scale.items()}}
 
     def attack_work(self, config: Config, task: Task) -> float:
@@ -196,7 +213,7 @@ class SupervisedStudy(ImageStudy[Config]):
 
 def _reported(config: Config, data: str, judged: Iterable[Row]) -> dict[str, str]:
     """The methods of the second stage on a data set, and the setting of each."""
-    settings = {name: name for name in fixed(config)}
+    settings = {name: name for name in paper_methods(config)}
     for family in CHOSEN:
         rows = [row for row in judged if (row["data"], row["method"]) == (data, family)]
         if rows:

@@ -32,7 +32,7 @@ def draw_weights(
     return first_std * W1, W2, W3 / sqrt(width) if reading == "scaled" else W3, W4
 
 
-def toy_loss(weights: Weights, z: Vector) -> Vector:
+def network_loss(weights: Weights, z: Vector) -> Vector:
     """f at each z."""
     W1, W2, W3, W4 = weights
     basis = np.stack([z, np.sqrt(np.abs(z)), z * z, np.sin(z), np.cos(z)])

@@ -24,7 +24,7 @@ from phiball.experiments.studies.worst_case.landscape import (
     Vector,
     count_maxima,
     draw_weights,
-    toy_loss,
+    network_loss,
 )
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, indicator, worst_case
 from phiball.refimpl.inner import dual_value, primal_value
@@ -71,7 +71,7 @@ SCALES = {
 
 
 @lru_cache(maxsize=2)
-def grid(config: Config, reading: str) -> tuple[Vector, Vector]:
+def loss_on_grid(config: Config, reading: str) -> tuple[Vector, Vector]:
     """The points of the grid, and the loss there."""
     seed = config.literal_seed if reading == "literal" else config.scaled_seed
     weights = draw_weights(
@@ -82,11 +82,11 @@ def grid(config: Config, reading: str) -> tuple[Vector, Vector]:
         first_std=config.first_std,
     )
     z = np.linspace(-config.radius, config.radius, config.points)
-    return z, np.round(toy_loss(weights, z), DECIMALS)
+    return z, np.round(network_loss(weights, z), DECIMALS)
 
 
 def _landscape(config: Config, reading: str) -> Row:
-    z, f = grid(config, reading)
+    z, f = loss_on_grid(config, reading)
     top = z[f == f.max()]
     return {
         "lowest": f.min(),
@@ -119,7 +119,7 @@ def printed_ratio(regularisation: str, f: Vector, eta: float, alpha: float, mu: 
 
 
 def _density(config: Config, reading: str, regularisation: str, row: int) -> Row:
-    z, f = grid(config, reading)
+    z, f = loss_on_grid(config, reading)
     n, alpha = config.points, config.alphas[row]
     eta = config.etas[row] * float(np.ptp(f))
     d = divergence(regularisation, alpha)
@@ -161,7 +161,7 @@ def _networks(config: Config, reading: str, count: int, rng: Rng) -> Row:
             units=config.units,
             first_std=config.first_std,
         )
-        f = np.round(toy_loss(weights, z), DECIMALS)
+        f = np.round(network_loss(weights, z), DECIMALS)
         places.append(float(z[np.argmax(f)]))
         maxima.append(count_maxima(f, PROMINENCE * float(np.ptp(f))))
     return {

@@ -1,4 +1,4 @@
-"""Each benchmark at its smallest settings: the columns of its tables, and numbers that must hold."""
+"""Each benchmark with its smallest settings: the columns of its tables, and known results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from phiball.backends import backend, rng
 from phiball.experiments.benchmarks import inner_problems, inner_threads, inner_versions
-from phiball.experiments.benchmarks.harness import Report, Row, Timing, thread_limit
+from phiball.experiments.benchmarks.harness import BenchmarkReport, Row, Timing, thread_limit
 from tests.support.parallel.clusters import is_alive, wait_until
 from tests.support.paths import ROOT
 
@@ -23,23 +23,23 @@ for package in ("torch", "sklearn", "scipy", "matplotlib"):
     pytest.importorskip(package, reason=f"{package}: not installed")
 
 from phiball.experiments.benchmarks import (  # noqa: E402
-    attacks,
-    estimators,
-    inner,
+    attack_errors,
+    estimator_noise,
+    inner_speed,
     linear,
     linear_evidence,
     sampling,
     scaling,
-    training,
+    training_cost,
     training_quality,
 )
-from phiball.experiments.training.pretrained import pretrained  # noqa: E402
+from phiball.experiments.training.small_classifiers import small_classifier  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
-def table(report: Report, number: int = 0, *columns: str) -> list[Row]:
-    """The rows of a table, which has at least these columns."""
+def table(report: BenchmarkReport, number: int = 0, *columns: str) -> list[Row]:
+    """The rows of a table, which must have these columns."""
     rows = list(report.tables[number].rows)
     assert all({*columns} <= row.keys() == rows[0].keys() for row in rows)
     return rows
@@ -49,7 +49,7 @@ def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pyte
     right = inner_problems._sort_sparsemax
     monkeypatch.setattr(inner_problems, "_sort_sparsemax", lambda f: right(f) + 1e-6)
     with backend("numpy"):
-        report = inner.solver_report(((2, 16),), clock=time.process_time, quick=True)
+        report = inner_speed.solver_report(((2, 16),), clock=time.process_time, quick=True)
     rows = table(report, 0, "problem", "solver", "shape", "error", "accurate", "x np.max", "rounds")
     assert {row["problem"] for row in rows} == set(inner_problems.DIVERGENCES)
     assert all(row["x np.max"] > 0 for row in rows)
@@ -61,10 +61,10 @@ def test_inner_solvers_are_accurate_and_wrong_ones_are_flagged(monkeypatch: pyte
     assert {"hinge, uniform", "entropic, p per row"} <= {row["time of"] for row in bars}
 
 
-def test_a_bar_is_judged_by_the_quotient_of_the_rounds() -> None:
+def test_verdict_compares_the_ratio_of_times_with_the_bar() -> None:
     times = {"phiball, uniform": 10.0, "phiball, one p": 18.0, "phiball, p per row": 19.0, "entmax": 9.0}
     timed = {("quadratic", name): Timing(spent, (spent, spent)) for name, spent in times.items()}
-    words = {row["time of"]: row["verdict"] for row in inner.bar_rows(timed, (1, 2))}
+    words = {row["time of"]: row["verdict"] for row in inner_speed.bar_rows(timed, (1, 2))}
     assert words["quadratic, one p"] == "within"
     assert words["quadratic, p per row"] == words["quadratic, uniform"] == "ABOVE"
 
@@ -72,17 +72,19 @@ def test_a_bar_is_judged_by_the_quotient_of_the_rounds() -> None:
 def test_a_version_is_as_fast_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_versions, "PROBLEMS", ("QUADRATIC",))
     monkeypatch.setattr(inner_versions, "SHAPES", ((256, 64),))
-    monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # which compiles nothing
-    [row] = table(inner.measure(clock=time.process_time, quick=True, against=ROOT), 0, "verdict", "x other")
+    monkeypatch.setattr(inner_versions, "BACKEND", "numpy")  # no compilation
+    [row] = table(
+        inner_speed.bench_inner(clock=time.process_time, quick=True, against=ROOT), 0, "verdict", "x other"
+    )
     assert row["this, x np.max"] > 1
     assert row["other, x np.max"] > 1
     assert 0.3 < row["x other"] < 3
 
 
-def test_another_version_must_be_a_clone_that_works(tmp_path: Path) -> None:
+def test_other_version_must_be_a_working_clone(tmp_path: Path) -> None:
     for words in ("expected the folder of a clone", "solves no inner problem"):
         with pytest.raises(ValueError, match=words):
-            inner.measure(clock=time.process_time, quick=True, against=tmp_path)
+            inner_speed.bench_inner(clock=time.process_time, quick=True, against=tmp_path)
         (tmp_path / "__init__.py").write_text("")
 
 
@@ -108,7 +110,7 @@ def test_busy_processes_end_with_their_parent() -> None:
         pids = list(map(int, parent.stdout.readline().split()))
         parent.send_signal(signal.SIGKILL)
     assert len(pids) == 2
-    wait_until(lambda: not any(map(is_alive, pids)), "a process runs on")
+    wait_until(lambda: not any(map(is_alive, pids)), "a process is still running")
 
 
 def test_sampling_costs_are_judged_and_points_are_inside() -> None:
@@ -117,8 +119,8 @@ def test_sampling_costs_are_judged_and_points_are_inside() -> None:
     assert all(row["inside"] == "yes" and row["x numbers"] > 0 for row in rows)
 
 
-def test_antithetic_points_lower_the_noise_of_smooth_functions_only() -> None:
-    ratios = sampling.noise_ratios(2.0, 2, 32, 512)
+def test_antithetic_points_reduce_the_noise_of_smooth_functions_only() -> None:
+    ratios = sampling.noise_ratios("l2", 2, 32, 512)
     assert ratios["loss", "plain"] == pytest.approx(1.0, abs=0.2)
     assert ratios["loss", "antithetic"] < 0.8
     assert ratios["square", "antithetic"] == pytest.approx(2**0.5, abs=0.3)
@@ -128,15 +130,15 @@ def test_antithetic_points_lower_the_noise_of_smooth_functions_only() -> None:
 def test_the_growth_of_sampling_is_measured() -> None:
     paths = [p for p in scaling.paths() if p.name.startswith("Ball")]
     assert [p.quantity for p in paths] == ["time", "memory"]
-    rows = table(scaling.measure(clock=time.process_time, quick=True, only=paths), 0, "exponent", "±")
+    rows = table(scaling.bench_scaling(clock=time.process_time, quick=True, only=paths), 0, "exponent", "±")
     assert rows[1]["exponent"] == pytest.approx(1.0, abs=0.1)
     assert rows[0]["exponent"] > 0.2
 
 
 def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "MEMORY", False)
-    monkeypatch.setattr(training, "BATCH", 8)
-    report = training.cost_report(width=2, quick=True, seed=0, clock=time.process_time, seconds=0.0)
+    monkeypatch.setattr(training_cost, "MEMORY", False)
+    monkeypatch.setattr(training_cost, "BATCH", 8)
+    report = training_cost.cost_report(width=2, quick=True, seed=0, clock=time.process_time, seconds=0.0)
     rows = table(report, 0, "method", "verdict", "x ERM", "evaluations", "peak")
     paper = {row["method"]: row["evaluations"] for row in rows}
     expected = {"ERM": 1, "FGM": 2, "IFGM, 15 steps": 16, "SG(2)": 4, "tilted l2, SG(0)": 2}
@@ -148,7 +150,7 @@ def test_a_training_step_is_timed_and_its_evaluations_are_counted(monkeypatch: p
 def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
     problem = training_quality.linear_problem()
     rows = [training_quality.quality_row(problem, "SG", k, 100, rng(0)) for k in (0, 4)]
-    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # low, by less with more points
+    assert rows[0]["bias"] < rows[1]["bias"] - 4 * rows[1]["±"] < 0  # biased low, less so with more points
     assert [row["cost"] for row in rows] == [1, 16]
     multilevel = training_quality.quality_row(problem, "RT-MLMC random", 4, 200, rng(0))
     assert abs(multilevel["bias"] - rows[1]["bias"]) < 5 * multilevel["±"]
@@ -161,39 +163,41 @@ def test_the_quality_of_estimators_is_measured_against_exact_risks() -> None:
 
 def test_estimators_are_compared_at_a_trained_network() -> None:
     levels = {"tilted": 6, "uniform": 6}
-    scale = estimators.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
-    rows = estimators.estimator_rows(pretrained(epochs=1), scale)
-    assert {row["points"] for row in rows} == set(estimators.PROPOSALS)
+    scale = estimator_noise.Scale(radii=1, ratios=(2.0,), levels=(0, 2), replications=8, long=levels, runs=8)
+    rows = estimator_noise.estimator_rows(small_classifier(epochs=1), scale)
+    assert {row["points"] for row in rows} == set(estimator_noise.PROPOSALS)
     found = {(row["points"], row["n"]): row for row in rows if row["where"].startswith("l2")}
     assert found["uniform", 4]["evaluations"] == 4
     assert found["tilted", 1]["evaluations"] == 2
     assert found["tilted", 1]["sd"] < found["uniform", 1]["sd"]
 
 
-def test_a_reference_is_known_only_if_long_runs_agree_and_nothing_is_above() -> None:
-    low, tilted, high = (estimators.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1.0, 2.0, 3.0))
-    assert estimators.reference_of(tilted, tilted, [low])[1]
-    assert not estimators.reference_of(tilted, low, [])[1]
-    assert not estimators.reference_of(tilted, tilted, [high])[1]
+def test_reference_is_trusted_only_if_long_runs_agree_and_no_estimate_is_higher() -> None:
+    low, tilted, high = (
+        estimator_noise.Mean(4, value, 0.1, np.ones(3), 0.01, 8.0) for value in (1.0, 2.0, 3.0)
+    )
+    assert estimator_noise.reference_of(tilted, tilted, [low])[1]
+    assert not estimator_noise.reference_of(tilted, low, [])[1]
+    assert not estimator_noise.reference_of(tilted, tilted, [high])[1]
 
 
 def test_attacks_find_more_errors_than_noise_and_stay_inside() -> None:
     with backend("torch"):
-        rows = attacks.error_rows(1, epochs=3, test_images=100, radii=1)
+        rows = attack_errors.error_rows(1, epochs=3, test_images=100, radii=1)
     errors = {row["attack"]: row["error"] for row in rows if row["norm"] == "l2"}
     assert rows[0]["clean"] <= errors["white noise"] + 2 < errors["PGM, last iterate"]
     assert errors["PGM, last iterate"] <= errors["PGM, best of 4 runs"] + 1
-    assert {row["inside"] for row in attacks.attack_rows(rows)} == {"yes"}
+    assert {row["inside"] for row in attack_errors.attack_rows(rows)} == {"yes"}
 
 
-def test_linear_models_are_timed_and_valued() -> None:
+def test_linear_models_are_timed_and_evaluated() -> None:
     with thread_limit(1):
-        report = linear.measure(clock=time.process_time, quick=True)
+        report = linear.bench_linear(clock=time.process_time, quick=True)
     rows = table(report, 0, "model", "x scikit-learn", "ball, entropic", "moved", "KL", "gradient")
     assert not any("INACCURATE" in line for line in report.findings)
-    rows[1]["ball, entropic"] += 1.0  # a planted wrong solution of ours
+    rows[1]["ball, entropic"] += 1.0  # a wrong solution
     assert any("INACCURATE" in line for line in linear.linear_findings(rows))
-    # Where the loss is linear the moved risk is the mean plus |theta| times the radius.
+    # For a linear loss the moved risk is the mean plus |theta| times the radius.
     X, theta = np.asarray([[-50.0, 1.0], [-70.0, 2.0]]), np.asarray([3.0, 4.0])
     assert linear.moved_risk(theta, 0.0, X, np.ones(2), 0.5) == pytest.approx(np.mean(-X @ theta) + 2.5)
     X, y = linear.cancer()
@@ -205,7 +209,7 @@ def test_linear_models_are_timed_and_valued() -> None:
 
 def test_the_evidence_compares_four_models(tmp_path: Path) -> None:
     rows = [row for split in (0, 1) for row in linear_evidence.split_rows("diabetes", 2, split)]
-    assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # larger moves, larger errors
+    assert all(row["worst"] == sorted(row["worst"]) for row in rows)  # errors increase with the perturbation
     assert all(row["worst"][2] > row["noise"][2] for row in rows)
     assert len(linear_evidence.evidence_rows(rows)) == 4
     linear_evidence.draw_evidence(rows, tmp_path / "evidence.png")

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: ratios of times, accuracy, memory, reports, and the command line."""
+"""The benchmark harness: ratios of times, accuracy, memory and reports."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from phiball.experiments.benchmarks import harness
-from phiball.experiments.benchmarks.harness import Contestant, Report, Table
+from phiball.experiments.benchmarks.harness import BenchmarkReport, BenchmarkTable, Contestant
 
 
 class FakeClock:
-    """A clock that only the work of `spending(costs)` moves: the costs in turn, then the last for ever."""
+    """A clock advanced only by `spending(costs)`: by each cost in turn, then always by the last."""
 
     now = 0.0
 
@@ -34,7 +34,7 @@ class FakeClock:
         return work
 
 
-def test_ratios_leave_out_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_ignore_interruptions_unless_the_cost_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, costs = FakeClock(), (3.0, 3.0, 3.0, 300.0, 3.0)
     monkeypatch.setattr(harness.time, "perf_counter", clock)
     players = [
@@ -75,10 +75,10 @@ def test_peak_memory_of_a_new_process() -> None:
 def test_a_report_is_written_as_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"solver": "a", "x unit": 1234.5, "error": None}, {"solver": "b", "x unit": 0.001, "error": 2.0}]
 
-    def measure(*, size: int, clock: Any, update: Any) -> Report:
+    def measure(*, size: int, clock: Any, update: Any) -> BenchmarkReport:
         update(0.5, "half")
-        return Report(
-            [Table("Times", rows)], ["b is wrong"], {"a.txt": lambda path: path.write_text("figure")}
+        return BenchmarkReport(
+            [BenchmarkTable("Times", rows)], ["b is wrong"], {"a.txt": lambda path: path.write_text("figure")}
         )
 
     harness.run_benchmark(measure, "name", out=tmp_path / "new", size=4)

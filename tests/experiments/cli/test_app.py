@@ -1,4 +1,4 @@
-"""The command line: what it prints, where it writes, and its errors of one line."""
+"""The command line: its output, its files, and one-line errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from phiball.experiments.cli import bench
 from phiball.experiments.cli import main as entry
 from phiball.experiments.cli.app import app
-from phiball.verification.framework import runner
+from phiball.verification.framework import suite
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
 from phiball.verification.report import record
@@ -111,11 +111,23 @@ def test_verify_prints_verdicts_and_writes_a_report(tmp_path: Path, monkeypatch:
     assert result.exit_code == 0, result.output
     assert "holds as corrected" in result.output
     assert "All verdicts as recorded" in result.output
-    # A selection does not replace the full report.
-    assert [path.name for path in Path("results/verify").iterdir()] == ["selected"]
     for name in ("claims.json", "claims.md", "claims.html"):
-        assert f"results/verify/selected/{name}" in result.output
-    assert json.loads(Path("results/verify/selected/claims.json").read_text())["seed"] == 5
+        assert f"results/verify/seed-5/selected/{name}" in result.output
+    assert json.loads(Path("results/verify/seed-5/selected/claims.json").read_text())["seed"] == 5
+
+
+def test_verify_keeps_the_reports_of_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @claim("Lemma 0", id="Z1", section=2, verdict=Verdict.HOLDS)
+    def true() -> Evidence:
+        """Is true."""
+        return Evidence(0.0, 0.0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(suite, "all_claims", lambda: [true])
+    for more in ([], ["--seed", 1], ["--seed", 1, "--deep"], ["--claim", "Z1"]):
+        assert call("verify", *more).exit_code == 0
+    found = {path.parent.relative_to("results/verify").as_posix() for path in Path("results").rglob("*.html")}
+    assert found == {".", "seed-1", "seed-1/deep", "selected"}
 
 
 def test_verify_deep_searches_more_and_a_differing_verdict_fails(
@@ -126,7 +138,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
         """Is true."""
         return Evidence(0.0, 0.0)
 
-    monkeypatch.setattr(runner, "all_claims", lambda: [true])
+    monkeypatch.setattr(suite, "all_claims", lambda: [true])
     for more, count in (([], 7), (["--deep"], 70)):
         result = call("verify", "--out", tmp_path, *more)
         assert result.exit_code == 1
@@ -137,7 +149,7 @@ def test_verify_deep_searches_more_and_a_differing_verdict_fails(
 def test_verify_lists_without_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = call("verify", "--list", "--section", "3").output.splitlines()
-    assert [line.split()[0] for line in lines] == [one.id for one in runner.find(section=3)]
+    assert [line.split()[0] for line in lines] == [one.id for one in suite.find_claims(section=3)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -169,7 +181,7 @@ def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
     for jobs, threads in (("1", "1"), ("2", "3")):
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "PHIBALL_THREADS")
         environment = {**os.environ, **dict.fromkeys(names, threads), "PHIBALL_BACKEND": "numba"}
-        words = ["run", "worst-case", "--scale", "smoke", "--jobs", jobs, "--out", str(tmp_path / jobs)]
+        words = ["run", "worst-case", "--scale", "smoke", "--n-jobs", jobs, "--out", str(tmp_path / jobs)]
         subprocess.run([sys.executable, "-m", entry.__name__, *words], env=environment, check=True)
         found.append((tmp_path / jobs / "table.csv").read_text())
     assert found[0] == found[1]
@@ -180,7 +192,7 @@ def test_results_do_not_depend_on_processes_and_threads(tmp_path: Path) -> None:
 
 @pytest.fixture
 def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The command on a model of one line, in a folder of its own."""
+    """The command `report` for a one-line model, run in a temporary folder."""
     for library in ("joblib", "matplotlib", "threadpoolctl", "torch", "sklearn"):
         pytest.importorskip(library, reason=f"{library}: not installed")
     (tmp_path / "tiny_model.py").write_text("def sign(x):\n    return (x[:, 0] > 0).astype('int64')\n")
@@ -188,15 +200,15 @@ def report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     np.savez(tmp_path / "test.npz", x=x, y=(x[:, 0] > 0).astype("int64"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--jobs", "1", "--out"]
+    return ["report", "tiny_model:sign", "--data", "test.npz", "--radii", "0,1", "--n-jobs", "1", "--out"]
 
 
-def test_report_measures_a_damaged_part_again(report: list[object], tmp_path: Path) -> None:
+def test_report_recomputes_a_damaged_batch(report: list[object], tmp_path: Path) -> None:
     page = tmp_path / "out" / "page.html"
     assert call(*report, page).exit_code == 0
     before = page.with_suffix(".csv").read_text()
-    (part,) = page.parent.rglob("*.npz")
-    part.write_bytes(part.read_bytes()[:-30])
+    (batch,) = page.parent.rglob("*.npz")
+    batch.write_bytes(batch.read_bytes()[:-30])
     assert call(*report, page).exit_code == 0
     assert page.with_suffix(".csv").read_text() == before
 

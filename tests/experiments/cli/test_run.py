@@ -1,4 +1,4 @@
-"""`phiball run`: options made of a study's fields, shards, and messages of one line."""
+"""`phiball run`: options from the fields of a study, shards, and one-line errors."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_help_lists_studies_and_options_with_the_values_of_the_paper() -> None:
 
 def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "12")  # tables are not cut on a narrow terminal
-    result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--jobs", 1)
+    monkeypatch.setenv("COLUMNS", "12")  # tables are not truncated on a narrow terminal
+    result = call("tiny", "--scale", "smoke", "--powers", "-.5, 3", "--seed", 5, "--n-jobs", 1)
     assert result.exit_code == 0, result.output
     out = Path("results/tiny/smoke")
     record = json.loads((out / "run.json").read_text())
@@ -52,14 +52,14 @@ def test_options_change_a_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "│ task 0 │" in result.output
     assert "There are [2] tasks." in result.output
     assert f"wrote {out / 'table.csv'}" in result.output
-    result = call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1)
+    result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1)
     assert result.exit_code == 1
-    assert "holds another run: " in result.stderr
-    assert call("tiny", "--scale", "smoke", "--jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
+    assert "contains another run: " in result.stderr
+    assert call("tiny", "--scale", "smoke", "--n-jobs", 1, "--seed", 1, "--resume", "none").exit_code == 0
 
 
 def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
-    options = ("tiny", "--count", 3, "--jobs", 1)
+    options = ("tiny", "--count", 3, "--n-jobs", 1)
     assert "33.3 %" in call(*options, "--list-tasks").output
     for k in (1, 2):
         result = call(*options, "--shard", f"{k}/2", "--out", tmp_path / str(k))
@@ -75,15 +75,18 @@ def test_shards_are_listed_computed_and_merged(tmp_path: Path) -> None:
     [
         ("--count many", "--count is 'many'; expected a whole number"),
         ("--count 0", "--count is 0; expected a whole number of at least 1"),
-        ("--powers 1,,2", "--powers is '1,,2'; expected a number, or more with commas"),
+        ("--powers 1,,2", "--powers is '1,,2'; expected a number, or several separated by commas"),
         ("--reading odd", "--reading is 'odd'; expected one of plain, fancy"),
         ("--scale huge", "--scale is 'huge'; expected one of smoke, small, paper"),
         ("--resume any", "--resume is 'any'; expected one of same, none"),
         ("--shard 3", "--shard is '3'; expected k/n with k from 1 to n, such as 2/4"),
         ("--shard 5/4", "--shard is '5/4'; expected k/n with k from 1 to n, such as 2/4"),
         ("--engine dask", "--address is ''; expected that of the dask cluster"),
-        ("three", "--merge and the folders of shards go together; expected both or neither"),
-        ("--merge", "--merge and the folders of shards go together; expected both or neither"),
+        ("three", "--merge needs the folders of shards, and folders need --merge; expected both or neither"),
+        (
+            "--merge",
+            "--merge needs the folders of shards, and folders need --merge; expected both or neither",
+        ),
         ("--amount 3", "No such option: --amount"),
     ],
 )
@@ -97,14 +100,14 @@ def test_bad_value_is_one_line(arguments: str, message: str, tmp_path: Path) -> 
 
 def test_missing_package_is_named_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = call("tiny", "--scale", "smoke", "--jobs", 1, "--out", tmp_path / "out")
+    result = call("tiny", "--scale", "smoke", "--n-jobs", 1, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert "needs matplotlib, which is not installed: pip install 'phiball[" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_command_line_loads_no_study() -> None:
+def test_command_line_imports_no_study() -> None:
     code = """
 import sys
 import phiball.experiments.cli.app

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.studies.cartpole.environment import EDGE, START, Backup, Physics, learn, move, play
 from phiball.experiments.studies.cartpole.report import METHODS, PLACES
 from phiball.experiments.studies.cartpole.study import PROBLEMS, SCALES, STUDY, Config, backups
-from phiball.refimpl import ENTROPIC
-from phiball.refimpl.qlearning import Grid, Maximum, q_update
+from phiball.refimpl.qlearning import Grid, Maximum, StatePerturbation, Transition, q_update
 
 PHYSICS = {
     "original": Physics(),
@@ -78,7 +77,7 @@ def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup:
     cap, discount = 60, 0.9
     draw = np.random.default_rng(1)
     starts, numbers = draw.uniform(-START, START, (20, 4)), draw.random((20, cap, 2))
-    Q = np.full((COARSE.states, 2), 2.0)
+    Q = np.full((COARSE.n_states, 2), 2.0)
     env, lengths = gymnasium_like(physics), []
     for start, drawn in zip(starts, numbers, strict=True):
         env.reset()
@@ -89,18 +88,17 @@ def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup:
             _, reward, ended, _, _ = env.step(a)
             state = np.array(env.state)
             if any(backup.radius):
-                Q = q_update(
-                    Q, s, a, reward, 0, ended, alpha=0.2, discount=discount,
-                    neighbourhood=COARSE.perturbed(state[None], backup.radius),
-                    eta=backup.eta, divergence=ENTROPIC, maximum=backup.maximum,
-                )  # fmt: skip
+                near = COARSE.perturbed(state[None], backup.radius)
+                perturbation = StatePerturbation(near, backup.eta, "kl", backup.maximum)
+                step = Transition(s, a, reward, 0, ended)
+                Q = q_update(Q, step, perturbation, discount=discount, step_size=0.2)
             else:
                 later = 0 if ended else discount * Q[int(COARSE.cell(state))].max()
                 Q[s, a] += 0.2 * (reward + later - Q[s, a])
             if ended:
                 break
         lengths.append(t + 1)
-    table = np.full((COARSE.states, 2), 2.0)
+    table = np.full((COARSE.n_states, 2), 2.0)
     schedules = np.full(20, 0.2), np.full(20, 0.3)
     took = learn(table, COARSE, backup, discount, schedules, starts, numbers, physics)
     assert took.tolist() == lengths
@@ -119,7 +117,7 @@ def test_learning_and_play_match_a_loop_over_gymnasium(physics: Physics, backup:
 
 def test_truncated_episode_is_bootstrapped() -> None:
     def after(start: list[float]) -> float:
-        Q = np.full((COARSE.states, 2), 5.0)
+        Q = np.full((COARSE.n_states, 2), 5.0)
         one = np.ones(1)
         learn(
             Q, COARSE, Backup(), 0.9, (0.5 * one, one), np.array([start]), np.full((1, 1, 2), 0.7), Physics()
@@ -158,7 +156,7 @@ def test_methods_of_a_trial_differ_in_the_radius_alone() -> None:
 def test_run_is_the_same_with_one_and_two_jobs(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     one = STUDY.compute(TINY, rng(0))
-    two, written = run(STUDY, TINY, tmp_path, seed=0, jobs=2)
+    two, written = run_study(STUDY, TINY, tmp_path, seed=0, n_jobs=2)
     assert json.loads(json.dumps(two.rows)) == json.loads(json.dumps(one.rows))
     assert {path.name for path in written} >= {"table.csv", "report.md", "training.png", "training.svg"}
     for row in one.rows:

@@ -10,7 +10,7 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.studies.supervised.report import ATTACKS
-from phiball.experiments.studies.supervised.study import errors
+from phiball.experiments.studies.supervised.study import errors_by_ratio
 from phiball.experiments.training import image_attacks
 from phiball.experiments.training.image_attacks import after_apgd, checkpoints
 from phiball.refimpl import Ball
@@ -72,7 +72,7 @@ def test_pgm_finds_all_errors_of_a_linear_classifier(monkeypatch: pytest.MonkeyP
     x += np.outer((2 * y - 1) * holds * 3.0 * l2 - x @ w, w) / l2**2
     model = linear_classifier(np.stack([0 * w, w]), [0.0, 0.0])
     images = torch.tensor(x, dtype=torch.float32).reshape(-1, 1, 3, 4)
-    found = errors(model, images, torch.tensor(y), scale, ALL, 15, rng(0))
+    found = errors_by_ratio(model, images, torch.tensor(y), scale, ALL, 15, rng(0))
     assert list(found) == ["clean", *(f"{attack} {ratio:g}" for attack in ATTACKS for ratio in RATIOS)]
     assert found["clean"] == pytest.approx(100 * 4 / 30)
     for norm in ("l2", "linf"):

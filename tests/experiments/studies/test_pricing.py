@@ -15,7 +15,7 @@ from phiball.refimpl import ENTROPIC, RTMLMC, SG, Ball, RegularizedLoss
 
 pytest.importorskip("rich", reason="the tables of a study need rich")
 
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.studies.pricing import study as pricing
 from phiball.experiments.studies.pricing.model import (
     Cost,
@@ -30,10 +30,10 @@ from phiball.experiments.studies.pricing.model import (
 from phiball.experiments.studies.pricing.study import STUDY
 from phiball.experiments.studies.pricing.training import (
     METHODS,
-    Problem,
-    Training,
+    PricingProblem,
+    TrainingSettings,
     regularized_gradient,
-    train,
+    train_rule,
 )
 
 LINF = Ball(inf, 0.45)
@@ -57,10 +57,10 @@ def markets(trials: int = 3, features: int = 12) -> Market:
     return draw_market(trials, 10, features, 0.1, rng(1))
 
 
-def problems(cost: Cost, trials: int = 3) -> tuple[Problem, Any]:
+def problems(cost: Cost, trials: int = 3) -> tuple[PricingProblem, Any]:
     market = markets(trials)
     x, z = draw_data(market, 7, 5, rng(2))
-    return Problem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
+    return PricingProblem(market, cost, x, z), np.random.default_rng(3).normal(size=(trials, 12)) / 3
 
 
 def test_true_risk_to_all_digits() -> None:
@@ -136,7 +136,7 @@ def test_stacked_gradient_is_the_library_s(cost: Cost, estimator: Any) -> None:
     """On one trial, with the same draws."""
     market, theta = markets(1), problems(cost, 1)[1]
     x, z = draw_data(market, 7, 5, rng(2))
-    problem = Problem(market, cost, x, z)
+    problem = PricingProblem(market, cost, x, z)
     objective = RegularizedLoss(LINF, eta=0.9, divergence=ENTROPIC, estimator=estimator)
 
     def prices(theta: Any, x: Any) -> Any:
@@ -161,7 +161,7 @@ def test_trials_do_not_mix() -> None:
     problem, theta = problems(Cost())
     draw = rng(12)
 
-    def copies(n: int) -> Problem:
+    def copies(n: int) -> PricingProblem:
         return replace(problem, x=np.repeat(problem.x, n, axis=1), z=np.repeat(problem.z, n, axis=1))
 
     sg = regularized_gradient(copies(1500), theta, LINF, 0.9, SG(2), draw)
@@ -175,7 +175,7 @@ def test_descent_finds_the_exact_erm() -> None:
     problem, _ = problems(Cost())
     risk = empirical_risk(problem.market, problem.x, problem.z)
     least = risk(least_in_ball(risk, 3.0))
-    found = risk(train("erm", problem, Training(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), rng(0)))
+    found = risk(train_rule("erm", problem, TrainingSettings(LINF, 0.9, 3.0, 2, 3, 300, 100, 0.1), rng(0)))
     assert np.all(found >= least - 1e-5 * np.abs(least))
     assert np.all(found <= least + 0.01 * np.abs(least))
 
@@ -183,7 +183,7 @@ def test_descent_finds_the_exact_erm() -> None:
 @pytest.mark.parametrize(("reading", "norm"), [("ball", "linf"), ("prices", "l2")])
 def test_run_writes_improvements_over_erm(tmp_path: Path, reading: str, norm: str) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
-    table, files = run(STUDY, replace(TINY, reading=reading, norm=norm), tmp_path, seed=0)
+    table, files = run_study(STUDY, replace(TINY, reading=reading, norm=norm), tmp_path, seed=0)
     assert {"table.csv", "report.md", "improvement.png"} <= {file.name for file in files}
     assert len(table.rows) == 6
     for row in table.rows:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.framework.tasks import Table
-from phiball.experiments.studies.settings.methods import DEFAULT, REFERENCE, grid
+from phiball.experiments.studies.settings.method_grid import DEFAULT, REFERENCE, method_grid
 from phiball.experiments.studies.settings.report import tables
 from phiball.experiments.studies.settings.study import STUDY, Config
 from phiball.refimpl import Ball, white_noise
@@ -50,7 +50,7 @@ def stage(table: Table, name: str) -> list[dict[str, Any]]:
 
 def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
     """The loss after one call of a method, the result, and what was kept before."""
-    (method,) = grid((name,), "mnist", "linf").values()
+    (method,) = method_grid((name,), "mnist", "linf").values()
     loss = LinearLoss()
     kept = [] if method.first is None else [method.first(loss.x, rng(2))]
     out = method.objective(loss, loss.x, rng(3), *kept)  # type: ignore[call-arg]
@@ -109,9 +109,9 @@ def test_seeds_are_added_to_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     use_images(monkeypatch, digits())
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     few = replace(TINY, methods=(REFERENCE, "ATTA-1"), rates=(1e-2,))
-    two, _ = run(STUDY, few, tmp_path / "run", jobs=1)
+    two, _ = run_study(STUDY, few, tmp_path / "run", n_jobs=1)
     written = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "rows").iterdir()}
-    three, files = run(STUDY, replace(few, seeds=3), tmp_path / "run", jobs=1)
+    three, files = run_study(STUDY, replace(few, seeds=3), tmp_path / "run", n_jobs=1)
     kept = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "rows").iterdir()}
     assert written.items() <= kept.items()
     assert len(kept) == len(written) + 2

@@ -13,9 +13,9 @@ import pytest
 
 from phiball.backends import rng
 from phiball.experiments.datasets.images import load
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.framework.tasks import Table, TaskDir
-from phiball.experiments.studies.supervised.methods import fixed
+from phiball.experiments.studies.supervised.paper_methods import paper_methods
 from phiball.experiments.studies.supervised.study import STUDY, Config, trained_network
 from tests.support.supervised_tasks import LinearLoss, digits, use_images
 
@@ -50,7 +50,7 @@ NORMS = {"l2": 2, "linf": 1}  # with the dual norm
 
 def test_attacked_losses_of_a_linear_model() -> None:
     """A loss g.x is largest, by the radius times the dual norm of g, where FGM and IFGM end."""
-    methods = fixed(Config(steps=7, step=0.1, rho=0.45))
+    methods = paper_methods(Config(steps=7, step=0.1, rho=0.45))
     for norm, dual in NORMS.items():
         for radius in (0.0, 0.1, 0.45):
             names = [f"FGM {norm} {radius:g}", f"IFGM {norm} {radius:g}"] if radius else ["ERM"]
@@ -126,7 +126,7 @@ def test_trained_network_has_the_errors_of_its_row(tmp_path: Path) -> None:
     for name in ("sklearn", "matplotlib", "joblib", "threadpoolctl"):
         pytest.importorskip(name, reason=f"{name}: not installed")
     whole = tmp_path / "run"
-    _, written = run(STUDY, RUN, whole, seed=3)
+    _, written = run_study(STUDY, RUN, whole, seed=3)
     assert {file.name for file in written} == {"table.csv", "report.md", "panels-linf.png", "panels-linf.svg"}
     images = load("digits")
     files = sorted((whole / "rows").glob("*.json"))

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 from phiball.experiments.framework.tasks import Table
-from phiball.experiments.studies.supervised.methods import Reading, fixed
-from phiball.experiments.studies.supervised.report import every, largest, panels, tables, verdict
+from phiball.experiments.studies.supervised.paper_methods import PaperReading, paper_methods
+from phiball.experiments.studies.supervised.report import (
+    all_ratios,
+    largest_ratio,
+    panel_verdict,
+    panels,
+    tables,
+)
 from phiball.experiments.studies.supervised.study import STUDY, Config
 from phiball.experiments.training.trials import difference
 
@@ -27,7 +33,7 @@ def made(numbers: dict[str, list[float]], at_largest: float = 0.0) -> Table:
     `at_largest` is added to the errors of RT-MLMC at the largest ratio of each attack.
     """
     rows = []
-    for method in fixed(ONE):
+    for method in paper_methods(ONE):
         for trial, error in enumerate(numbers.get(method, [60.0] * 3)):
             row: dict[str, Any] = {"stage": "report", "data": "digits", "method": method, "setting": method}
             row |= {"trial": trial, "evaluations": 1.0, "tested on": 1000, "trained on": 9000, "clean": error}
@@ -39,7 +45,7 @@ def made(numbers: dict[str, list[float]], at_largest: float = 0.0) -> Table:
 
 
 def word(numbers: dict[str, list[float]], *baselines: str) -> str:
-    return str(verdict(made(numbers), Reading("one", OURS, baselines), "digits", PANEL))
+    return str(panel_verdict(made(numbers), PaperReading("one", OURS, baselines), "digits", PANEL))
 
 
 def test_verdicts_known_by_construction() -> None:
@@ -72,10 +78,10 @@ def test_interval_is_students(trials: int) -> None:
 
 def test_panels_take_the_mean_over_ratios_or_the_largest() -> None:
     table = made({OURS: [50.0, 50.1, 50.2], "ERM": [52.0] * 3}, at_largest=6.0)
-    reading = Reading("one", OURS, ("ERM",))
-    assert list(panels(table, reading, largest).values()) == ["not best"] * 4
-    assert list(panels(table, reading, every).values()) == ["best"] * 4
+    reading = PaperReading("one", OURS, ("ERM",))
+    assert list(panels(table, reading, largest_ratio).values()) == ["not best"] * 4
+    assert list(panels(table, reading, all_ratios).values()) == ["best"] * 4
     errors, verdicts = tables(table)
-    assert len(errors.rows) == len(fixed(ONE))
+    assert len(errors.rows) == len(paper_methods(ONE))
     assert [row[1:] for row in verdicts.rows] == [("4 / 0 / 0", "0 / 0 / 4")] * 3  # three readings
     assert "holds in 3 of 3 readings" in STUDY.findings(table)[0]

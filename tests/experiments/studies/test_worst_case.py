@@ -15,7 +15,7 @@ from scipy.signal import find_peaks
 from scipy.special import expit, logsumexp
 
 from phiball.backends import rng
-from phiball.experiments.framework.runner import run
+from phiball.experiments.framework.study_runs import run_study
 from phiball.experiments.framework.tasks import Row, Table
 from phiball.experiments.studies.worst_case import study
 from phiball.experiments.studies.worst_case.landscape import count_maxima
@@ -125,7 +125,7 @@ def test_density_and_atom_are_all_of_the_mass(reading: str) -> None:
 def test_run_writes_tables_and_figures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib: not installed")
     config = replace(CONFIG, points=200)
-    computed, files = run(STUDY, config, tmp_path, seed=1)
+    computed, files = run_study(STUDY, config, tmp_path, seed=1)
     names = {"table.csv", "report.md", "overview.png", "landscape.png", "densities-literal.svg"}
     assert names <= {file.name for file in files}
     text = (tmp_path / "report.md").read_text(encoding="utf-8")

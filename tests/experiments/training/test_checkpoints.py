@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import Rng, rng
-from phiball.experiments.training.loop import Plan, read, train
+from phiball.experiments.training.loop import Checkpoint, Schedule, read_checkpoint, train_network
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 from tests.support.stopped_training import (  # noqa: E402
@@ -71,7 +71,7 @@ def test_weights_are_those_of_a_plain_loop() -> None:
 def test_rate_rises_and_falls() -> None:
     """As Adam is given it, step by step."""
     warmup = 0.35
-    plan, rates = Plan(epochs=5, batch=8, rate=0.02, warmup=warmup), []
+    plan, rates = Schedule(epochs=5, batch=8, rate=0.02, warmup=warmup), []
     given = torch.optim.Adam.step
 
     def step(self: Any) -> Any:
@@ -80,7 +80,7 @@ def test_rate_rises_and_falls() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.optim.Adam, "step", step)
-        train(model(), plain, *images(), plan, rng(0))
+        train_network(model(), plain, images(), plan, rng(0))
     assert len(rates) == 15
     first = warmup * 15
     rising = int(first)
@@ -94,9 +94,9 @@ def test_final_checkpoint_holds_the_network_only(tmp_path: Path) -> None:
     it = Training("RT-MLMC random", file)
     it.until(STEPS)
     half = file.stat().st_size
-    assert {"optimizer", "rng"} <= read(file).keys()
+    assert {"optimizer", "rng"} <= read_checkpoint(file).keys()
     it.go()
-    kept = read(file)
+    kept = read_checkpoint(file)
     assert kept.keys() == {"about", "step", "curve", "seen", "model"}
     assert (kept["step"], kept["seen"], kept["curve"]) == (STEPS, [], it.curve)
     assert [value.tolist() for value in kept["model"].values()] == weights(it.model)
@@ -132,8 +132,10 @@ def test_nonfinite_loss_is_an_error(tmp_path: Path) -> None:
 
     keep = tmp_path / "network.pt"
     with pytest.raises(ValueError, match="the training loss is nan at step 3; a smaller rate may help"):
-        train(model(), objective, x, y, PLAN, rng(0), about=ABOUT, checkpoint=keep, save_every=0)
-    kept = read(keep)
+        train_network(
+            model(), objective, (x, y), PLAN, rng(0), checkpoint=Checkpoint(keep, ABOUT, save_every=0)
+        )
+    kept = read_checkpoint(keep)
     assert kept["step"] == 2  # of the last good step
     assert all(value.isfinite().all() for value in kept["model"].values())
 
@@ -146,9 +148,9 @@ def refused(file: Path, match: str, **changed: Any) -> None:
     before, fresh = file.read_bytes(), model()
     plan, about = changed.get("plan", PLAN), changed.get("about", ABOUT)
     with pytest.raises(ValueError, match=match) as error:
-        train(fresh, plain, *images(), plan, rng(11), about=about, checkpoint=file)
+        train_network(fresh, plain, images(), plan, rng(11), checkpoint=Checkpoint(file, about))
     assert str(file) in str(error.value)
-    assert "delete it, and training begins anew" in str(error.value)
+    assert "delete it to train from the start" in str(error.value)
     assert file.read_bytes() == before
     assert weights(fresh) == weights(model())
 
@@ -163,7 +165,9 @@ def test_checkpoint_of_another_training_is_refused(finished: bool, tmp_path: Pat
         ("more", 1, "more is None, not 1;"),
     ):
         refused(tmp_path / "network.pt", match, about={**ABOUT, name: value})
-    refused(tmp_path / "network.pt", "plan is .*'rate': 0.01.*, not .*'rate': 0.02", plan=Plan(2, 8, 0.02))
+    refused(
+        tmp_path / "network.pt", "plan is .*'rate': 0.01.*, not .*'rate': 0.02", plan=Schedule(2, 8, 0.02)
+    )
 
 
 @pytest.fixture
@@ -174,26 +178,26 @@ def good(tmp_path: Path) -> Path:
 
 def test_damaged_files_are_refused(good: Path) -> None:
     content = bytearray(good.read_bytes())
-    kept = read(good)
+    kept = read_checkpoint(good)
     for damaged in (content[: len(content) // 2], content[:-1], b"", b"a text\n", b"\x80\x02."):
         good.write_bytes(damaged)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
     for tensor in (*kept["model"].values(), kept["optimizer"]["state"][1]["exp_avg"]):
         at = bytes(content).index(tensor.numpy().tobytes())
         wrong = copy.copy(content)
         wrong[at + 1] ^= 1
         good.write_bytes(wrong)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
 
 
 def test_other_files_are_refused(good: Path) -> None:
-    kept = read(good)
+    kept = read_checkpoint(good)
     without = [{k: v for k, v in kept.items() if k != name} for name in ("about", "model", "step", "curve")]
     for content in (model().state_dict(), [1, 2], torch.zeros(3), {}, *without):
         torch.save(content, good)
         refused(good, "is not a checkpoint of this program")
     with pytest.raises(FileNotFoundError):
-        read(good.with_name("none.pt"))
+        read_checkpoint(good.with_name("none.pt"))
 
 
 class Evil:
@@ -210,10 +214,10 @@ def test_reading_runs_no_code(good: Path) -> None:
     mark = good.with_name("mark")
     pickle.loads(pickle.dumps(Evil(mark)))
     assert mark.exists()  # so it would
-    kept = read(good)
+    kept = read_checkpoint(good)
     for save in (torch.save, pickle.dump):
         mark.unlink(missing_ok=True)
         with good.open("wb") as stream:
             save({**kept, "seen": [Evil(mark)]}, stream)
-        refused(good, "is damaged, or no checkpoint")
+        refused(good, "is damaged or not a checkpoint")
         assert not mark.exists()

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
 
-from phiball.experiments.training.networks import cnn, network  # noqa: E402
+from phiball.experiments.training.image_networks import cnn, network  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,7 +15,7 @@ import mpmath as mp
 import numpy as np
 
 from phiball.refimpl import Divergence, cressie_read, worst_case
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.divergences import on_each, select
 

@@ -22,7 +22,7 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.inner.budget_derivatives import SolvedBudget
 from phiball.verification.oracles.definitions import phi
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of, on_each
 
 F = np.array([0.11, -0.42, 0.9, 0.37, 0.63, -0.2])

@@ -43,8 +43,8 @@ def test_values_are_those_of_the_definitions(
     w = np.random.default_rng(seed).dirichlet(np.ones(len(f))) * (p > 0)
     x, q, weights = arrays.asarray(f), arrays.asarray(p), arrays.asarray(w / w.sum())
     how: Any = (eta, d.family, d.parameter, p)
-    dual = float(definitions.dual(f, mu, *how))
-    primal = float(definitions.primal(f, arrays.numpy(weights).astype(float), *how))
+    dual = float(definitions.dual_objective(f, mu, *how))
+    primal = float(definitions.primal_objective(f, arrays.numpy(weights).astype(float), *how))
     most = float(arrays.xp.finfo(arrays.dtype).max)
     for found, exact in (
         (dual_value(x, mu, eta, d, p=q), dual),
@@ -70,7 +70,7 @@ def test_the_gap_of_large_losses_keeps_its_digits() -> None:
     for backend_name, eta in product(("numpy", "numba"), (0.1, 0.3, 0.7)):
         with backend(backend_name):
             solution = worst_case(f, eta, QUADRATIC)
-        exact = definitions.dual(f, float(solution.mu), eta, "quadratic") - definitions.primal(
-            f, solution.weights, eta, "quadratic"
-        )
+        exact = definitions.dual_objective(
+            f, float(solution.mu), eta, "quadratic"
+        ) - definitions.primal_objective(f, solution.weights, eta, "quadratic")
         assert float(solution.gap) == pytest.approx(float(exact), abs=1e-12), (backend_name, eta)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 ROWS = np.random.default_rng(3).exponential(size=(40, 6)).astype(np.float16)
 ETA = 0.37

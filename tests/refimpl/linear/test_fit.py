@@ -80,14 +80,14 @@ def test_the_gap_bounds_what_is_missing(name: str) -> None:
     assert -1e-12 < fine.gap < 1e-7
     for most in (1, 2, 4):
         rough = fit_linear_model(problem, X, y, n_points=64, max_iter=most)
-        if rough.nodes == fine.nodes:  # else the two integrate differently, by their errors
+        if rough.n_nodes == fine.n_nodes:  # else the two integrate differently, by their errors
             assert rough.value - fine.value <= rough.gap + 1e-13
     # Powell's method knows nothing of gradients, planes or ridges.
     size = fine.coef.size
     start = np.concatenate([np.ravel(fine.coef), np.ravel(fine.intercept)])
 
     def value(v: Any) -> float:
-        return linear_model_risk(problem, v[:size], v[size], X, y, tol=1e-3).value
+        return linear_model_risk(problem, v[:size], v[size], X, y, quadrature_tol=1e-3).value
 
     if name in ("logistic", "cvar of examples", "no intercept"):
         found = minimize(value, start + 0.01, method="Powell", options={"maxfev": 600})

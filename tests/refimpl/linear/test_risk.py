@@ -19,10 +19,10 @@ from phiball.refimpl.linear import (
     quantile_loss,
     smoothed_hinge_loss,
 )
-from phiball.refimpl.linear.line import Line
+from phiball.refimpl.linear.line_loss import LineLoss
 from phiball.refimpl.linear.losses import LOSSES
-from phiball.refimpl.linear.risk import Data
-from phiball.verification.oracles.linear import class_risk, example_risk
+from phiball.refimpl.linear.risk import LinearData
+from phiball.verification.oracles.prediction_risk import class_risk, example_risk
 from tests.support.arrays import Arrays
 
 FAMILIES = {
@@ -79,7 +79,7 @@ def test_levels_are_crossed_where_they_are() -> None:
     for name, loss in LOSSES.items():
         label = np.abs(y) * 2 if name == "poisson" else y
         for r in (0.01, 1.0, 30.0 if name != "poisson" else 3.0):
-            line, one = Line(loss, m, r, label), np.ones(400)
+            line, one = LineLoss(loss, m, r, label), np.ones(400)
             low = line.lowest()
             bottom, ends = line(low)[0], (line(-one)[0], line(one)[0])
             np.testing.assert_array_less(bottom, np.minimum(*ends) + 1e-9 * (1 + np.abs(bottom)))
@@ -141,12 +141,12 @@ def test_more_nodes_are_taken_until_the_value_is_right() -> None:
     """A steep worst case needs more nodes than a flat one; a loose tolerance is met with fewer."""
     flat = one_example("logistic", 0.5, 1.0, 1.0, 4, 10.0, ENTROPIC)
     steep = one_example("logistic", 0.5, 20.0, 1.0, 4, 0.05, ENTROPIC)
-    assert flat.nodes < steep.nodes
+    assert flat.n_nodes < steep.n_nodes
     assert abs(steep.value - example_risk("logistic", 0.5, 20.0, 1.0, 4, 0.05, "entropic")) < 1e-7
     problem = LinearProblem("logistic", Ball(2, 1.0), 0.05)
     theta = np.full(4, 10.0)
-    loose = linear_model_risk(problem, theta, 0.5, np.zeros((1, 4)), np.ones(1), tol=1e-2)
-    assert loose.nodes < steep.nodes
+    loose = linear_model_risk(problem, theta, 0.5, np.zeros((1, 4)), np.ones(1), quadrature_tol=1e-2)
+    assert loose.n_nodes < steep.n_nodes
 
 
 def data(loss: LinearLoss | str, n: int = 40, d: int = 4) -> tuple[Any, Any, Any]:
@@ -222,7 +222,7 @@ def test_the_second_derivative_is_that_of_the_value() -> None:
     for name, problem in cases.items():
         X, y, theta = data(problem.loss)
         theta = theta if problem.intercept else theta[:4]
-        objective = Data(replace(problem, ridge=0.3), X, y, None, 64).objective(
+        objective = LinearData(replace(problem, ridge=0.3), X, y, None, 64).objective(
             replace(problem, ridge=0.3), 64
         )
         v, h = np.random.default_rng(0).normal(size=theta.size), 1e-5
@@ -318,9 +318,9 @@ def test_invalid_arguments() -> None:
         "labels other than -1 and 1": lambda: _risk(X, y=np.zeros(2)),
         "coef has 2 entries; expected 3": lambda: _risk(X, coef=np.zeros(2)),
         "sample_weight has a negative entry": lambda: _risk(X, sample_weight=-np.ones(2)),
-        "scale is .*inf": lambda: _risk(X, scale=[1.0, 0.0, inf]),
+        "feature_scale is .*inf": lambda: _risk(X, feature_scale=[1.0, 0.0, inf]),
         "X contains NaN": lambda: _risk(X_nan),
-        "tolerance is 0.0": lambda: _risk(X, tolerance=0.0),
+        "quadrature_tol is 0.0": lambda: _risk(X, quadrature_tol=0.0),
         "y contains -1": lambda: _risk(X, loss="poisson", y=-np.ones(2)),
         "no class numbers": lambda: _risk(X, loss="multinomial", y=np.full(2, 0.5)),
         "eta is 0": lambda: _risk(X, loss="multinomial", coef=np.zeros((2, 3)), eta=0.0),
@@ -332,7 +332,7 @@ def test_invalid_arguments() -> None:
 
 def _risk(X: Any, **options: Any) -> Any:
     y, coef = options.pop("y", np.ones(2)), options.pop("coef", np.zeros(3))
-    names = ("loss", "scale", "eta")
+    names = ("loss", "feature_scale", "eta")
     problem = LinearProblem(**{k: options.pop(k) for k in names if k in options})
     return linear_model_risk(problem, coef, 0.0, X, y, **options)
 

@@ -5,6 +5,7 @@ Every statistical test here has a fixed seed and an error level of one in a mill
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, sqrt
 from typing import Any
 
@@ -26,7 +27,7 @@ from phiball.refimpl import (
     indicator,
     robust_risk,
 )
-from phiball.verification.oracles import inner as oracles
+from phiball.verification.oracles import exact_solver as oracles
 from tests.support.arrays import Arrays
 from tests.support.distributions import DISTRIBUTIONS, ESTIMATORS
 from tests.support.tilting_distributions import THETA, in_theta, in_x, linear_value, model
@@ -182,10 +183,10 @@ def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
     source = rng(11)  # SG draws nothing for its levels
     s = in_x(THETA, x, None) / ETA
     for k in range(retilt):
-        points, _ = distribution.sample_tilted(x, s, 1, source)
+        points, _ = distribution.sample_tilted(x, s, 1, rng=source)
         assert np.array_equal(slope.at[k + 1], points[:, 0])
         s = in_x(THETA, points[:, 0], None) / ETA
-    points, log_w = distribution.sample_tilted(x, s, 2, source)
+    points, log_w = distribution.sample_tilted(x, s, 2, rng=source)
     assert np.array_equal(signed.points, points.reshape(14, 2))
     assert np.array_equal(signed.log_weights, log_w.ravel())
 
@@ -193,8 +194,8 @@ def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
 class Only:
     """A distribution that can be drawn from and not tilted."""
 
-    def sample(self, z: Any, n: int, rng: Any, *, event_ndim: int = 1) -> Any:
-        return np.repeat(z[:, None], n, axis=1)
+    def sample(self, x: Any, n_samples: int, *, rng: Any, event_ndim: int = 1) -> Any:
+        return np.repeat(x[:, None], n_samples, axis=1)
 
 
 def objective(how: Any, distribution: Any = None, divergence: Divergence = ENTROPIC) -> RegularizedLoss:
@@ -209,9 +210,8 @@ def call(slope: Any) -> Any:
 
 
 def risk_with(how: Any, slope: Any = None) -> Any:
-    return robust_risk(
-        loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), proposal=how, input_gradient=slope
-    )
+    method = replace(how, gradient=slope) if isinstance(how, Tilted) else how
+    return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), method=method)
 
 
 def test_bad_arguments() -> None:
@@ -235,7 +235,7 @@ def test_bad_arguments() -> None:
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
         (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64; expected a larger eta"),
         (lambda: risk_with(Tilted(), 3.0), TypeError, "input_gradient is 3.0"),
-        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or None"),
+        (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or 'quadrature'"),
         (
             lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
             TypeError,
@@ -261,7 +261,7 @@ def test_random_start_has_exact_weights(distribution: Any) -> None:
     """log w = log E e^{s.b} - s.b with s of the start, by an oracle: for each start, not on average."""
     assert not drawn(distribution, Tilted(), 3, 1)[1].any()  # without it, at the data points
     signed, starts = drawn(distribution, Tilted(start="uniform"), 5, 1)
-    assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng(1))[:, 0])
+    assert np.array_equal(starts, distribution.sample(np.zeros((5, 2)), 1, rng=rng(1))[:, 0])
     s = np.repeat(2 * starts / ETA, 2, axis=0)  # two points for each start, and the tilt is around 0
     moments = [float(linear_value(distribution, a, 1.0)) for a in s]
     assert np.allclose(signed.log_weights, moments - (s * signed.points).sum(-1), atol=1e-9)

@@ -257,7 +257,7 @@ def test_warnings_point_at_the_call_of_fit() -> None:
         few.fit(XD, YD)
     assert seen[0].filename == __file__
     assert few.error_ > 0.01 * few.objective_
-    many = clone(few).set_params(points=1024, eta=1.0).fit(XD, YD)
+    many = clone(few).set_params(n_points=1024, eta=1.0).fit(XD, YD)
     assert many.error_ < 0.01 * many.objective_
 
 
@@ -268,6 +268,19 @@ def test_divergences_by_name() -> None:
     x = X2[:, :3]
     np.testing.assert_array_equal(by_name.fit(x, Y2).coef_, clone(by_object).fit(x, Y2).coef_)
     assert "reweighting=Reweighting(quadratic, eta=1.0))" in repr(by_name)
-    assert repr(Reweighting(indicator(0.1), budget=0.5)) == "Reweighting(indicator(0.1), radius=0.5)"
-    with pytest.raises(ValueError, match="divergence is 'kl'; expected one of entropic"):
-        Reweighting("kl", eta=1.0)
+    assert repr(Reweighting(indicator(0.1), budget=0.5)) == "Reweighting(indicator(0.1), budget=0.5)"
+    assert Reweighting("chi2", eta=1.0).divergence is QUADRATIC
+    with pytest.raises(ValueError, match="divergence is 'kll'; expected one of entropic"):
+        Reweighting("kll", eta=1.0)
+
+
+@pytest.mark.parametrize(("norm", "exponent"), [("linf", inf), ("l2", 2)])
+def test_norms_by_name(norm: str, exponent: float) -> None:
+    x, y, z = X2[:60, :2], Y2[:60], YD[:60]
+    for kind, target in ((RobustLogisticRegression, y), (RobustSVC, y), (RobustLinearRegression, z)):
+        by_name, by_number = (
+            kind(norm=p, divergence="kl", n_points=8, tol=1e-4).fit(x, target) for p in (norm, exponent)
+        )
+        np.testing.assert_array_equal(by_name.coef_, by_number.coef_)
+    with pytest.raises(ValueError, match="norm is 'max'; expected 'l1', 'l2', 'linf'"):
+        RobustLogisticRegression(norm="max").fit(x, y)

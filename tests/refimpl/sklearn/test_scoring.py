@@ -59,7 +59,7 @@ def test_worst_case_accuracy_of_linear_models(norm: float, classes: int) -> None
             right &= model.predict(x - size * ball.steepest(direction)) == y
     assert score == pytest.approx(np.mean(right))
     assert 0 < score < model.score(x, y)
-    noisy = model.predict(ball.sample(x, 1, rng(3))[:, 0, :]) == y
+    noisy = model.predict(ball.sample(x, 1, rng=rng(3))[:, 0, :]) == y
     assert np.mean(noisy) >= score
 
 
@@ -95,7 +95,7 @@ def test_models_are_scored_by_their_own_loss() -> None:
     worst = np.maximum(0.8 * (y - ends), 0.2 * (ends - y)).max(axis=0)
     assert moved(tail, x, y) == pytest.approx(-worst.mean())
     sampled = max(
-        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng(k))[:, 0]))
+        mean_poisson_deviance(counts, poisson.predict(Ball(2, 0.3).sample(x, 1, rng=rng(k))[:, 0]))
         for k in range(9)
     )
     assert moved(poisson, x, counts) < -sampled
@@ -130,11 +130,11 @@ def test_what_cannot_be_scored_is_refused() -> None:
     words = pd.DataFrame({"a": ["north"] * 2})
     cases: dict[str, Any] = {
         r"ball is 0\.5": lambda: robust_scorer(0.5),  # type: ignore[arg-type]
-        "loss is 'hinge'; expected one of numbers": lambda: robust_scorer(ball, loss="hinge"),
-        "loss is 'squared', and the model a classif": lambda: robust_scorer(ball, loss="squared")(
+        "loss is 'hinge'; expected the loss of a regressor": lambda: robust_scorer(ball, loss="hinge"),
+        "loss is 'squared', and the model is a classif": lambda: robust_scorer(ball, loss="squared")(
             model, X, Y
         ),
-        "one without clip for a linear": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
+        "expected a ball without clip": lambda: robust_scorer(Ball(2, 0.2, clip=(0.0, 9.0)))(model, X, Y),
         "without predict_proba and decision": lambda: robust_scorer(ball, eta=0.1)(near, X, Y),
         r"X is sparse; .* X\.toarray\(\)": lambda: robust_scorer(ball)(model, csr_array(X), Y),
         r"'north'\): encode them first, and score": lambda: robust_scorer(ball)(model, words, Y[:2]),
@@ -231,8 +231,12 @@ def test_scorers_take_weights_and_searches_with_them_pickle() -> None:
     assert again.best_index_ == again.refit(again.cv_results_) == search.best_index_
     assert repr(score) == "robust_scorer(Ball(norm=2.0, radius=0.4))"
     full = robust_scorer(Ball(2, 0.4), eta=0.1, divergence=QUADRATIC, feature_scale=X.std(axis=0), rng=3)
-    assert repr(full).endswith("eta=0.1, divergence=quadratic, scale=<4 numbers>, seed=3)")
+    assert repr(full).endswith("eta=0.1, divergence=quadratic, feature_scale=<4 numbers>, rng=3)")
     assert repr(refit) == "best_within(0.1)"
+    fresh = [robust_scorer(Ball(2, 0.4), eta=0.5, rng=how) for how in (None, None, np.random.default_rng(0))]
+    values = [[scorer(forest, x, y) for _ in range(2)] for scorer in fresh]
+    assert all(first == second for first, second in values)  # the same points on every call
+    assert values[0] != values[1]
     assert repr(best_within(0.1, plain="a")) == "best_within(0.1, plain='a', robust='robust')"
 
 

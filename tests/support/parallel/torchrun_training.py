@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from phiball.experiments.training.loop import Plan
+from phiball.experiments.training.loop import Schedule
 from tests.support.stopped_training import Training, weights
 
-PLAN = Plan(epochs=2, batch=7, rate=0.01)  # of 22 images: the last batch of an epoch has one
+PLAN = Schedule(epochs=2, batch=7, rate=0.01)  # of 22 images: the last batch of an epoch has one
 
 
 def main(folder: Path, die: bool) -> None:

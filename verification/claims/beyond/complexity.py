@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from phiball.refimpl import ENTROPIC, RTMLMC, SG
 from phiball.refimpl.optimize import projected_sgd
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import chi_square_bound, convex_plan, nonconvex_plan, second_moment
+from phiball.refimpl.theory import chi_square_bound, convex_plan, gradient_second_moment, nonconvex_plan
 from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.distributions import Distribution, bounded_distributions
 from phiball.verification.instances.enumeration import Weights, second_moment_of
+from phiball.verification.instances.loss_distributions import DiscreteDistribution, bounded_distributions
 from phiball.verification.instances.printed_algorithms import (
     CONVEX_UNITS,
     DELTAS,
@@ -69,7 +69,7 @@ def fewer_logarithms(plan: Planner = convex_plan) -> Iterator[Evidence | Curve]:
 @fewer_logarithms.mutant("takes the second moment for M")
 def _(delta: float, **rest: Any) -> Plan:
     made = convex_plan(delta, **rest)
-    M2 = second_moment(made.estimator, 1.0, 1.0)
+    M2 = gradient_second_moment(made.estimator, 1.0, 1.0)
     return replace(made, steps=ceil(made.steps * M2), step_size=made.step_size / M2)
 
 
@@ -123,7 +123,10 @@ Moment = Callable[[RTMLMC, float, float], float]
     top=st.integers(0, 3),
 )
 def second_moment_by_chi_square(
-    distribution: Distribution, top: int, weights: Weights = signed_weights, moment: Moment = second_moment
+    distribution: DiscreteDistribution,
+    top: int,
+    weights: Weights = signed_weights,
+    moment: Moment = gradient_second_moment,
 ) -> Evidence:
     """The second moment of RT-MLMC is at most that of a chi-square bound of sinh^2(B/(2 eta))."""
     bound = moment(

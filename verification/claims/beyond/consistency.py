@@ -26,25 +26,25 @@ from phiball.refimpl import (
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.distributions import Midpoints
-from phiball.verification.instances.divergences import restricted
-from phiball.verification.instances.faulty_solvers import (
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import restricted
+from phiball.verification.instances.loss_distributions import Midpoints
+from phiball.verification.instances.solutions import Solver, exact_distribution, solved
+from phiball.verification.instances.solver_mutants import (
     LARGEST_LOSS,
     quadratic_without_half,
     with_divergence,
 )
-from phiball.verification.instances.solutions import Solver, exact_distribution, solved
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
-from phiball.verification.oracles import uniform
+from phiball.verification.oracles import uniform_losses
 
 # --- The limit for every phi ----------------------------------------------------------------------
 
-Limit: TypeAlias = Callable[[Problem, float, float], Fraction]
+Limit: TypeAlias = Callable[[InnerProblem, float, float], Fraction]
 
 
-def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
+def limit_of_risk(problem: InnerProblem, a: float, b: float) -> Fraction:
     """a E f + (1 - a) AV@R of level (1 - a)/(b - a), which is the maximum for b = infinity."""
     rows = [(Fraction(v), q) for v, q in zip(problem.f, exact_distribution(problem), strict=True) if q]
     mean = sum((q * v for v, q in rows), Fraction(0))
@@ -73,7 +73,7 @@ def limit_of_risk(problem: Problem, a: float, b: float) -> Fraction:
     ratio=powers_of_ten(-12.0, 0.0),
 )
 def limit_for_every_domain(
-    problem: Problem,
+    problem: InnerProblem,
     phi: Divergence,
     a: float,
     b: float,
@@ -95,7 +95,7 @@ def limit_for_every_domain(
 
 
 @limit_for_every_domain.mutant("expects the maximum, as the paper does", replaces="limit")
-def _(problem: Problem, a: float, b: float) -> Fraction:
+def _(problem: InnerProblem, a: float, b: float) -> Fraction:
     return Fraction(max(problem.charged))
 
 
@@ -131,10 +131,14 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
         for x in (2.0, 5.0, *X):
             eta = 1 / x
             # Where the worst case has a kink.
-            breaks = {QUADRATIC: uniform.multiplier(eta, "quadratic"), ABSOLUTE: 1 - 2 * eta, HINGE: 1 - eta}
-            nodes, p = uniform.graded((breaks.get(d, 0.0),))
+            breaks = {
+                QUADRATIC: uniform_losses.optimal_multiplier(eta, "quadratic"),
+                ABSOLUTE: 1 - 2 * eta,
+                HINGE: 1 - eta,
+            }
+            nodes, p = uniform_losses.graded((breaks.get(d, 0.0),))
             got = float(solve(array(nodes.tolist()), eta, d, p=array(p.tolist())).value)
-            exact = uniform.value(eta, d.name)
+            exact = uniform_losses.optimal_value(eta, d.name)
             yield Evidence(abs(got - exact), ROUNDING, f"{d.name}, eta = {eta}: {1 - got:.6g} missing")
             gaps.append(1 - got)
         label, bound, exponent, slack = _LEADING[d.name]
@@ -161,8 +165,8 @@ def rates_for_uniform_losses(solve: Solver = worst_case) -> Iterator[Evidence | 
 def rates_with_an_atom(q: float, share: float, d: Divergence, solve: Solver = worst_case) -> Evidence:
     """With an atom at the maximum every phi has a gap that is linear in eta."""
     eta = share * min(q, 0.5)
-    got = float(solved(solve, Problem((0.0, 1.0), eta, (1 - q, q)), d).value)
-    missing = uniform.missing_with_atom(eta, q, d.name)
+    got = float(solved(solve, InnerProblem((0.0, 1.0), eta, (1 - q, q)), d).value)
+    missing = uniform_losses.missing_with_atom(eta, q, d.name)
     return Evidence(abs(1 - got - missing), ROUNDING, f"eta = {eta:.4g}: {1 - got:.6g} missing")
 
 
@@ -197,7 +201,7 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
                 eta,
                 d,
                 at=array(x.tolist())[:, None],
-                samples=CELLS,
+                n_samples=CELLS,
                 rng=rng(0),
             )
             zeta, atom = to_numpy(worst.density), float(worst.masses[0])
@@ -207,7 +211,7 @@ def density_and_atom(density: Callable[..., Density] = worst_case_density) -> It
             yield Evidence(abs(atom - (1 - width * eta)), 1.5 * h, f"{note}: the atom has mass {atom:.4g}")
             cost = float(to_numpy(d.phi(array(zeta.tolist()))).mean()) + d.recession * atom
             reached = float((zeta * x).mean()) + atom * where - eta * cost
-            exact = uniform.value(eta, d.name)
+            exact = uniform_losses.optimal_value(eta, d.name)
             # The maximum is half a cell low, and the sum over cells exact for f itself.
             yield Evidence(abs(reached - exact), h, f"{note}: {reached:.6f} is reached, R = {exact:.6f}")
 
@@ -229,7 +233,7 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
 )
 def atom_of_a_smooth_phi(solve: Solver = worst_case) -> Iterator[Evidence]:
     """A smooth phi of finite recession has an atom at the maximum too, if f is peaked enough for eta."""
-    u, p = uniform.dyadic()
+    u, p = uniform_losses.dyadic()
     for k, root in ((0.0, 0.5), (0.5, 0.25)):
         d = cressie_read(k)
         for eta in (0.05, 0.1, 0.2, 0.3):

@@ -12,13 +12,13 @@ from scipy.special import erf
 
 from phiball.backends import Array
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, mean
-from phiball.verification.instances.divergences import PAPER_DIVERGENCES
-from phiball.verification.instances.regularizers import (
+from phiball.verification.instances.conversion import array, mean
+from phiball.verification.instances.divergence_catalog import PAPER_DIVERGENCES
+from phiball.verification.instances.smooth_losses import (
     QUADRATICS,
     SLOPES,
     Linear,
@@ -28,12 +28,12 @@ from phiball.verification.instances.regularizers import (
 )
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import QUADRATURE
-from phiball.verification.oracles.effects import (
+from phiball.verification.oracles.certainty_equivalents import (
+    ball_log_mgf,
+    ball_second_moment,
     certainty_outside,
     line_risk,
-    log_mgf,
     parabola,
-    second_moment,
 )
 
 # --- The constant of the linearisation ------------------------------------------------------------
@@ -261,7 +261,7 @@ def _(g: Array, ball: Ball, eta: float, phi: Divergence) -> Array:
 
 
 Moment: TypeAlias = Callable[[Ball, Array], Array]
-Integrated: TypeAlias = Callable[..., Any]
+Risk: TypeAlias = Callable[..., Any]
 
 VECTORS = st.lists(SLOPES, min_size=1, max_size=4)
 
@@ -291,7 +291,7 @@ def exponential_moments(
 ) -> Iterator[Evidence]:
     """The exponential moments of the three balls have closed forms, ties and zeros included."""
     v = _scaled(s, unit) + [0.0] * zeros
-    exact = log_mgf(v, norm)
+    exact = ball_log_mgf(v, norm)
     got = float(moment(Ball(norm, 1.0), array(v)))
     # refimpl promises 1e-13 relative; the oracle moves ties and zeros by 1e-40.
     yield Evidence(abs(got - exact), 4e-13 * abs(exact), f"norm {norm:g}: {got:.12g}, {exact:.12g}")
@@ -319,14 +319,14 @@ def variances_of_balls(
     square = sum(a * a for a in g)
     got = float(moment(Ball(norm, rho), array(g)))
     # Reflections keep the ball, so its coordinates are uncorrelated.
-    exact = rho**2 * second_moment(norm, len(g)) * square
+    exact = rho**2 * ball_second_moment(norm, len(g)) * square
     yield Evidence(abs(got - exact), 2.0**-44 * exact, "the second moment of a coordinate")
     closed = {1.0: 2 / ((len(g) + 1) * (len(g) + 2)), 2.0: 1 / (len(g) + 2), inf: 1 / 3}
     if norm in closed:
         yield Evidence(abs(got - rho**2 * closed[norm] * square), 2.0**-44 * exact, "the closed form")
         # The second derivative of the exponential moments, which shares nothing with the above.
         small = 1e-4 / (1 + max(map(abs, g)))
-        curved = 2 * log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
+        curved = 2 * ball_log_mgf(_scaled(g, small), norm) * (rho / small) ** 2
         yield Evidence(abs(got - curved), 1e-7 * exact, "the exponential moments")
 
 
@@ -387,22 +387,26 @@ def _(g: Array, ball: Ball, C: float, phi: Divergence) -> Array:
     formula=r"\mathcal{E}(-z^2; \rho, \eta) < 0 \quad \text{at } z = 0",
     assumptions="phi = x log x - x + 1 or (x^2 - 1)/2; a line",
 )
-def regulariser_may_be_negative(risk: Integrated = integrated_risk) -> Iterator[Evidence]:
+def regulariser_may_be_negative(risk: Risk = robust_risk) -> Iterator[Evidence]:
     """Robustness may lower the loss: E is negative for f = -z^2 at 0, where every perturbation helps."""
-    origin = array([[0.0]])
+    origin, rule = array([[0.0]]), Quadrature(panels=16)
+
+    def loss(x: Array, i: Array) -> Array:
+        return -(x[:, 0] ** 2)
+
     for phi in (ENTROPIC, QUADRATIC):
         for rho, eta in ((1.0, 1.0), (1.0, 0.1), (0.1, 1.0)):
-            got = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, rho), eta, phi, panels=16).value)
+            got = float(risk(loss, origin, Ball(2, rho), eta, phi, method=rule).value)
             exact = line_risk(*parabola(0.0, -2.0, rho), eta, phi.family or "")
             # A kink of phi* between the nodes costs 1/(16 panels)^2 of its range, and some of that here.
             yield Evidence(abs(got - exact), 1e-5 * rho**2, f"rho = {rho:g}, eta = {eta:g}, {phi.name} phi")
             yield Evidence(got, 0.0, f"E = {got:.4g} < 0")
     # eta log of the mean of exp(-z^2/eta), by the error function.
-    value = float(risk(lambda x, i: -(x[:, 0] ** 2), origin, Ball(2, 1.0), 1.0, ENTROPIC).value)
+    value = float(risk(loss, origin, Ball(2, 1.0), 1.0, ENTROPIC, method="quadrature").value)
     error = abs(exp(value) - float(np.sqrt(np.pi) / 2 * erf(1.0)))
     yield Evidence(error, 1e-12, f"E = {value:.4f} at rho = eta = 1")
 
 
 @regulariser_may_be_negative.mutant("is linearised")
-def _(loss: Any, z: Array, ball: Ball, eta: float, phi: Divergence, panels: int = 4) -> Any:
-    return integrated_risk(lambda x, i: 0 * x[:, 0], z, ball, eta, phi, panels=panels)
+def _(loss: Any, x: Array, ball: Ball, eta: float, phi: Divergence, method: Any) -> Any:
+    return robust_risk(lambda x, i: 0 * x[:, 0], x, ball, eta, phi, method=method)

@@ -24,27 +24,32 @@ from phiball.refimpl import (
 )
 from phiball.refimpl.inner import dual_value
 from phiball.refimpl.sampling import signed_weights
-from phiball.refimpl.theory import second_moment
+from phiball.refimpl.theory import gradient_second_moment
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.distributions import (
-    Distribution,
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import NAMED
+from phiball.verification.instances.enumeration import (
+    gradient_moments,
+    largest_chi_square,
+    level_weights,
+    rt_moments,
+)
+from phiball.verification.instances.loss_distributions import (
+    DiscreteDistribution,
     Mean,
     bias_of_order_statistics,
     bias_of_two,
-    chi_square,
-    distributions,
+    discrete_distributions,
+    exact_chi_square,
     half_variance,
     simplex,
 )
-from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.enumeration import largest_chi_square, level_weights, moments, rt_moments
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, MEAN_LOSS
 from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.solver_mutants import LARGEST_LOSS, MEAN_LOSS
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL
-from phiball.verification.oracles import levels, uniform
+from phiball.verification.oracles import row_solver, uniform_losses
 
 SLACK = 2.0**-40
 
@@ -52,7 +57,7 @@ SLACK = 2.0**-40
 
 
 def _exact_half(gamma: list[Fraction]) -> Fraction:
-    return chi_square(gamma) / (4 * (len(gamma) - 1))
+    return exact_chi_square(gamma) / (4 * (len(gamma) - 1))
 
 
 @claim(
@@ -69,7 +74,9 @@ def random_half_variance_exactly(gamma: list[Fraction], value: Mean = _exact_hal
     return Evidence(float(abs(half_variance(gamma) - value(gamma))), 0.0)
 
 
-random_half_variance_exactly.mutant("has m for m - 1")(lambda gamma: chi_square(gamma) / (4 * len(gamma)))
+random_half_variance_exactly.mutant("has m for m - 1")(
+    lambda gamma: exact_chi_square(gamma) / (4 * len(gamma))
+)
 
 
 # --- One level ------------------------------------------------------------------------------------
@@ -96,12 +103,12 @@ def _signed(rows: Array, eta: float, phi: Divergence) -> Array:
     formula=(r"\mathbb{E}\|G^\ell\|_2^2 \le \frac{L_f^2\, \mathbb{E} \chi^2}{2^\ell - 1}, \quad \ell \ge 1"),
     assumptions="exact weights, any phi; chi^2 that of the weights on all 2^l points",
     examples=120,
-    distribution=distributions(3),
+    distribution=discrete_distributions(3),
     phi=st.sampled_from(NAMED),
     level=st.integers(1, 2),
 )
 def level_second_moment(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     phi: Divergence,
     level: int,
     bound: Callable[[int, float], float] = _level_bound,
@@ -113,8 +120,8 @@ def level_second_moment(
         distribution.f, level, lambda rows: weights(rows, distribution.eta, phi), telescoping=False
     )
     exact = level_weights(distribution.f, level, weights_at(distribution.eta, phi), telescoping=False)[1]
-    mean = float(levels.chances(distribution.p, picks) @ levels.chi_square(exact))
-    square = moments(distribution.p, distribution.g, picks, w)[1]
+    mean = float(row_solver.chances(distribution.p, picks) @ row_solver.chi_square(exact))
+    square = gradient_moments(distribution.p, distribution.g, picks, w)[1]
     limit = distribution.lipschitz**2 * bound(n, mean)
     slack = SLACK * (1 + max(distribution.f) / distribution.eta)
     return Evidence.at_most(square, limit, slack, f"E|G^l|^2 = {square:.6g}, the bound is {limit:.6g}")
@@ -141,15 +148,15 @@ def _(rows: Array, eta: float, phi: Divergence) -> Array:
     r"\min\left(1, \frac{C}{2^\ell - 1}\right)\right], \quad \mathbb{E}\|V^{SG}\|_2^2 \le L_f^2",
     assumptions="exact weights, any phi; chi-square at most C on all draws",
     examples=80,
-    distribution=distributions(),
+    distribution=discrete_distributions(),
     phi=st.sampled_from(NAMED),
     level=st.integers(0, 3),
 )
 def whole_second_moment(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     phi: Divergence,
     level: int,
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
     """E|V|^2 is at most (2 - 2^-L) L_f^2 [1 + sum_l 2^l min(1, C/(2^l - 1))] for RT-MLMC, L_f^2 for SG."""
     solve = weights_at(distribution.eta, phi)
@@ -161,7 +168,7 @@ def whole_second_moment(
     limit = bound(RTMLMC(level), distribution.lipschitz, C)
     slack = 4**level * SLACK * (1 + max(distribution.f) / distribution.eta)
     yield Evidence.at_most(square, limit, slack, f"RT-MLMC: E|V|^2 = {square:.6g}, the bound is {limit:.6g}")
-    plain = moments(
+    plain = gradient_moments(
         distribution.p, distribution.g, *level_weights(distribution.f, level, solve, telescoping=False)
     )[1]
     yield Evidence.at_most(plain, bound(SG(level), distribution.lipschitz, C), slack, "SG")
@@ -176,18 +183,23 @@ def whole_second_moment(
     assumptions="a constant loss, or the losses 0 and 1 with gradients -1 and 1; chi^2 of two points",
 )
 def second_moment_is_attained(
-    bound: Callable[[SG | RTMLMC, float, float], float] = second_moment,
+    bound: Callable[[SG | RTMLMC, float, float], float] = gradient_second_moment,
 ) -> Iterator[Evidence]:
     """The bound of D6-sharp is an equality for a constant loss, and at L = 1 for two losses."""
-    constant = Distribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+    constant = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     for level in range(4):
         square = rt_moments(constant, level, weights_at(1.0, QUADRATIC))[1]
         off = abs(square - bound(RTMLMC(level), 1.0, 0.0))
         yield Evidence(off, SLACK, f"a constant loss, L = {level}: E|V|^2 = {square:.6g}")
     # Half of the pairs have unequal losses, so the mean chi-square of two points is half of the largest.
     for phi, eta in ((QUADRATIC, 1.0), (QUADRATIC, 4.0), (ENTROPIC, 0.3), (ENTROPIC, 2.0)):
-        distribution = Distribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
-        mean = float(levels.chi_square(levels.solve(distribution.f, eta, phi.family or "")[1])) / 2
+        distribution = DiscreteDistribution((0.0, 1.0), ((-1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), eta)
+        mean = (
+            float(
+                row_solver.chi_square(row_solver.solve_closed_form(distribution.f, eta, phi.family or "")[1])
+            )
+            / 2
+        )
         square = rt_moments(distribution, 1, weights_at(eta, phi))[1]
         off = abs(square - bound(RTMLMC(1), 1.0, mean))
         yield Evidence(off, SLACK, f"{phi.name}, eta = {eta:g}, L = 1: E|V|^2 = {square:.6g}")
@@ -197,8 +209,8 @@ def second_moment_is_attained(
 @second_moment_is_attained.mutant("lacks level 0", replaces="bound")
 def _(estimator: SG | RTMLMC, lipschitz: float, C: float) -> float:
     if isinstance(estimator, SG):
-        return second_moment(estimator, lipschitz, C)
-    return second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
+        return gradient_second_moment(estimator, lipschitz, C)
+    return gradient_second_moment(estimator, lipschitz, C) - (2 - 2.0**-estimator.level) * lipschitz**2
 
 
 Weights: TypeAlias = Callable[..., tuple[Array, Array]]
@@ -231,8 +243,8 @@ def sharp_bias_of_a_level(
     """n = 2^l points lower the risk by at most G/(n + 1)."""
     u = np.linspace(0, 1, len(slopes) + 1)
     x = np.concatenate([[0.0], np.cumsum(np.array(slopes) / len(slopes))])
-    means = levels.order_means(u, x, n)
-    F = levels.average_value_at_risk(u, x, alpha)
+    means = row_solver.order_means(u, x, n)
+    F = row_solver.average_value_at_risk(u, x, alpha)
     bias = F - float(solve(array(means), 1.0, indicator(alpha)).value)
     slack = ROUNDING / alpha  # of the integral above 1 - alpha
     yield Evidence(-bias, slack, "not negative")
@@ -265,7 +277,7 @@ def sharp_bias_is_attained(
 
 def bias_of_one(eta: float, phi: Divergence, solve: Solver) -> float:
     """F - F^0 for f uniform on [0, 1]: one point has its own loss as value, in the mean 1/2."""
-    F = uniform.value(eta, phi.family or "", phi.parameter)
+    F = uniform_losses.optimal_value(eta, phi.family or "", phi.parameter)
     return F - float(solve(array([0.5]), eta, phi).value)
 
 
@@ -306,7 +318,7 @@ def levels_increase(
     if phi.family in ("entropic", "quadratic", "indicator", "absolute", "hinge"):
         rows = np.array(f[:n])
         whole, *halves = (
-            float(levels.solve(part, eta, phi.family, phi.parameter)[0])
+            float(row_solver.solve_closed_form(part, eta, phi.family, phi.parameter)[0])
             for part in (rows, rows[: n // 2], rows[n // 2 :])
         )
         yield Evidence(abs(value - whole + sum(halves) / 2), slack, "its value by closed forms")
@@ -325,7 +337,7 @@ ETA = 0.05
 
 
 def _bias(n: int, d: int) -> float:
-    return levels.hinge_bias(n, d, ETA)
+    return row_solver.hinge_bias(n, d, ETA)
 
 
 def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[float, float]:
@@ -334,7 +346,7 @@ def sampled_bias(n: int, d: int, rows: int, solve: Solver, seed: int) -> tuple[f
     The dual at mu* = 1 - eta has mean F on every sample, and is above the value there.
     """
     xp = active().namespace
-    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng(seed))
+    b = Ball(2, 1.0).sample(xp.zeros((rows, d), dtype=xp.float64), n, rng=rng(seed))
     f = b[..., 0]
     over = to_numpy(dual_value(f, 1 - ETA, ETA, HINGE) - solve(f, ETA, HINGE).value)
     return float(over.mean()), float(over.std(ddof=1)) / rows**0.5
@@ -373,7 +385,7 @@ def bias_on_a_ball(
         # The next term is smaller by n^(-2/(d+1)), at n = 16 a quarter or less.
         yield curve.exactly(-2 / (d + 1), 0.03)
         t = np.array([1e-1, 1e-5])
-        slopes = t / (1 - levels.coordinate_distribution(1 - t, d)[0])
+        slopes = t / (1 - row_solver.coordinate_distribution(1 - t, d)[0])
         note = f"d = {d}: from 1 - t on Q has slope {slopes[0]:.3g} for t = 0.1, {slopes[1]:.3g} for t = 1e-5"
         yield Evidence(20.0 - float(slopes[1] / slopes[0]) if d > 1 else 0.0, 0.0, note)
 

@@ -15,11 +15,11 @@ from phiball.refimpl import Divergence, worst_case
 from phiball.refimpl.theory import covering_bound, linear_covering, ramp_loss
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.divergences import NAMED
-from phiball.verification.instances.faulty_solvers import with_losses
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import NAMED
 from phiball.verification.instances.function_classes import classes, printed_bound, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.solver_mutants import with_losses
 from phiball.verification.instances.strategies import powers_of_ten
 
 # --- Every phi ------------------------------------------------------------------------------------

@@ -17,16 +17,8 @@ from phiball.refimpl import QUADRATIC, Divergence, worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
-from phiball.verification.instances.arrays import array, numbers
-from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import (
-    LARGEST_LOSS,
-    reference_distribution,
-    with_answer,
-    with_eta,
-    with_losses,
-    without_distribution,
-)
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.solutions import (
     Solver,
     exact_distribution,
@@ -37,7 +29,15 @@ from phiball.verification.instances.solutions import (
     value_is,
     weights_are,
 )
-from phiball.verification.instances.strategies import Problem, dyadic_problems, powers_of_ten, problems
+from phiball.verification.instances.solver_mutants import (
+    LARGEST_LOSS,
+    p_or_uniform,
+    with_answer,
+    with_eta,
+    with_losses,
+    without_p,
+)
+from phiball.verification.instances.strategies import InnerProblem, dyadic_problems, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
 
@@ -55,11 +55,11 @@ inner_claim = partial(claim, "Eq. (14)", verdict=Verdict.HOLDS, any_solver=True,
     d=divergences(),
 )
 def negative_losses_are_solved(
-    problem: Problem, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """All losses negative: the value and the weights are optimal as for any other losses."""
     top = max(problem.f)
-    negative = Problem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
+    negative = InnerProblem(tuple(v - top - 1 for v in problem.f), problem.eta, problem.p)
     exact, solution = exact_value(negative, d), solved(solve, negative, d)
     yield value_is(solution, exact, negative)
     yield primal_is(solution, exact, negative, d)
@@ -78,14 +78,14 @@ negative_losses_are_solved.mutant("clips losses at zero")(
     d=divergences(),
 )
 def constant_leaves_the_weights(
-    problem: Problem, c: float, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, c: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A constant added to all losses is added to the value, and leaves the weights as they are."""
     plain = solved(solve, problem, d)
     moved = replace(problem, f=tuple(v + c for v in problem.f))
     solution = solved(solve, moved, d)
     yield value_is(solution, float(plain.value) + c, moved)
-    yield from weights_are(solution, numbers(plain.weights), float(solution.value), moved, d)
+    yield from weights_are(solution, to_floats(plain.weights), float(solution.value), moved, d)
 
 
 constant_leaves_the_weights.mutant("regularises the mean as well")(
@@ -97,10 +97,10 @@ constant_leaves_the_weights.mutant("regularises the mean as well")(
     id="E10", formula=r"\gamma \ge 0, \quad \sum_i \gamma_i = 1", problem=problems(), d=divergences()
 )
 def weights_are_probabilities(
-    problem: Problem, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The weights are not negative, and their mass is one to rounding."""
-    weights = numbers(solved(solve, problem, d).weights)
+    weights = to_floats(solved(solve, problem, d).weights)
     yield Evidence(-min(weights), 0.0, "the least weight", Quantity.MASS)
     mass = sum(map(Fraction, weights), Fraction(0))
     yield Evidence(
@@ -132,9 +132,9 @@ def rows_are_independent(
     etas = [eta * (1 + k) if eta_per_row else eta for k in range(len(rows))]
     losses = active().namespace.stack([array([v / 8 for v in row]) for row in rows])
     together = solve(losses, array(etas) if eta_per_row else eta, d)
-    values, weights = numbers(together.value), numbers(together.weights)
+    values, weights = to_floats(together.value), to_floats(together.weights)
     for k, row in enumerate(rows):
-        problem = Problem(tuple(v / 8 for v in row), etas[k])
+        problem = InnerProblem(tuple(v / 8 for v in row), etas[k])
         alone = solved(solve, problem, d)
         own = weights[4 * k : 4 * k + 4]
         yield value_is(alone, values[k], problem)
@@ -158,27 +158,27 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     d=divergences(),
 )
 def zero_probability_has_no_weight(
-    problem: Problem, extra: list[float], d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, extra: list[float], d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A point of zero probability has zero weight, and changes nothing, however large its loss."""
-    wider = Problem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
+    wider = InnerProblem((*problem.f, *extra), problem.eta, (*problem.probabilities, *(0.0 for _ in extra)))
     alone, solution = solved(solve, problem, d), solved(solve, wider, d)
-    weights = numbers(solution.weights)
+    weights = to_floats(solution.weights)
     m = len(problem.f)
     yield Evidence(
         max(map(abs, weights[m:])), 0.0, "the weight of a point of zero probability", Quantity.MASS
     )
     yield value_is(solution, float(alone.value), problem)
     kept = replace(alone, weights=solution.weights[:m])
-    yield from weights_are(kept, numbers(alone.weights), float(alone.value), problem, d)
+    yield from weights_are(kept, to_floats(alone.weights), float(alone.value), problem, d)
 
 
-zero_probability_has_no_weight.mutant("ignores the reference distribution")(without_distribution)
+zero_probability_has_no_weight.mutant("ignores the reference distribution")(without_p)
 
 
 @zero_probability_has_no_weight.mutant("replaces a probability of zero by 1e-9")
 def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> WorstCase:
-    xp, distribution = array_namespace(losses), reference_distribution(losses, p)
+    xp, distribution = array_namespace(losses), p_or_uniform(losses, p)
     distribution = xp.where(distribution > 0, distribution, xp.full_like(distribution, 1e-9))
     return worst_case(losses, eta, d, p=distribution / xp.sum(distribution))
 
@@ -191,11 +191,11 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     d=divergences(),
 )
 def ties_share_their_weight(
-    problem: Problem, copies: int, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, copies: int, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Equal losses share their weight in proportion to their probabilities."""
     p = None if problem.p is None else tuple(q / copies for q in problem.p) * copies
-    weights = numbers(solved(solve, Problem(problem.f * copies, problem.eta, p), d).weights)
+    weights = to_floats(solved(solve, InnerProblem(problem.f * copies, problem.eta, p), d).weights)
     m = len(problem.f)
     for i in range(m):
         tied = weights[i::m]
@@ -218,7 +218,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     d=divergences(),
 )
 def extreme_eta_overflows_nothing(
-    problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A tiny or a huge eta overflows nothing: the value is near the largest loss, or the mean."""
     extreme = replace(problem, eta=ratio * (problem.spread or 1.0))
@@ -227,7 +227,7 @@ def extreme_eta_overflows_nothing(
     top = max(problem.charged)
     yield Evidence(value - top, tolerance, "the value, and the largest loss")
     if ratio > 1 and d.family != "indicator":
-        above = definitions.difference(value, exact_mean(problem))
+        above = definitions.exact_difference(value, exact_mean(problem))
         yield Evidence(above - problem.spread**2 / extreme.eta, tolerance, "the value, and the mean")
     elif ratio < 1:
         # What it costs to move all the mass to the largest loss; infinite for some phi, which say nothing.
@@ -252,20 +252,20 @@ extreme_eta_overflows_nothing.mutant("adds 1e-6 to eta")(with_eta(lambda eta: et
     d=divergences(),
 )
 def gap_is_dual_minus_primal(
-    problem: Problem, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The gap is the dual value at mu minus the primal value at the weights, as it says."""
     solution = solved(solve, problem, d)
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
-    dual = definitions.dual(problem.f, float(solution.mu), *instance)
-    primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
-    gap, tolerance = definitions.difference(dual, primal), 2 * primal_tolerance(problem, d)
+    dual = definitions.dual_objective(problem.f, float(solution.mu), *instance)
+    primal = definitions.primal_objective(problem.f, to_floats(solution.weights), *instance)
+    gap, tolerance = definitions.exact_difference(dual, primal), 2 * primal_tolerance(problem, d)
     yield Evidence(abs(float(solution.gap) - gap), tolerance, "the gap", Quantity.GAP)
     value = float(solution.value)
     yield Evidence(
-        definitions.difference(primal, value), tolerance, "the value, and the primal at the weights"
+        definitions.exact_difference(primal, value), tolerance, "the value, and the primal at the weights"
     )
-    yield Evidence(definitions.difference(value, dual), tolerance, "the value, and the dual at mu")
+    yield Evidence(definitions.exact_difference(value, dual), tolerance, "the value, and the dual at mu")
 
 
 @gap_is_dual_minus_primal.mutant("says zero without looking")
@@ -313,9 +313,9 @@ def sort_and_fill(f: list[Fraction], eta: Fraction) -> Fraction:
     r"f_{(j)}; \quad \text{comparisons} \le m \lceil \log_2 m \rceil",
     assumptions="phi = (x^2 - 1)/2, f sorted downwards; exact arithmetic",
     examples=150,
-    problem=problems(distributions=False),
+    problem=problems(nonuniform=False),
 )
-def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
+def sorting_solves_example_3(problem: InnerProblem, fill: Filler = sort_and_fill) -> Iterator[Evidence]:
     """A sort of m ceil(log2 m) comparisons and one pass give mu* of Example 3, and the solution, exactly."""
     f, eta, m = [Fraction(v) for v in problem.f], Fraction(problem.eta), len(problem.f)
     Counted.comparisons = 0
@@ -328,7 +328,7 @@ def sorting_solves_example_3(problem: Problem, fill: Filler = sort_and_fill) -> 
     solution = worst_case(problem.losses, problem.eta, QUADRATIC)
     yield value_is(solution, value, problem)
     scale = 2.0**-44 * (1 + problem.size / problem.eta)
-    off = max(abs(w - float(g)) for w, g in zip(numbers(solution.weights), gamma, strict=True))
+    off = max(abs(w - float(g)) for w, g in zip(to_floats(solution.weights), gamma, strict=True))
     yield Evidence(off, scale, "its weights")
 
 

@@ -13,17 +13,6 @@ from phiball.refimpl.sampling import signed_weights
 from phiball.refimpl.theory import gradient_bias
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.distributions import (
-    BOUNDED,
-    LIPSCHITZ,
-    TWO_POINTS,
-    Distribution,
-    QuadraticLosses,
-    Smoothness,
-    bounded_distributions,
-    gradient_change,
-    quadratic_losses,
-)
 from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
@@ -33,22 +22,33 @@ from phiball.verification.instances.enumeration import (
     gradient_error,
     level_mean,
 )
-from phiball.verification.instances.faulty_solvers import halves_by_one
+from phiball.verification.instances.loss_distributions import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    DiscreteDistribution,
+    QuadraticLosses,
+    Smoothness,
+    bounded_distributions,
+    gradient_change,
+    quadratic_losses,
+)
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.oracles.complexity import two_point_level, two_point_limit
+from phiball.verification.instances.solver_mutants import halves_by_one
+from phiball.verification.oracles.exact_levels import two_point_level, two_point_limit
 
 
-def variance_bound(distribution: Distribution, level: int) -> float:
+def variance_bound(distribution: DiscreteDistribution, level: int) -> float:
     """eta (e^(B/eta) - 1)^2/8 2^-l: log bends by at most 1 beyond 1, Var X <= (e^(B/eta) - 1)^2/4."""
     return distribution.eta * expm1(distribution.ratio) ** 2 / 8 * 2.0**-level
 
 
-def large_ratio_bound(distribution: Distribution, level: int) -> float:
+def large_ratio_bound(distribution: DiscreteDistribution, level: int) -> float:
     """eta (e^(B/(2 eta)) - 1)^2 2^-l: E log(m/mean X) <= Var X/(2^l m), m = E X, X in [1, e^(B/eta)]."""
     return distribution.eta * expm1(distribution.ratio / 2) ** 2 * 2.0**-level
 
 
-def sharp_value_bound(distribution: Distribution, level: int) -> float:
+def sharp_value_bound(distribution: DiscreteDistribution, level: int) -> float:
     """The smaller of the two."""
     return min(variance_bound(distribution, level), large_ratio_bound(distribution, level))
 
@@ -65,7 +65,10 @@ def sharp_value_bound(distribution: Distribution, level: int) -> float:
     level=st.integers(0, 3),
 )
 def value_bias_is_smaller(
-    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = sharp_value_bound
+    distribution: DiscreteDistribution,
+    level: int,
+    solve: Solver = worst_case,
+    bound: Bound = sharp_value_bound,
 ) -> Iterator[Evidence]:
     """F^l lies below F, by eta min((e^(B/eta) - 1)^2/8, (e^(B/(2 eta)) - 1)^2) over 2^l at most.
 
@@ -138,7 +141,7 @@ Bias = Callable[..., float]
     level=st.integers(0, 3),
 )
 def gradient_bias_by_cauchy_schwarz(
-    distribution: Distribution, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
+    distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bias: Bias = gradient_bias
 ) -> Evidence:
     """The bias of the gradient is at most L_f r (r - 1)/2^l, r = e^(B/(2 eta)): twice the rate."""
     bound = bias(level, lipschitz=distribution.lipschitz, bound=distribution.height, eta=distribution.eta)
@@ -177,7 +180,7 @@ def _(level: int, *, lipschitz: float, bound: float, eta: float) -> float:
 # --- The differences ------------------------------------------------------------------------------
 
 
-def chi_square_level_bound(distribution: Distribution, level: int) -> float:
+def chi_square_level_bound(distribution: DiscreteDistribution, level: int) -> float:
     """L_f^2 sinh^2(B/(2 eta))/(2^l - 1), which is at most twice that over 2^l."""
     return distribution.lipschitz**2 * distribution.chi_square / float(2**level - 1)
 
@@ -194,7 +197,7 @@ def chi_square_level_bound(distribution: Distribution, level: int) -> float:
     level=st.integers(1, 3),
 )
 def difference_by_chi_square(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     level: int,
     weights: Weights = signed_weights,
     bound: Bound = chi_square_level_bound,

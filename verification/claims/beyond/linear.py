@@ -23,7 +23,7 @@ from phiball.refimpl.linear import (
 )
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.oracles.linear import class_risk, example_risk
+from phiball.verification.oracles.prediction_risk import class_risk, example_risk
 
 Risk: TypeAlias = Callable[..., Any]
 PHIS = {"entropic": ENTROPIC, "quadratic": QUADRATIC, "absolute": ABSOLUTE, "indicator": indicator(0.3)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import exp, log, sqrt, tanh
 from typing import Any, TypeAlias
 
@@ -12,13 +13,13 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from phiball.backends import Array, array_namespace
-from phiball.refimpl import ENTROPIC, Divergence
-from phiball.refimpl.qlearning import Maximum, Neighbourhood, robust_value
+from phiball.refimpl import Divergence
+from phiball.refimpl.qlearning import Maximum, StatePerturbation, robust_value
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.decision_processes import distribution
-from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.decision_processes import to_neighbourhood
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 
@@ -43,16 +44,16 @@ def robust_value_is_between(
 ) -> Iterator[Evidence]:
     """The robust value lies between the least and the mean over perturbations, of the best action."""
     Q, p = np.array(rows, dtype=float).T, np.array(counts) / sum(counts)
-    beta = distribution([[0, 1, 2, 3]], [p])
-    V, seen = (float(value(array(Q), beta, eta, d, maximum=kind)[0]) for kind in Maximum)
+    beta = to_neighbourhood([[0, 1, 2, 3]], [p])
+    V, seen = (float(value(array(Q), StatePerturbation(beta, eta, d, kind))[0]) for kind in Maximum)
     yield Evidence(float(Q[p > 0].min(axis=0).max()) - V, 4 * ROUNDING, "the least")
     yield Evidence(V - float((p @ Q).max()), 4 * ROUNDING, "the mean")
     yield Evidence(V - seen, 4 * ROUNDING, "an agent that sees the perturbation does no worse")
 
 
 @robust_value_is_between.mutant("a soft maximum over the perturbations")
-def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Any) -> Array:
-    per_action = [-robust_value(-Q[:, a : a + 1], beta, eta, d) for a in range(Q.shape[1])]
+def _(Q: Array, perturbation: StatePerturbation) -> Array:
+    per_action = [-robust_value(-Q[:, a : a + 1], perturbation) for a in range(Q.shape[1])]
     return array_namespace(Q).max(array_namespace(Q).stack(per_action), axis=0)
 
 
@@ -65,14 +66,15 @@ def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence, *, maximum: Any)
 def value_may_exceed_the_nominal(value: Value = robust_value) -> Iterator[Evidence]:
     """The robust value is no lower bound of the nominal one: 0.547 > 0 for Q = (1, 0, 1) and eta = 1."""
     exact = -np.log((2 * np.exp(-1.0) + 1) / 3)
-    V = float(value(array([[1.0], [0.0], [1.0]]), distribution([[0, 1, 2]], [[1 / 3] * 3]), 1.0, ENTROPIC)[0])
+    perturbation = StatePerturbation(to_neighbourhood([[0, 1, 2]], [[1 / 3] * 3]), 1.0)
+    V = float(value(array([[1.0], [0.0], [1.0]]), perturbation)[0])
     yield Evidence(abs(V - exact), ROUNDING, f"V = {V:.6f}, and Q = 0 at the state itself")
     yield Evidence(0.5 - V, 0.0, f"V = {V:.6f} > 0")
 
 
 @value_may_exceed_the_nominal.mutant("takes the least value")
-def _(Q: Array, beta: Neighbourhood, eta: float, d: Divergence) -> Array:
-    return robust_value(Q, beta, 1e-9, d)
+def _(Q: Array, perturbation: StatePerturbation) -> Array:
+    return robust_value(Q, replace(perturbation, eta=1e-9))
 
 
 Price: TypeAlias = Callable[[Any, Any, float], Any]

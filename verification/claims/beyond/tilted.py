@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from math import exp, expm1, inf, log, log10, prod, sqrt
 from typing import Any, TypeAlias
@@ -27,12 +28,12 @@ from phiball.refimpl import (
 from phiball.refimpl.sampling import signed_weights
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
-from phiball.verification.instances.distributions import Sampler, tilted_sample
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.loss_distributions import Sampler, tilted_sample
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
-from phiball.verification.oracles import levels
-from phiball.verification.oracles.effects import log_mgf
+from phiball.verification.oracles import row_solver
+from phiball.verification.oracles.certainty_equivalents import ball_log_mgf
 
 # --- A linear loss --------------------------------------------------------------------------------
 
@@ -84,7 +85,7 @@ def linear_loss_is_exact(
     """The risk of a linear loss is found exactly from every single tilted point."""
     values = estimate(Ball(norm, 1.0), eta, g, 0.0, 0, (3, 2), 1)
     size = sum(map(abs, g))  # the loss and the log-weight times eta are of this size, and cancel
-    off = float(np.max(np.abs(values - eta * log_mgf([v / eta for v in g], norm))))
+    off = float(np.max(np.abs(values - eta * ball_log_mgf([v / eta for v in g], norm))))
     yield Evidence(off, 2.0**-44 * (size + 1e-6), "a ball")
     values = estimate(Gaussian(0.5), eta, g, 0.0, 0, (3, 2), 1)
     exact = sum(v * v for v in g) / (8 * eta)
@@ -216,7 +217,9 @@ def rt_mlmc_with_tilted_points(
 
     shares = RTMLMC(level).probabilities
     random = sum(p * (_mean(shifted, q, k, solve(True)) / p) for k, p in enumerate(shares))
-    single = _mean(shifted, q, level, lambda rows: levels.solve(to_numpy(rows), eta, "entropic"))
+    single = _mean(
+        shifted, q, level, lambda rows: row_solver.solve_closed_form(to_numpy(rows), eta, "entropic")
+    )
     rounding = 2.0**-44 * (1 + float(np.max(np.abs(shifted)))) * (1 + 1 / eta)
     yield Evidence(float(np.max(np.abs(random - single))), rounding, "the value and the gradient")
     top = float(np.max(f))
@@ -276,8 +279,8 @@ def small_eta_is_fgm(sample: Sampler = Ball.sample_tilted, seed: int = 0) -> Ite
 
 
 @small_eta_is_fgm.mutant("goes down instead of up")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, -s, n, source)
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, -s, n_samples, rng=rng)
 
 
 @claim(
@@ -299,7 +302,7 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
             _, log_w = tilted_sample(sample, norm, tuple(v / eta for v in G), n, seed)
             terms = np.expm1(log_w) ** 2
             spread.append(sqrt(float(terms.mean())))
-            root = expm1(log_mgf([v / eta for v in G], norm))
+            root = expm1(ball_log_mgf([v / eta for v in G], norm))
             exact.append(sqrt(root * (2 + root)))
             yield Evidence(
                 abs(float(terms.mean()) - exact[-1] ** 2),
@@ -321,8 +324,8 @@ def large_eta_is_uniform(sample: Sampler = Ball.sample_tilted, seed: int = 0) ->
 
 
 @large_eta_is_uniform.mutant("tilts twice as much")
-def _(ball: Ball, z: Array, s: Array, n: int, source: Rng) -> tuple[Array, Array]:
-    return ball.sample_tilted(z, 2 * s, n, source)
+def _(ball: Ball, x: Array, s: Array, n_samples: int, *, rng: Rng) -> tuple[Array, Array]:
+    return ball.sample_tilted(x, 2 * s, n_samples, rng=rng)
 
 
 # --- More points ----------------------------------------------------------------------------------
@@ -347,6 +350,8 @@ def bowl_values(
     def loss(x: Array, i: Array) -> Array:
         return xp.sum(SLOPE * x + CURVATURE / 2 * x * x, axis=-1)
 
+    if isinstance(proposal, Tilted):
+        proposal = replace(proposal, gradient=lambda x, i: SLOPE + CURVATURE * x)
     estimate = robust_risk(
         loss,
         xp.zeros((runs, D), dtype=xp.float64),
@@ -355,8 +360,7 @@ def bowl_values(
         ENTROPIC,
         n_samples=1 << level,
         rng=rng(seed),
-        proposal=proposal,
-        input_gradient=lambda x, i: SLOPE + CURVATURE * x,
+        method=proposal,
     )
     return to_numpy(estimate.values), float(estimate.bias)
 

@@ -22,24 +22,24 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition, on_an_interval
-from phiball.verification.instances.divergences import CONSISTENT, HALF_ABSOLUTE
-from phiball.verification.instances.faulty_solvers import (
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import CONSISTENT, HALF_ABSOLUTE
+from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
+from phiball.verification.instances.solver_mutants import (
     LARGEST_LOSS,
     MULTIPLIER_FOR_VALUE,
     with_answer,
     with_divergence,
-    without_distribution,
+    without_p,
 )
-from phiball.verification.instances.solutions import Solver, shortfall_bound, solved
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
-from phiball.verification.oracles import uniform
+from phiball.verification.oracles import uniform_losses
 
 BURG = cressie_read(0.0)
 
@@ -72,7 +72,7 @@ BURG = cressie_read(0.0)
     ratio=powers_of_ten(-12.0, 0.0),
 )
 def risk_tends_to_the_maximum(
-    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk tends to the largest loss as eta falls, if phi is finite on (0, infinity)."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
@@ -87,14 +87,14 @@ def _within_proposition_1() -> Iterator[Evidence]:
     d = HALF_ABSOLUTE
     yield from in_the_definition(d)
     yield Evidence(abs(d.recession - 1), 0.0, "lim phi(t)/t = 1")
-    mus = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).mu) for eta in (0.1, 0.01, 1e-4)]
+    mus = [float(solved(worst_case, InnerProblem((0.0, 1.0), eta), d).mu) for eta in (0.1, 0.01, 1e-4)]
     yield Evidence(max(map(abs, mus)), 1.0, "the minimiser of the dual is finite")
 
 
 @risk_tends_to_the_maximum.counterexample(margin=0.25, meets=_within_proposition_1)
 def _no_density_below_a_half() -> Evidence:
     d = HALF_ABSOLUTE
-    values = [float(solved(worst_case, Problem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]
+    values = [float(solved(worst_case, InnerProblem((0.0, 1.0), eta), d).value) for eta in (0.1, 0.01, 1e-4)]
     shown = ", ".join(f"{v:.5g}" for v in values)
     return Evidence(
         1 - max(values),
@@ -126,7 +126,7 @@ X = (1e2, 1e3, 1e4, 1e5, 1e6, 1e7)  # 1/eta
 )
 def burg_is_consistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
     """Burg's phi, which is infinite at 0, is consistent: the gap is about eta log(1/eta)/2 for two losses."""
-    gaps, problem = [], Problem((0.0, 1.0), 1.0)
+    gaps, problem = [], InnerProblem((0.0, 1.0), 1.0)
     for x in X:
         eta = 1 / x
         gap = 1 - float(solved(solve, replace(problem, eta=eta), BURG).value)
@@ -172,7 +172,7 @@ burg_is_consistent.mutant("takes the entropic phi")(with_divergence(lambda d: EN
     ratio=powers_of_ten(-3.0, -1.0),
 )
 def multiplier_is_above_the_maximum(
-    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Evidence:
     """For small eta the optimal multiplier is at least the largest loss."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
@@ -188,7 +188,7 @@ CENTRED = cressie_read(2.0)  # (x - 1)^2/2: Example 3 made non-negative, as the 
     meets=lambda: chain(in_the_definition(ENTROPIC), in_the_definition(CENTRED), bounded_loss((0.0, 1.0))),
 )
 def _multiplier_below(solve: Solver = worst_case) -> Iterator[Evidence]:
-    problem = Problem((0.0, 1.0), 0.1)
+    problem = InnerProblem((0.0, 1.0), 0.1)
     words = {
         ENTROPIC: "entropic: mu* = 0.1 log((1 + e^10)/2)",
         CENTRED: "(x - 1)^2/2: mu* = 1 - eta, as E(f - mu + eta)_+ = eta",
@@ -218,7 +218,7 @@ ETAS = (10.0, 1.0, 0.1, 1e-3, 1e-6, 1e-12)
 def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence | Curve]:
     """The indicator is not consistent: its risk does not depend on eta and stays below the maximum."""
     for alpha in (1.0, 0.5, 0.3, 0.01):
-        x, p = uniform.graded((1 - alpha,))
+        x, p = uniform_losses.graded((1 - alpha,))
         gaps = [
             1 - float(solve(array(x.tolist()), eta, indicator(alpha), p=array(p.tolist())).value)
             for eta in ETAS
@@ -256,11 +256,11 @@ def indicator_is_inconsistent(solve: Solver = worst_case) -> Iterator[Evidence |
     ratio=powers_of_ten(-12.0, 0.0),
 )
 def limit_is_the_essential_supremum(
-    problem: Problem, d: Divergence, ratio: float, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, ratio: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk tends to the essential supremum, whatever the loss is on a set of measure zero."""
     unit = problem.spread or 1.0
-    peak = Problem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
+    peak = InnerProblem((*problem.f, max(problem.f) + unit), ratio * unit, (*problem.probabilities, 0.0))
     got, top = float(solved(solve, peak, d).value), max(problem.charged)
     yield Evidence(got - top, value_tolerance(peak), "at most the essential supremum")
     bound = shortfall_bound(peak, d)
@@ -282,7 +282,7 @@ def _one_point() -> Evidence:
     )
 
 
-limit_is_the_essential_supremum.mutant("counts points of measure zero")(without_distribution)
+limit_is_the_essential_supremum.mutant("counts points of measure zero")(without_p)
 indicator_is_inconsistent.mutant("takes the largest loss")(LARGEST_LOSS)
 limit_is_the_essential_supremum.mutant("takes the largest loss")(LARGEST_LOSS)
 
@@ -293,7 +293,8 @@ RHO, PANELS = 0.25, 64
 
 def risk_of_data(z: Array, eta: float, d: Divergence) -> float:
     """E_z R of the loss f(x) = x on balls of radius 1/4."""
-    return float(integrated_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, panels=PANELS).value)
+    rule = Quadrature(PANELS)
+    return float(robust_risk(lambda x, i: x[:, 0], z, Ball(2, RHO), eta, d, method=rule).value)
 
 
 @claim(
@@ -316,7 +317,7 @@ def limit_is_a_mean_over_data(risk: Risk = risk_of_data) -> Iterator[Evidence]:
     z = array([0.0, 1.0])[:, None]
     for d in (ABSOLUTE, HINGE):
         for eta in (0.1, 0.01, 1e-3, 1e-6):
-            missing = 2 * RHO - uniform.value(eta, d.family or "", G=2 * RHO)
+            missing = 2 * RHO - uniform_losses.optimal_value(eta, d.family or "", G=2 * RHO)
             # The kink lies in one panel, 2 rho/panels wide; and no rule misses more than there is.
             tolerance = min(2 * RHO / PANELS**2, missing) + ROUNDING
             error = abs(0.5 + RHO - missing - risk(z, eta, d))

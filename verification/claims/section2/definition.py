@@ -16,19 +16,19 @@ from phiball.backends import Array, active, array_namespace
 from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Ball, Divergence, indicator, worst_case
 from phiball.refimpl.inner import primal_value
 from phiball.refimpl.inner.divergences import centred
-from phiball.refimpl.risk import integrated_risk
+from phiball.refimpl.risk import Quadrature, robust_risk
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, on_an_interval
-from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import without_distribution
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.printed_algorithms import algorithm2, printed_bracket
-from phiball.verification.instances.solutions import Solver, exact_value, instance, solved, value_is
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.solutions import Solver, exact_value, oracle_arguments, solved, value_is
+from phiball.verification.instances.solver_mutants import without_p
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, ROUNDING, TEST_LEVEL, value_tolerance
-from phiball.verification.oracles import definitions, uniform
+from phiball.verification.oracles import definitions, uniform_losses
 
 # --- The definition of phi ------------------------------------------------------------------------
 
@@ -57,14 +57,14 @@ GRID = [0.25 * k for k in range(33)]
     d=st.one_of(st.just(QUADRATIC), divergences()),
 )
 def centred_phi_keeps_the_definition(
-    problem: Problem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
+    problem: InnerProblem, d: Divergence, repair: Callable[[Divergence], Divergence] = centred
 ) -> Iterator[Evidence]:
     """Each phi, less its tangent at 1, is convex and non-negative with phi(1) = 0, and has the same risk."""
     c = repair(d)
-    values = numbers(c.phi(array(GRID)))
+    values = to_floats(c.phi(array(GRID)))
     yield Evidence(-min(values), ROUNDING, f"phi >= 0: the least value is {min(values):.4g}")
-    yield Evidence(abs(numbers(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
-    yield Evidence(0.0 if numbers(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
+    yield Evidence(abs(to_floats(c.phi(array([1.0])))[0]), ROUNDING, "phi(1) = 0")
+    yield Evidence(0.0 if to_floats(c.phi(array([-1e-3])))[0] == inf else inf, 0.0, "infinite below 0")
     bends = [
         2 * b - (a + e)
         for a, b, e in zip(values, values[1:], values[2:], strict=False)
@@ -74,10 +74,10 @@ def centred_phi_keeps_the_definition(
     exact, solution = exact_value(problem, d), solved(worst_case, problem, c)
     yield value_is(solution, exact, problem)
     mu = float(solution.mu) - problem.eta * d.slope1
-    before = definitions.dual(problem.f, mu, *instance(problem, d))
+    before = definitions.dual_objective(problem.f, mu, *oracle_arguments(problem, d))
     # mu - eta is rounded at the size of eta, where the dual is flat.
     slack = value_tolerance(problem) + ROUNDING * problem.eta
-    yield Evidence(abs(definitions.difference(before, exact)), slack, "the multiplier")
+    yield Evidence(abs(definitions.exact_difference(before, exact)), slack, "the multiplier")
 
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.5)
@@ -89,7 +89,7 @@ def _negative_phi() -> Evidence:
 
 @centred_phi_keeps_the_definition.counterexample(margin=0.94)
 def _bracket_of_example_3() -> Evidence:
-    problem = Problem((0.0, 0.1), 1.0)
+    problem = InnerProblem((0.0, 0.1), 1.0)
     low, high = printed_bracket(problem.losses, 1.0, QUADRATIC)
     mu = float(worst_case(problem.losses, 1.0, QUADRATIC).mu)
     out = algorithm2(problem.losses, 1.0, QUADRATIC, 60, (low, high))
@@ -123,12 +123,12 @@ def _(d: Divergence) -> Divergence:
     r" \;\Rightarrow\; \text{ess.sup}_\gamma\|\zeta_1-\zeta_2\|\le\rho",
     assumptions="D is infinite unless gamma has a density with respect to gamma_0, as in the Definition",
     examples=50,
-    problem=problems(distributions=False),
+    problem=problems(nonuniform=False),
     d=divergences(),
     outside=st.lists(st.sampled_from([10.0, 1e6, -1.0]), min_size=1, max_size=3),
 )
 def constraint_is_redundant(
-    problem: Problem,
+    problem: InnerProblem,
     d: Divergence,
     outside: list[float],
     solve: Solver = worst_case,
@@ -138,16 +138,16 @@ def constraint_is_redundant(
     m, k = len(problem.f), len(outside)
     width = max(problem.spread, problem.eta)
     far = tuple(max(problem.f) + v * width for v in outside)
-    wide = Problem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
+    wide = InnerProblem(problem.f + far, problem.eta, (1 / m,) * m + (0.0,) * k)
     solution = solved(solve, wide, d)
-    yield Evidence(max(numbers(solution.weights)[m:]), 0.0, "the weight out of reach")
+    yield Evidence(max(to_floats(solution.weights)[m:]), 0.0, "the weight out of reach")
     yield value_is(solution, exact_value(problem, d), problem)
     gamma = [(1 - 2.0**-20) / m] * m + [2.0**-20 / k] * k
     reached = float(primal(wide.losses, array(gamma), wide.eta, d, p=wide.distribution))
     yield Evidence(0.0 if reached == -inf else inf, 0.0, f"a little mass out of reach gives {reached}")
 
 
-constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_distribution)
+constraint_is_redundant.mutant("ignores the reference distribution", replaces="solve")(without_p)
 
 
 @constraint_is_redundant.mutant("counts only points of positive reference", replaces="primal")
@@ -211,7 +211,7 @@ def conjugate_of_eta_phi(
         return
     # phi* has slope x*, so that the rounding of s costs x* s; its own rounding is relative to phi* + 1.
     scale = abs(s) * float(where) + eta + abs(float(exact))
-    yield Evidence(abs(definitions.difference(got, exact)), ROUNDING * scale)
+    yield Evidence(abs(definitions.exact_difference(got, exact)), ROUNDING * scale)
 
 
 @conjugate_of_eta_phi.mutant("forgets eta in the argument")
@@ -226,7 +226,7 @@ PANELS = 64
 def risk_of_line(G: float, eta: float, d: Divergence) -> float:
     """R of the loss G x at z = 1/2 with rho = 1/2: the losses in the ball are uniform on [0, G]."""
     z, ball = array([0.5])[:, None], Ball(2, 0.5)
-    return float(integrated_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, panels=PANELS).value)
+    return float(robust_risk(lambda x, i: G * x[:, 0], z, ball, eta, d, method=Quadrature(PANELS)).value)
 
 
 @claim(
@@ -250,7 +250,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
     """The risk with the loss at z' has the closed forms for uniform losses, for the paper's five phi."""
     for d in (ENTROPIC, QUADRATIC, ABSOLUTE, HINGE, indicator(0.25), indicator(1.0)):
         for G, eta in ((1.0, 1.0), (1.0, 0.5), (1.0, 0.125), (2.0, 0.2), (0.5, 3.0)):
-            exact = uniform.value(eta, d.family or "", d.parameter, G)
+            exact = uniform_losses.optimal_value(eta, d.family or "", d.parameter, G)
             # A kink lies in one panel, of width 1/panels, in which the integrand is off by at most G/panels.
             tolerance = ROUNDING if d is ENTROPIC else G / PANELS**2
             yield Evidence(abs(risk(G, eta, d) - exact), tolerance, f"{d.name}, G = {G}, eta = {eta}")
@@ -263,7 +263,7 @@ def risk_on_a_line(risk: Risk = risk_of_line) -> Iterator[Evidence]:
     ),
 )
 def _loss_at_the_centre() -> Evidence:
-    printed, exact = 0.5, uniform.value(1.0, "entropic")
+    printed, exact = 0.5, uniform_losses.optimal_value(1.0, "entropic")
     return Evidence(
         exact - printed,
         0.0,
@@ -310,7 +310,7 @@ def volume_does_not_depend_on_the_centre(
     for norm in (1.0, 2.0, inf):
         for d in (1, 2, 4):
             ball = Ball(norm, 0.45)
-            got, exact = volume(ball, d), float(uniform.volume(norm, 0.45, d))
+            got, exact = volume(ball, d), float(uniform_losses.volume(norm, 0.45, d))
             yield Evidence(abs(got - exact), ROUNDING * exact, f"norm {norm}, d = {d}: {got:.6g}")
             share = got / 0.9**d
             for centre in (0.0, 10.0):

@@ -33,16 +33,16 @@ from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
-from phiball.verification.instances.distributions import Midpoints
-from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS, without_atom, without_distribution
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import divergences
+from phiball.verification.instances.loss_distributions import Midpoints
 from phiball.verification.instances.solutions import Solver, rows_exactly, solved
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.solver_mutants import LARGEST_LOSS, without_atom, without_p
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
-from phiball.verification.oracles import definitions, uniform
-from phiball.verification.oracles.inner import solve_exactly, solve_extended
+from phiball.verification.oracles import definitions, uniform_losses
+from phiball.verification.oracles.exact_solver import solve_exactly, solve_extended
 
 # --- Theorem 1 (I) --------------------------------------------------------------------------------
 
@@ -71,25 +71,25 @@ from phiball.verification.oracles.inner import solve_exactly, solve_extended
     problem=problems(),
     d=divergences(),
 )
-def strong_duality(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def strong_duality(problem: InnerProblem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
     """The optimal values of the primal and of the dual problem are equal."""
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     tolerance = value_tolerance(problem)
     primal = solve_exactly(problem.f, *instance).value
     dual = definitions.dual_minimum(problem.f, *instance)
     # The search for the dual ends at 2e-19 of an interval that is a few eta wide at least.
-    apart = abs(definitions.difference(primal, dual))
+    apart = abs(definitions.exact_difference(primal, dual))
     yield Evidence(apart, tolerance + 1e-18 * problem.eta, "the exact primal and dual")
 
     solution = solved(solve, problem, d)
-    mass = sum(Fraction(w) for w in numbers(solution.weights))
+    mass = sum(Fraction(w) for w in to_floats(solution.weights))
     yield Evidence(abs(float(mass - 1)), ROUNDING, "the mass of the weights", Quantity.MASS)
-    reached = definitions.primal(problem.f, numbers(solution.weights), *instance)
-    short = abs(definitions.difference(primal, reached))
+    reached = definitions.primal_objective(problem.f, to_floats(solution.weights), *instance)
+    short = abs(definitions.exact_difference(primal, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
-    bound = definitions.dual(problem.f, float(solution.mu), *instance)
-    yield Evidence(abs(definitions.difference(bound, primal)), tolerance, "the dual at mu")
-    yield Evidence(abs(definitions.difference(float(solution.value), primal)), tolerance, "the value")
+    bound = definitions.dual_objective(problem.f, float(solution.mu), *instance)
+    yield Evidence(abs(definitions.exact_difference(bound, primal)), tolerance, "the dual at mu")
+    yield Evidence(abs(definitions.exact_difference(float(solution.value), primal)), tolerance, "the value")
 
 
 @strong_duality.counterexample(
@@ -119,7 +119,7 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     return replace(s, mu=s.mu + eta * d.slope1)
 
 
-strong_duality.mutant("ignores the reference distribution")(without_distribution)
+strong_duality.mutant("ignores the reference distribution")(without_p)
 
 
 @claim(
@@ -140,7 +140,7 @@ def strong_duality_by_cones(solve: Solver = worst_case) -> Iterator[Evidence]:
         for _ in range(40):
             m = int(rng.integers(1, 12))
             eta = float(rng.choice([0.05, 0.3, 1.0, 4.0]))
-            problem = Problem(
+            problem = InnerProblem(
                 tuple(rng.normal(size=m).tolist()), eta, tuple(rng.dirichlet(np.ones(m)).tolist())
             )
             primal = definitions.conic(problem.f, eta, d.family or "", d.parameter, problem.p)
@@ -197,7 +197,7 @@ def density_of_the_worst_case(
             eta,
             d,
             at=array(x.tolist())[:, None],
-            samples=NODES,
+            n_samples=NODES,
             rng=rng(0),
         )
         return to_numpy(worst.density)
@@ -238,10 +238,12 @@ def _(loss: Any, z: Array, ball: Ball, eta: float, d: Divergence, **rest: Any) -
     problem=problems(),
     d=divergences(),
 )
-def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_case) -> Iterator[Evidence]:
+def optimality_condition(
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
+) -> Iterator[Evidence]:
     """The worst case of every phi has mass one and lies in the subdifferential of phi*, point by point."""
     solution = solved(solve, problem, d)
-    w = numbers(solution.weights)
+    w = to_floats(solution.weights)
     yield Evidence(abs(sum(w) - 1), ROUNDING, "the mass")
     instance = (problem.eta, d.family or "", d.parameter)
     eta, mu = mp.mpf(problem.eta), mp.mpf(float(solution.mu))
@@ -256,8 +258,8 @@ def optimality_condition(problem: Problem, d: Divergence, solve: Solver = worst_
     # One Fenchel gap per point: they add up to the duality gap, so that its rounding is theirs.
     yield Evidence(max(map(abs, apart)), 2 * primal_tolerance(problem, d), "the Fenchel gap of a point")
     exact = solve_exactly(problem.f, *instance, problem.p).value
-    reached = definitions.primal(problem.f, w, *instance, problem.p)
-    short = abs(definitions.difference(exact, reached))
+    reached = definitions.primal_objective(problem.f, w, *instance, problem.p)
+    short = abs(definitions.exact_difference(exact, reached))
     yield Evidence(short, primal_tolerance(problem, d), "the primal value")
 
 
@@ -292,21 +294,21 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
     """A density reaches R for superlinear phi and f uniform on [0, 1], and weights do for finite support."""
     for d in (ENTROPIC, QUADRATIC):
         for eta in (10.0, 1.0, 0.3, 0.05, 1e-3):
-            breaks = (uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
-            x, p = uniform.graded(breaks)
+            breaks = (uniform_losses.optimal_multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+            x, p = uniform_losses.graded(breaks)
             w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
             zeta = array((w / p).tolist())
             reached = float(w @ x - eta * (p @ to_numpy(d.phi(zeta))))
-            exact = uniform.value(eta, d.family or "")
+            exact = uniform_losses.optimal_value(eta, d.family or "")
             note = f"{d.name}, eta = {eta}: {reached:.9f}"
             yield Evidence(abs(reached - exact), ROUNDING * (1 + eta), note)
     for d in (ABSOLUTE, HINGE):
         for m in (1, 2, 10, 100):
-            problem = Problem(tuple((k + 1) / m for k in range(m)), 0.2)
-            w = numbers(solved(solve, problem, d).weights)
-            got = definitions.primal(problem.f, w, 0.2, d.family or "")
+            problem = InnerProblem(tuple((k + 1) / m for k in range(m)), 0.2)
+            w = to_floats(solved(solve, problem, d).weights)
+            got = definitions.primal_objective(problem.f, w, 0.2, d.family or "")
             best = solve_exactly(problem.f, 0.2, d.family or "").value
-            short = abs(definitions.difference(got, best))
+            short = abs(definitions.exact_difference(got, best))
             yield Evidence(short, value_tolerance(problem) + ROUNDING * 0.2, f"{d.name}, {m} points")
 
 
@@ -318,7 +320,7 @@ def supremum_is_reached(solve: Solver = worst_case) -> Iterator[Evidence]:
 )
 def _not_reached() -> Evidence:
     # Of all densities, it is best to move P(f <= 1 - 2 eta) to the top e of [0, 1], and e -> 0.
-    eta, dual = 0.2, uniform.value(0.2, "absolute")
+    eta, dual = 0.2, uniform_losses.optimal_value(0.2, "absolute")
     short, shown = [], []
     for e in (0.1, 0.01, 0.001):
         moved = 1 - 2 * eta
@@ -371,7 +373,7 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
 
             ball = Ball(norm, RHO)
             best = fgm(slope, array(z), ball)
-            got = risk(loss, array(z), ball, samples=20, rng=rng(seed), attack=lambda _, best=best: best)
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)

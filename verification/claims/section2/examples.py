@@ -18,9 +18,10 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Quantity, Verdict
-from phiball.verification.instances.arrays import numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
-from phiball.verification.instances.faulty_solvers import (
+from phiball.verification.instances.conversion import to_floats
+from phiball.verification.instances.solutions import Solver, exact_distribution, solution_is, solved, value_is
+from phiball.verification.instances.solver_mutants import (
     MULTIPLIER_FOR_VALUE,
     even_on_the_support,
     quadratic_without_half,
@@ -28,11 +29,10 @@ from phiball.verification.instances.faulty_solvers import (
     with_eta,
     without_atom,
 )
-from phiball.verification.instances.solutions import Solver, exact_distribution, solution_is, solved, value_is
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 # --- Example 1 ------------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ def _value_at_risk(f: tuple[float, ...], distribution: list[Fraction], alpha: fl
     alpha=st.one_of(st.sampled_from([0.5, 0.75, 0.25, 1.0, 0.1]), st.floats(0.05, 1.0)),
 )
 def indicator_is_average_value_at_risk(
-    problem: Problem, alpha: float, solve: Solver = worst_case
+    problem: InnerProblem, alpha: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Indicator: the value is AV@R, V@R is a multiplier, and the density is 1/alpha above V@R."""
     distribution, a = exact_distribution(problem), Fraction(alpha)
@@ -125,7 +125,7 @@ indicator_is_average_value_at_risk.mutant("gives the value at risk itself")(MULT
     assumptions="phi = x log x - x + 1 for x >= 0; the expectation is finite",
     problem=problems(),
 )
-def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def entropic_is_log_sum_exp(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Entropic: mu* and the value are eta log E exp(f/eta), and zeta* is exp((f - mu*)/eta)."""
     with mp.workdps(definitions.DIGITS):
         distribution = [mp.mpf(q.numerator) / q.denominator for q in exact_distribution(problem)]
@@ -134,10 +134,11 @@ def entropic_is_log_sum_exp(problem: Problem, solve: Solver = worst_case) -> Ite
         gamma = [q * mp.exp((v - mu) / eta) for q, v in zip(distribution, problem.f, strict=True)]
     solution = solved(solve, problem, ENTROPIC)
     tolerance = value_tolerance(problem)
-    yield Evidence(abs(definitions.difference(float(solution.value), mu)), tolerance, "the value")
-    yield Evidence(abs(definitions.difference(float(solution.mu), mu)), tolerance, "mu", Quantity.MU)
+    yield Evidence(abs(definitions.exact_difference(float(solution.value), mu)), tolerance, "the value")
+    yield Evidence(abs(definitions.exact_difference(float(solution.mu), mu)), tolerance, "mu", Quantity.MU)
     errors = [
-        abs(definitions.difference(w, g)) for w, g in zip(numbers(solution.weights), gamma, strict=True)
+        abs(definitions.exact_difference(w, g))
+        for w, g in zip(to_floats(solution.weights), gamma, strict=True)
     ]
     yield Evidence(max(errors), ROUNDING, "the weights", Quantity.WEIGHTS)
 
@@ -158,7 +159,7 @@ entropic_is_log_sum_exp.mutant("forgets eta in the exponent")(with_eta(lambda et
     assumptions="phi = (x^2 - 1)/2 for x >= 0, which is negative below 1 (see A3)",
     problem=problems(),
 )
-def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def quadratic_is_a_positive_part(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Quadratic: E(f - mu*)_+ = eta, zeta* = (f - mu*)_+/eta, value mu* + eta/2 + E(f - mu*)_+^2/(2 eta)."""
     solution = solved(solve, problem, QUADRATIC)
     distribution, eta, mu = exact_distribution(problem), Fraction(problem.eta), Fraction(float(solution.mu))
@@ -168,7 +169,7 @@ def quadratic_is_a_positive_part(problem: Problem, solve: Solver = worst_case) -
     yield Evidence(abs(float(mean - eta)), ROUNDING * scale, "E(f - mu)_+ = eta", Quantity.MU)
     errors = [
         abs(float(w - q * v / eta))
-        for w, q, v in zip(numbers(solution.weights), distribution, above, strict=True)
+        for w, q, v in zip(to_floats(solution.weights), distribution, above, strict=True)
     ]
     yield Evidence(max(errors), ROUNDING * scale / problem.eta, "the weights", Quantity.WEIGHTS)
     square = sum(q * v * v for q, v in zip(distribution, above, strict=True))
@@ -190,7 +191,7 @@ quadratic_is_a_positive_part.mutant("drops the factor 1/2 of phi")(quadratic_wit
 # --- Examples 4 and 5 -----------------------------------------------------------------------------
 
 
-def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
+def _kinked(problem: InnerProblem, d: Divergence, solve: Solver) -> Iterator[Evidence]:
     """The value of Examples 4 and 5, with zeta = 1{f > top - c} + P(f <= top - c)/P(f = top) 1{f = top}."""
     distribution, eta = exact_distribution(problem), Fraction(problem.eta)
     c = 2 * eta if d is ABSOLUTE else eta
@@ -213,9 +214,11 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     instance = (problem.eta, d.family or "", d.parameter, problem.p)
     with mp.workdps(definitions.DIGITS):
         printed_mu = mp.mpf(float(top)) - mp.mpf(problem.eta)
-    at_mu = definitions.dual(problem.f, printed_mu, *instance)
+    at_mu = definitions.dual_objective(problem.f, printed_mu, *instance)
     tolerance = value_tolerance(problem)
-    yield Evidence(abs(definitions.difference(at_mu, value)), tolerance, "the dual at mu* = max f - eta")
+    yield Evidence(
+        abs(definitions.exact_difference(at_mu, value)), tolerance, "the dual at mu* = max f - eta"
+    )
 
     solution = solved(solve, problem, d)
     end = max(top - eta, min(v for v, q in pairs if q) + (eta if d is ABSOLUTE else 0))
@@ -226,8 +229,8 @@ def _kinked(problem: Problem, d: Divergence, solve: Solver) -> Iterator[Evidence
     beside = any(abs(v - (top - c)) <= Fraction(ROUNDING) * (abs(top) + c) for v, q in pairs if q)
     checks = list(solution_is(solution, value, zeta, problem))
     yield from checks[:1] if beside else checks
-    primal = definitions.primal(problem.f, numbers(solution.weights), *instance)
-    short = abs(definitions.difference(primal, value))
+    primal = definitions.primal_objective(problem.f, to_floats(solution.weights), *instance)
+    short = abs(definitions.exact_difference(primal, value))
     yield Evidence(short, primal_tolerance(problem, d), "the primal at the weights")
 
 
@@ -276,7 +279,7 @@ def corrected(c: str) -> str:
     quote=r"$\zeta_z^*(\omega) = \textbf{1}\Big\{ f(\omega) + 2\eta - \|f\|_{\nu_z, \infty}\ge 0 \Big\}.$",
     corrected=corrected(r"2\eta"),
 )
-def absolute_value_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def absolute_value_has_an_atom(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Absolute value: the value is E max(f, max f - 2 eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, ABSOLUTE, solve)
 
@@ -297,7 +300,7 @@ def _mass_absolute() -> Evidence:
     quote=r"$\zeta_z^*(\omega)=\textbf{1}\{f(\omega) - \mu_z^*\ge 0\}.$",
     corrected=corrected(r"\eta"),
 )
-def hinge_has_an_atom(problem: Problem, solve: Solver = worst_case) -> Iterator[Evidence]:
+def hinge_has_an_atom(problem: InnerProblem, solve: Solver = worst_case) -> Iterator[Evidence]:
     """Hinge: the value is E max(f, max f - eta), and all mass below moves to the maximum."""
     yield from _kinked(problem, HINGE, solve)
 
@@ -317,7 +320,7 @@ hinge_has_an_atom.mutant("uses the width of the absolute value")(with_divergence
 
 # --- Small eta ------------------------------------------------------------------------------------
 
-OVERFLOWS = Problem((0.0, 1.0), 1e-6)
+OVERFLOWS = InnerProblem((0.0, 1.0), 1e-6)
 
 
 @claim(
@@ -336,13 +339,13 @@ OVERFLOWS = Problem((0.0, 1.0), 1e-6)
     d=st.sampled_from([ENTROPIC, QUADRATIC]),
 )
 def exact_for_small_eta(
-    problem: Problem, ratio: float, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, ratio: float, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """As it stands exp(f/eta) overflows for small eta; less the maximum the value keeps all its digits."""
     small = replace(problem, eta=ratio * (problem.spread or 1.0))
     exact = solve_exactly(small.f, small.eta, d.family or "", None, small.p).value
     got = float(solved(solve, small, d).value)
-    error = inf if abs(got) == inf else abs(definitions.difference(got, exact))
+    error = inf if abs(got) == inf else abs(definitions.exact_difference(got, exact))
     yield Evidence(error, value_tolerance(small), f"eta = {small.eta:.4g}")
     naive = float(solved(_naive(lambda f: 0 * f[0]), OVERFLOWS, ENTROPIC).value)
     yield Evidence(0.0 if naive == inf else inf, 0.0, f"{OVERFLOWS}: exp(f/eta) as it stands gives {naive}")

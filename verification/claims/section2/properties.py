@@ -17,10 +17,11 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import bounded_loss, in_the_definition
-from phiball.verification.instances.divergences import divergences
-from phiball.verification.instances.faulty_solvers import (
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import divergences
+from phiball.verification.instances.solutions import Solver, solved
+from phiball.verification.instances.solver_mutants import (
     best_case,
     even_on_the_support,
     quadratic_without_half,
@@ -29,11 +30,10 @@ from phiball.verification.instances.faulty_solvers import (
     with_eta,
     with_losses,
 )
-from phiball.verification.instances.solutions import Solver, solved
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING, value_tolerance
-from phiball.verification.oracles import uniform
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles import uniform_losses
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 OCE = "Eq. (3b), optimized certainty equivalent"
 
@@ -43,7 +43,7 @@ property_claim = partial(
 )
 
 
-def value(solve: Solver, problem: Problem, d: Divergence) -> float:
+def value(solve: Solver, problem: InnerProblem, d: Divergence) -> float:
     """R, as the solver gives it."""
     return float(solved(solve, problem, d).value)
 
@@ -59,7 +59,7 @@ def value(solve: Solver, problem: Problem, d: Divergence) -> float:
     d=divergences(),
 )
 def risk_is_between_mean_and_maximum(
-    problem: Problem, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk lies between the mean and the essential supremum of the loss."""
     got, tolerance = value(solve, problem, d), value_tolerance(problem)
@@ -75,7 +75,7 @@ def risk_is_between_mean_and_maximum(
     c=st.sampled_from([1.0, -1.0, 1e3, -1e6, 0.1]),
 )
 def risk_follows_added_constants(
-    problem: Problem, d: Divergence, c: float, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, c: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """A constant added to the loss is added to the risk, and the worst case stays."""
     moved = replace(problem, f=tuple(v + c for v in problem.f))
@@ -85,7 +85,9 @@ def risk_follows_added_constants(
     # f + c is rounded at the size of f and c: in units of eta that moves the worst case of a smooth phi.
     slack = ROUNDING * (1 + (problem.size + moved.size) / problem.eta)
     if d.curvature1 == 1:
-        errors = [abs(a - b) for a, b in zip(numbers(before.weights), numbers(after.weights), strict=True)]
+        errors = [
+            abs(a - b) for a, b in zip(to_floats(before.weights), to_floats(after.weights), strict=True)
+        ]
         yield Evidence(max(errors), slack, "the worst case")
 
 
@@ -95,9 +97,11 @@ def risk_follows_added_constants(
     formula=r"R_{c\eta}(cf) = c\,R_\eta(f),\quad c>0",
     c=powers_of_ten(-6.0, 6.0),
 )
-def risk_is_homogeneous(problem: Problem, d: Divergence, c: float, solve: Solver = worst_case) -> Evidence:
+def risk_is_homogeneous(
+    problem: InnerProblem, d: Divergence, c: float, solve: Solver = worst_case
+) -> Evidence:
     """The loss and eta multiplied by c multiply the risk by c."""
-    scaled = Problem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
+    scaled = InnerProblem(tuple(c * v for v in problem.f), c * problem.eta, problem.p)
     error = abs(value(solve, scaled, d) - c * value(solve, problem, d))
     return Evidence(error, 2 * value_tolerance(scaled))
 
@@ -111,7 +115,7 @@ def risk_is_homogeneous(problem: Problem, d: Divergence, c: float, solve: Solver
     factor=powers_of_ten(-3.0, 3.0),
 )
 def risk_falls_with_eta(
-    problem: Problem, d: Divergence, factor: float, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, factor: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """The risk falls as eta grows, and is convex in eta."""
     other = replace(problem, eta=factor * problem.eta)
@@ -131,7 +135,7 @@ def risk_falls_with_eta(
     rise=st.lists(st.sampled_from([0.0, 0.5, 1.0, 0.1]), min_size=10, max_size=10),
 )
 def risk_is_monotone(
-    problem: Problem, d: Divergence, rise: list[float], solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, rise: list[float], solve: Solver = worst_case
 ) -> Evidence:
     """A loss that is larger everywhere has a larger risk."""
     unit = problem.spread or problem.eta
@@ -165,8 +169,8 @@ def risk_is_convex_in_theta(
 ) -> Evidence:
     """The risk of a loss that is convex in theta is convex in theta."""
 
-    def at(theta: float) -> Problem:
-        return Problem(tuple(abs(u * theta - v) ** power for u, v in zip(a, b, strict=False)), eta)
+    def at(theta: float) -> InnerProblem:
+        return InnerProblem(tuple(abs(u * theta - v) ** power for u, v in zip(a, b, strict=False)), eta)
 
     low, high = at(thetas[0]), at(thetas[1])
     over = value(solve, at(sum(thetas) / 2), d) - (value(solve, low, d) + value(solve, high, d)) / 2
@@ -203,19 +207,19 @@ risk_is_monotone.mutant("penalises the size of the losses")(
     alphas=st.tuples(st.floats(0.05, 1.0), st.floats(0.05, 1.0)),
 )
 def indicator_ignores_eta(
-    problem: Problem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
+    problem: InnerProblem, factor: float, alphas: tuple[float, float], solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Indicator: the worst case depends on alpha alone, is uniform at alpha = 1, climbs as alpha falls."""
     distribution = problem.probabilities
-    even = numbers(solved(solve, problem, indicator(1.0)).weights)
+    even = to_floats(solved(solve, problem, indicator(1.0)).weights)
     off = max(abs(w - q) for w, q in zip(even, distribution, strict=True))
     yield Evidence(off, ROUNDING, "uniform at alpha = 1")
     low, high = sorted(alphas)
-    weights = numbers(solved(solve, problem, indicator(low)).weights)
-    rescaled = numbers(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
+    weights = to_floats(solved(solve, problem, indicator(low)).weights)
+    rescaled = to_floats(solved(solve, replace(problem, eta=factor * problem.eta), indicator(low)).weights)
     off = max(abs(a - b) for a, b in zip(weights, rescaled, strict=True))
     yield Evidence(off, ROUNDING, f"eta {problem.eta:.4g} and {factor * problem.eta:.4g}")
-    wide = numbers(solved(solve, problem, indicator(high)).weights)
+    wide = to_floats(solved(solve, problem, indicator(high)).weights)
     climb = sum((a - b) * v for a, b, v in zip(wide, weights, problem.f, strict=True))
     yield Evidence(climb, value_tolerance(problem), f"alpha from {high:.4g} to {low:.4g}")
 
@@ -242,10 +246,10 @@ def _(losses: Array, eta: float, d: Divergence, *, p: Array | None = None) -> Wo
     share=st.floats(0, 1),
 )
 def entropy_from_uniform_to_peak(
-    problem: Problem, share: float, solve: Solver = worst_case
+    problem: InnerProblem, share: float, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Entropic: uniform for large eta, at the largest losses for small eta, unequal weights between."""
-    w = numbers(solved(solve, problem, ENTROPIC).weights)
+    w = to_floats(solved(solve, problem, ENTROPIC).weights)
     rows = [(v, q, x / q) for v, q, x in zip(problem.f, problem.probabilities, w, strict=True) if q]
     top, ratio = max(problem.charged), problem.spread / problem.eta
     # f/eta is rounded at the size of f, in units of eta, and exp turns that into a relative error.
@@ -277,8 +281,8 @@ ETAS = (0.1, 0.03, 0.01, 0.003, 0.001, 1e-4)
 
 def _uniform(eta: float, d: Divergence, solve: Solver) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of U[0, 1] and the density ratios of the worst case of f(x) = x there."""
-    breaks = (uniform.multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
-    x, p = uniform.graded(breaks)
+    breaks = (uniform_losses.optimal_multiplier(eta, "quadratic"),) if d is QUADRATIC else ()
+    x, p = uniform_losses.graded(breaks)
     w = to_numpy(solve(array(x.tolist()), eta, d, p=array(p.tolist())).weights)
     return x, w / p
 
@@ -300,7 +304,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
         for d in (ENTROPIC, QUADRATIC):
             x, zeta = _uniform(eta, d, solve)
             tops[d.name].append(float(zeta[-1]))
-            exact = uniform.largest_density(eta, d.name)
+            exact = uniform_losses.largest_density(eta, d.name)
             # The last node is within 2^-46 of 1, and zeta has slope at most zeta/eta.
             note = f"{d.name}, eta = {eta}: largest density {zeta[-1]:.6g}"
             yield Evidence(abs(zeta[-1] / exact - 1), ROUNDING * (1 + 2 / eta), note)
@@ -312,7 +316,7 @@ def quadratic_is_sparse(solve: Solver = worst_case) -> Iterator[Evidence | Curve
     labels = ("eta", "largest density ratio")
     slower = Curve(
         "Largest density, quadratic phi", *labels, "the entropic one", ETAS, tuple(tops["quadratic"]),
-        tuple(uniform.largest_density(eta, "entropic") for eta in ETAS),
+        tuple(uniform_losses.largest_density(eta, "entropic") for eta in ETAS),
     )  # fmt: skip
     yield slower
     yield slower.below_bound()
@@ -362,13 +366,13 @@ quadratic_is_sparse.mutant("drops the factor 1/2 of the quadratic")(quadratic_wi
     d=st.sampled_from([ABSOLUTE, HINGE]),
 )
 def equal_weights_and_an_atom(
-    problem: Problem, d: Divergence, solve: Solver = worst_case
+    problem: InnerProblem, d: Divergence, solve: Solver = worst_case
 ) -> Iterator[Evidence]:
     """Absolute value and hinge: equal weights below the maximum, and all the rest of the mass on it."""
     c = (2 if d is ABSOLUTE else 1) * problem.eta
     top = max(problem.charged)
     rows = list(
-        zip(problem.f, problem.probabilities, numbers(solved(solve, problem, d).weights), strict=True)
+        zip(problem.f, problem.probabilities, to_floats(solved(solve, problem, d).weights), strict=True)
     )
     # Beside max f - c rounding decides on which side a loss is.
     beside = [abs(v - (top - c)) <= ROUNDING * (problem.size + c) for v, _, _ in rows]

@@ -24,9 +24,9 @@ from phiball.verification.instances.assumptions import (
     in_the_definition,
     strongly_convex,
 )
-from phiball.verification.instances.divergences import KAPPA, NAMED, QUARTIC, STRONGLY_CONVEX
+from phiball.verification.instances.divergence_catalog import KAPPA, NAMED, QUARTIC, STRONGLY_CONVEX
 from phiball.verification.instances.printed_algorithms import (
-    FAULTY_ALGORITHMS,
+    ALGORITHM_MUTANTS,
     Algorithm,
     Bracket,
     Output,
@@ -40,7 +40,7 @@ from phiball.verification.instances.printed_algorithms import (
 )
 from phiball.verification.instances.solutions import rows_exactly, value_exactly
 from phiball.verification.instances.strategies import (
-    Problem,
+    InnerProblem,
     moderate_problems,
     powers_of_ten,
     precisions,
@@ -52,7 +52,7 @@ from phiball.verification.instances.tolerances import bisection_tolerance
 # --- The bracket ----------------------------------------------------------------------------------
 
 
-def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> float:
+def _excess(bracket: tuple[float, float], problem: InnerProblem, phi: Divergence) -> float:
     """The least dual value on the bracket minus the least of all: zero if the bracket meets argmin."""
     f, eta = problem.losses, problem.eta
     # No dual value is below the optimal one, whatever the solver thinks mu is; D is convex.
@@ -71,11 +71,11 @@ def _excess(bracket: tuple[float, float], problem: Problem, phi: Divergence) -> 
     r"$[\underline{\mu}, \overline{\mu}]$",
     remark="Example 3 as printed is negative below 1, and its multiplier may lie outside: see A3.",
     examples=300,
-    problem=problems(distributions=False),
+    problem=problems(nonuniform=False),
     phi=st.sampled_from([d for d in (*KAPPA, *NAMED) if d != QUADRATIC]),
 )
 def printed_bracket_holds_mu(
-    problem: Problem, phi: Divergence, bracket: Bracket = printed_bracket
+    problem: InnerProblem, phi: Divergence, bracket: Bracket = printed_bracket
 ) -> Evidence:
     """The bracket [min f, max f - eta K] contains a dual solution."""
     ends = bracket(problem.losses, problem.eta, phi)
@@ -97,12 +97,12 @@ def _(f: Array, eta: float, phi: Divergence) -> tuple[float, float]:
     assumptions="phi convex with phi(1) = 0, of any sign, Example 3 among them; g a subgradient of phi at 1; "
     "the bracket is cut at max f - eta lim phi(t)/t",
     examples=300,
-    problem=problems(distributions=False),
+    problem=problems(nonuniform=False),
     phi=st.sampled_from([*KAPPA, *NAMED]),
     tilt=st.floats(-1, 1),
 )
 def corrected_bracket_holds_mu(
-    problem: Problem, phi: Divergence, tilt: float, bracket: Bracket = corrected_bracket
+    problem: InnerProblem, phi: Divergence, tilt: float, bracket: Bracket = corrected_bracket
 ) -> Iterator[Evidence]:
     """A bracket as wide as the range of f contains a dual solution, whatever phi is."""
     low, high = bracket(problem.losses, problem.eta, phi)
@@ -177,10 +177,10 @@ def _(width: float, kappa: float, eta: float, eps: float) -> int:
     return max(1, floor(max(printed_iterations(width, kappa, eta, eps), 1.0)))
 
 
-Value: TypeAlias = Callable[[Problem, Divergence, Output], float]
+Value: TypeAlias = Callable[[InnerProblem, Divergence, Output], float]
 
 CENTRED = cressie_read(2)  # (x - 1)^2/2: Example 3 made non-negative
-SMALL = Problem((100.0, 101.0, 103.0), 1.0)
+SMALL = InnerProblem((100.0, 101.0, 103.0), 1.0)
 QUOTE = (
     r"the estimated objective value $\widetilde{\mathcal{R}}$ satisfies "
     r"$|\widetilde{\mathcal{R}} - \mathcal{R}|\le \epsilon$"
@@ -200,26 +200,26 @@ NORMALISED = Reading(
 )
 
 
-def lagrangian_free_value(problem: Problem, phi: Divergence, out: Output) -> float:
+def lagrangian_free_value(problem: InnerProblem, phi: Divergence, out: Output) -> float:
     """sum gamma_i f_i - (eta/m) sum phi(m gamma_i), whatever the sum of gamma is."""
     xp = array_namespace(out.gamma)
     m = len(problem.f)
     return float(xp.sum(out.gamma * problem.losses) - problem.eta * xp.mean(phi.phi(m * out.gamma)))
 
 
-def normalised_value(problem: Problem, phi: Divergence, out: Output) -> float:
+def normalised_value(problem: InnerProblem, phi: Divergence, out: Output) -> float:
     """The primal value at gamma divided by its sum."""
     weights = out.gamma / array_namespace(out.gamma).sum(out.gamma)
     return float(primal_value(problem.losses, weights, problem.eta, phi))
 
 
-def residual(problem: Problem, phi: Divergence, out: Output) -> float:
+def residual(problem: InnerProblem, phi: Divergence, out: Output) -> float:
     """h(mu), the output that Algorithm 2 calls the estimated optimal value."""
     return out.h
 
 
 def _within(
-    problem: Problem, phi: Divergence, eps: float, value: Value, bracket: Bracket = corrected_bracket
+    problem: InnerProblem, phi: Divergence, eps: float, value: Value, bracket: Bracket = corrected_bracket
 ) -> Evidence:
     """abs(value - R) <= eps for the given reading of the estimated optimal value."""
     estimate = value(problem, phi, run_algorithm2(problem, phi, eps, bracket=bracket))
@@ -263,7 +263,9 @@ def _on_the_small_instance(value: Value, words: str = "") -> Evidence:
     corrected=r"D(\mu) = \mu + \frac{\eta}{m} \sum_i \phi^*\left(\frac{f_i - \mu}{\eta}\right)",
     **SEARCH,
 )
-def residual_is_the_value(problem: Problem, phi: Divergence, eps: float, value: Value = residual) -> Evidence:
+def residual_is_the_value(
+    problem: InnerProblem, phi: Divergence, eps: float, value: Value = residual
+) -> Evidence:
     """The output h(mu) is the estimated optimal value."""
     return _within(problem, phi, eps, value)
 
@@ -294,7 +296,7 @@ def _residual(value: Value = residual) -> Evidence:
     **SEARCH,
 )
 def dual_value_is_within_eps(
-    problem: Problem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
+    problem: InnerProblem, phi: Divergence, eps: float, algorithm: Algorithm = algorithm2
 ) -> Iterator[Evidence]:
     """The dual value at the returned multiplier is within eps of R."""
     out = run_algorithm2(problem, phi, eps, algorithm=algorithm)
@@ -313,7 +315,7 @@ def _value_at_gamma() -> Evidence:
     return _on_the_small_instance(lagrangian_free_value, "the objective at the returned gamma is ")
 
 
-for _fault, _algorithm in FAULTY_ALGORITHMS.items():
+for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     dual_value_is_within_eps.mutant(_fault)(_algorithm)
 
 
@@ -338,7 +340,7 @@ for _fault, _algorithm in FAULTY_ALGORITHMS.items():
     **SEARCH,
 )
 def value_at_gamma_is_within_eps(
-    problem: Problem, phi: Divergence, eps: float, value: Value = lagrangian_free_value
+    problem: InnerProblem, phi: Divergence, eps: float, value: Value = lagrangian_free_value
 ) -> Evidence:
     """The objective at the returned gamma is within eps of R."""
     return _within(problem, phi, eps, value)
@@ -372,7 +374,7 @@ def _gamma(value: Value = lagrangian_free_value) -> Evidence:
     eps=precisions(),
 )
 def normalised_value_is_within_eps(
-    problem: Problem, phi: Divergence, eps: float, value: Value = normalised_value
+    problem: InnerProblem, phi: Divergence, eps: float, value: Value = normalised_value
 ) -> Evidence:
     """The objective at gamma divided by its sum is within eps of R."""
     return _within(problem, phi, eps, value)
@@ -380,7 +382,7 @@ def normalised_value_is_within_eps(
 
 @normalised_value_is_within_eps.counterexample(margin=1.5 * 0.056, meets=lambda: _admissible(QUARTIC))
 def _normalised(value: Value = normalised_value) -> Evidence:
-    problem = Problem((0.15, -0.43, -0.05, 7.46, 0.14), 0.27)
+    problem = InnerProblem((0.15, -0.43, -0.05, 7.46, 0.14), 0.27)
     evidence = _within(problem, QUARTIC, 0.056, value)
     off, printed = (
         1 + _within(problem, QUARTIC, 0.056, value, bracket).violation / 0.056
@@ -412,7 +414,7 @@ normalised_value_is_within_eps.mutant("gives D(mu)")(dual_at)
     place=st.floats(-1, 1),
 )
 def gap_of_normalised_weights(
-    problem: Problem,
+    problem: InnerProblem,
     place: float,
     dual: Callable[..., Array] = dual_value,
     primal: Callable[..., Array] = primal_value,
@@ -468,7 +470,7 @@ def _non_negative(phi: Divergence, bracket: Bracket) -> Bracket:
     formula=r"\|\gamma - \gamma^*\|_\infty \le \frac{1}{m} \sqrt{\frac{2 \epsilon}{\kappa \eta}}",
 )
 def gamma_is_close(
-    problem: Problem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
+    problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """max abs(gamma - gamma*) <= sqrt(2 eps/(kappa eta))/m, for a bracket that holds mu* and T rounded up."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
@@ -479,7 +481,7 @@ def gamma_is_close(
     return Evidence.at_most(error, bound, 2.0**-40 * (1 + rounding_ratio(problem, phi)))
 
 
-def rounding_ratio(problem: Problem, phi: Divergence) -> float:
+def rounding_ratio(problem: InnerProblem, phi: Divergence) -> float:
     """How much the rounding of f and mu is magnified in the weights."""
     return (problem.size + problem.eta) / (KAPPA[phi] * problem.eta)
 
@@ -490,7 +492,7 @@ def rounding_ratio(problem: Problem, phi: Divergence) -> float:
     formula=r"\mathrm{dist}(\mu, \mathcal{S}^*) \le \varrho\, 2^{-T} = \sqrt{2 \eta \kappa \epsilon}",
 )
 def mu_is_close(
-    problem: Problem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
+    problem: InnerProblem, phi: Divergence, eps: float, bracket: Bracket, algorithm: Algorithm = algorithm2
 ) -> Evidence:
     """abs(mu - mu*) <= sqrt(2 eta kappa eps), for a bracket that holds mu* and T rounded up."""
     out = run_algorithm2(problem, phi, eps, bracket=_non_negative(phi, bracket), algorithm=algorithm)
@@ -502,7 +504,7 @@ def mu_is_close(
 # --- The entropy, which is not strongly convex ----------------------------------------------------
 
 
-def local_kappa(problem: Problem) -> float:
+def local_kappa(problem: InnerProblem) -> float:
     """exp(-range/eta): phi'' = 1/x is at least this at every density that the bracket allows."""
     return exp(-problem.spread / problem.eta)
 
@@ -531,9 +533,9 @@ def local_kappa(problem: Problem) -> float:
     eps=precisions(),
 )
 def entropic_guarantee(
-    problem: Problem,
+    problem: InnerProblem,
     eps: float,
-    kappa: Callable[[Problem], float] = local_kappa,
+    kappa: Callable[[InnerProblem], float] = local_kappa,
     algorithm: Algorithm = algorithm2,
 ) -> Iterator[Evidence]:
     """Algorithm 2 keeps its guarantees on gamma and on the value for the entropic phi."""
@@ -552,7 +554,7 @@ def entropic_guarantee(
     margin=0.057, meets=lambda: chain(in_the_definition(ENTROPIC), bounded_loss((5.0,) + (0.0,) * 7))
 )
 def _kappa_one() -> Evidence:
-    problem, eps = Problem((5.0,) + (0.0,) * 7, 1.0), 0.01
+    problem, eps = InnerProblem((5.0,) + (0.0,) * 7, 1.0), 0.01
     evidence = evidence_from(entropic_guarantee, problem, eps, kappa=lambda _: 1.0)[0]
     return Evidence(
         evidence.violation,
@@ -567,9 +569,9 @@ entropic_guarantee.mutant("takes kappa = phi''(1)", replaces="kappa")(lambda pro
 
 # --- Faults that every guarantee must notice ------------------------------------------------------
 
-for _fault, _algorithm in FAULTY_ALGORITHMS.items():
+for _fault, _algorithm in ALGORITHM_MUTANTS.items():
     gamma_is_close.mutant(_fault)(_algorithm)
     mu_is_close.mutant(_fault)(_algorithm)
 entropic_guarantee.mutant("moves the wrong end of the bracket", replaces="algorithm")(
-    FAULTY_ALGORITHMS["moves the wrong end of the bracket"]
+    ALGORITHM_MUTANTS["moves the wrong end of the bracket"]
 )

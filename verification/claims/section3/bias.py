@@ -15,20 +15,20 @@ from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import each, in_the_definition, strongly_convex
-from phiball.verification.instances.distributions import (
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import restricted
+from phiball.verification.instances.enumeration import bisected_weights, gradient_moments, level_weights
+from phiball.verification.instances.loss_distributions import (
     bias_by_sampling,
     bias_of_order_statistics,
     bias_of_two,
 )
-from phiball.verification.instances.divergences import restricted
-from phiball.verification.instances.enumeration import halved, level_weights, moments
-from phiball.verification.instances.faulty_solvers import LARGEST_LOSS
 from phiball.verification.instances.solutions import Solver
+from phiball.verification.instances.solver_mutants import LARGEST_LOSS
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import NORMAL_QUANTILE, TEST_LEVEL
-from phiball.verification.oracles import levels
+from phiball.verification.oracles import row_solver
 
 # --- Proposition 3 (I): what E V is ---------------------------------------------------------------
 
@@ -38,13 +38,13 @@ POINTS = np.array([(1.0, 0.0), (0.0, 1.0), (-1.0, 0.3), (0.5, -1.0)])  # f_theta
 def _mean(theta: Any, level: int, solve: Callable[[Array], Array], points: Any = POINTS) -> Any:
     """E V at theta, for the uniform distribution on the points."""
     p = (1 / len(points),) * len(points)
-    return moments(p, points, *level_weights(points @ theta, level, solve, telescoping=False))[0]
+    return gradient_moments(p, points, *level_weights(points @ theta, level, solve, telescoping=False))[0]
 
 
 def level_value(theta: Any, level: int, eta: float, phi: Divergence, points: Any = POINTS) -> float:
     """F^l at theta, by closed forms on all draws."""
-    rows = (points @ theta)[levels.draws(len(points), 2**level)]
-    return float(levels.solve(rows, eta, phi.family or "", phi.parameter)[0].mean())
+    rows = (points @ theta)[row_solver.draws(len(points), 2**level)]
+    return float(row_solver.solve_closed_form(rows, eta, phi.family or "", phi.parameter)[0].mean())
 
 
 @claim(
@@ -109,7 +109,7 @@ def _within_section_3() -> Iterator[Evidence]:
     yield from strongly_convex(phi, 1 / TOP)
     # Ratios x of mean one in [0, 4] have a mean of x^2 of at most 4.
     for losses in ([0.0] * 63 + [1e6], [0.0] * 3 + [1e6], [0.0] * 8 + [1e6] * 8):
-        ratios = len(losses) * np.array(numbers(worst_case(array(losses), 1.0, phi).weights))
+        ratios = len(losses) * np.array(to_floats(worst_case(array(losses), 1.0, phi).weights))
         chi_square = float(np.mean((ratios - 1) ** 2))
         words = f"Assumption 3 (I): chi-square <= C = {TOP - 1:g}, m = {len(losses)}"
         yield Evidence.at_most(chi_square, TOP - 1, 1e-6, words)
@@ -130,7 +130,10 @@ def _curl() -> Evidence:
 
     def curl(T: int) -> float:
         ahead, behind = (
-            [_mean(theta + s * h * e, 1, lambda rows: halved(rows, eta, phi, T), _arc()) for e in np.eye(2)]
+            [
+                _mean(theta + s * h * e, 1, lambda rows: bisected_weights(rows, eta, phi, T), _arc())
+                for e in np.eye(2)
+            ]
             for s in (1, -1)
         )
         return float((ahead[0] - behind[0])[1] - (ahead[1] - behind[1])[0]) / (2 * h)
@@ -156,7 +159,7 @@ def _curl() -> Evidence:
 @expectation_is_a_subgradient.mutant("does not divide gamma by its sum")
 def _(rows: Array, eta: float, phi: Divergence, *, tol: float) -> WorstCase:
     exact = worst_case(rows, eta, phi)
-    return WorstCase(exact.value, exact.mu, halved(rows, eta, phi, 3), exact.gap, exact.eta)
+    return WorstCase(exact.value, exact.mu, bisected_weights(rows, eta, phi, 3), exact.gap, exact.eta)
 
 
 # --- The bias of a level --------------------------------------------------------------------------
@@ -288,7 +291,7 @@ def _within_gap() -> Iterator[Evidence]:
 def _gap() -> Evidence:
     # U([0, 1] and [10, 11]): density 1/2, and AV@R at 1/2 is the mean of the upper piece.
     u, x = GAP_U, GAP_X
-    bias = levels.average_value_at_risk(u, x, 0.5) - float(levels.order_means(u, x, 1)[0])
+    bias = row_solver.average_value_at_risk(u, x, 0.5) - float(row_solver.order_means(u, x, 1)[0])
     return Evidence(
         bias - 2.0,
         0.0,

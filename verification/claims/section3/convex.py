@@ -20,13 +20,13 @@ from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, on_an_interval
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner, altered
 from phiball.verification.instances.sgd_paths import PiecewiseLinear, Sgd, mean_gap, stacked_gradient
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
-from phiball.verification.oracles.complexity import distance_risk
+from phiball.verification.oracles.exact_levels import distance_risk
 
 LevelRule: TypeAlias = Callable[[float, float], float]
 

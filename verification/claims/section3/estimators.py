@@ -27,11 +27,10 @@ from phiball.refimpl.sampling import signed_weights
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, numbers
 from phiball.verification.instances.assumptions import bounded_loss, each, in_the_definition
-from phiball.verification.instances.divergences import PAPER_DIVERGENCES, divergences
+from phiball.verification.instances.conversion import array, to_floats
+from phiball.verification.instances.divergence_catalog import PAPER_DIVERGENCES, divergences
 from phiball.verification.instances.enumeration import ListedDistribution, batch_of_all_draws
-from phiball.verification.instances.faulty_solvers import halves_by_one
 from phiball.verification.instances.printed_algorithms import (
     Algorithm,
     Output,
@@ -41,20 +40,21 @@ from phiball.verification.instances.printed_algorithms import (
     printed_iterations,
 )
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.solver_mutants import halves_by_one
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import ROUNDING
-from phiball.verification.oracles import definitions, levels
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles import definitions, row_solver
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 
-def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
+def gradient_in_losses(problem: InnerProblem, d: Divergence) -> list[float]:
     """The gradient of R in the losses: by autograd where the arrays have it, else the worst case itself."""
     losses = problem.losses
     if not hasattr(losses, "requires_grad_"):
-        return numbers(worst_case(losses, problem.eta, d, p=problem.distribution).weights)
+        return to_floats(worst_case(losses, problem.eta, d, p=problem.distribution).weights)
     losses.requires_grad_()
     worst_case(losses, problem.eta, d, p=problem.distribution).value.backward()
-    return numbers(losses.grad)
+    return to_floats(losses.grad)
 
 
 @claim(
@@ -71,11 +71,11 @@ def gradient_in_losses(problem: Problem, d: Divergence) -> list[float]:
     size=st.sampled_from([1.0, 1e-2, 1e-4]),
 )
 def danskin_gradient(
-    problem: Problem,
+    problem: InnerProblem,
     d: Divergence,
     direction: list[float],
     size: float,
-    gradient: Callable[[Problem, Divergence], list[float]] = gradient_in_losses,
+    gradient: Callable[[InnerProblem, Divergence], list[float]] = gradient_in_losses,
 ) -> Iterator[Evidence]:
     """The gradient of the risk is the expectation of the loss's gradient under the worst case."""
     w = gradient(problem, d)
@@ -89,7 +89,7 @@ def danskin_gradient(
         moved_risk = solve_exactly(moved.f, *exact).value
         # R is convex in f, so that w is its gradient if and only if the tangent stays below, on both sides.
         tangent = sum(x * (b - a) for x, a, b in zip(w, problem.f, moved.f, strict=True))
-        rise = definitions.difference(moved_risk, risk)
+        rise = definitions.exact_difference(moved_risk, risk)
         # The weights are exact to rounding, and so is the step up to that of f itself, which it carries.
         yield Evidence(tangent - rise, ROUNDING * h + 2.0**-50 * problem.size, f"a step of {sign * h:.4g}")
 
@@ -213,8 +213,8 @@ def same_expectation(
 
 def _level(f: list[float], eta: float, phi: Divergence, level: int) -> tuple[float, float]:
     """The mean value and gradient over all draws of 2^level points, by closed forms."""
-    picks = levels.draws(len(f), 2**level)
-    value, weights = levels.solve(np.array(f)[picks], eta, phi.family or "", phi.parameter)
+    picks = row_solver.draws(len(f), 2**level)
+    value, weights = row_solver.solve_closed_form(np.array(f)[picks], eta, phi.family or "", phi.parameter)
     return float(value.mean()), float((weights * SLOPES[picks]).sum(axis=-1).mean())
 
 
@@ -282,9 +282,9 @@ def log_sum_exp_differences(
     """For the entropic phi, differences of log-sum-exp are the general construction."""
     n = 2**level
     v = np.array(f[:n])
-    value, gamma = levels.solve(v, eta, "entropic")
+    value, gamma = row_solver.solve_closed_form(v, eta, "entropic")
     if n > 1:
-        parts, halves = levels.solve(v.reshape(2, -1), eta, "entropic")
+        parts, halves = row_solver.solve_closed_form(v.reshape(2, -1), eta, "entropic")
         value, gamma = value - parts.mean(), gamma - halves.ravel() / 2
     xp = active().namespace
     got, w = weights(xp.asarray(v), eta, ENTROPIC, telescoping=True)

@@ -15,17 +15,6 @@ from phiball.verification.framework.assessment import Assessment, Consequence, K
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
-from phiball.verification.instances.distributions import (
-    BOUNDED,
-    LIPSCHITZ,
-    TWO_POINTS,
-    Distribution,
-    QuadraticLosses,
-    Smoothness,
-    bounded_distributions,
-    gradient_change,
-    quadratic_losses,
-)
 from phiball.verification.instances.enumeration import (
     ENUMERATED,
     LEVELS,
@@ -35,9 +24,20 @@ from phiball.verification.instances.enumeration import (
     gradient_error,
     level_mean,
 )
-from phiball.verification.instances.faulty_solvers import with_answer, with_eta, without_halves
+from phiball.verification.instances.loss_distributions import (
+    BOUNDED,
+    LIPSCHITZ,
+    TWO_POINTS,
+    DiscreteDistribution,
+    QuadraticLosses,
+    Smoothness,
+    bounded_distributions,
+    gradient_change,
+    quadratic_losses,
+)
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.oracles.complexity import two_point_level
+from phiball.verification.instances.solver_mutants import with_answer, with_eta, without_halves
+from phiball.verification.oracles.exact_levels import two_point_level
 
 
 def _level_curve(what: str, symbol: str, y: list[float], bound: Bound) -> Curve:
@@ -55,7 +55,7 @@ def _as_enumerated(what: str, computed: list[float], exact: list[float]) -> Evid
 # --- The value ------------------------------------------------------------------------------------
 
 
-def value_bound(distribution: Distribution, level: int) -> float:
+def value_bound(distribution: DiscreteDistribution, level: int) -> float:
     """Lemma EC.5 (tech:sum) (I)."""
     return distribution.eta * distribution.growth(2) * 2.0 ** -(level + 1)
 
@@ -70,7 +70,7 @@ def value_bound(distribution: Distribution, level: int) -> float:
     level=st.integers(0, 3),
 )
 def value_bias_is_bounded(
-    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = value_bound
+    distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bound: Bound = value_bound
 ) -> Evidence:
     """The value of level l is within eta e^(2B/eta)/2^(l+1) of F."""
     value, _ = level_mean(distribution, level, solve)
@@ -103,7 +103,7 @@ def value_bias_rate(solve: Solver = worst_case, bound: Bound = value_bound) -> I
 # --- The gradient ---------------------------------------------------------------------------------
 
 
-def squared_bound(distribution: Distribution, level: int) -> float:
+def squared_bound(distribution: DiscreteDistribution, level: int) -> float:
     """Lemma EC.5 (tech:sum) (II) and (III)."""
     return distribution.lipschitz**2 * distribution.growth(4) * 2.0**-level
 
@@ -119,7 +119,7 @@ def squared_bound(distribution: Distribution, level: int) -> float:
     level=st.integers(0, 3),
 )
 def gradient_bias_is_bounded(
-    distribution: Distribution, level: int, solve: Solver = worst_case, bound: Bound = squared_bound
+    distribution: DiscreteDistribution, level: int, solve: Solver = worst_case, bound: Bound = squared_bound
 ) -> Evidence:
     """The squared bias of the gradient of level l is at most L_f^2 e^(4B/eta)/2^l."""
     error = gradient_error(distribution, level, solve)
@@ -163,7 +163,10 @@ def gradient_bias_rate(
     level=st.integers(0, 3),
 )
 def difference_is_bounded(
-    distribution: Distribution, level: int, weights: Weights = signed_weights, bound: Bound = squared_bound
+    distribution: DiscreteDistribution,
+    level: int,
+    weights: Weights = signed_weights,
+    bound: Bound = squared_bound,
 ) -> Evidence:
     """The second moment of the difference of level l is at most L_f^2 e^(4B/eta)/2^l."""
     moment = difference_moment(distribution, level, weights)
@@ -270,7 +273,7 @@ gradient_bias_rate.mutant("takes twice eta", replaces="solve")(with_eta(lambda e
 
 @gradient_bias_is_bounded.mutant("has a constant that falls with B", replaces="bound")
 @difference_is_bounded.mutant("has a constant that falls with B", replaces="bound")
-def _(distribution: Distribution, level: int) -> float:
+def _(distribution: DiscreteDistribution, level: int) -> float:
     return distribution.lipschitz**2 * distribution.growth(-4) * 2.0**-level
 
 

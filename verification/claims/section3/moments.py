@@ -18,7 +18,6 @@ from phiball.refimpl.theory import chi_square_bound
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import (
     bounded_loss,
     each,
@@ -26,33 +25,34 @@ from phiball.verification.instances.assumptions import (
     in_the_definition,
     strongly_convex,
 )
-from phiball.verification.instances.distributions import (
-    Distribution,
-    Mean,
-    chi_square,
-    distributions,
-    half_variance,
-    simplex,
-)
-from phiball.verification.instances.divergences import KAPPA, NAMED, STRONGLY_CONVEX
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.divergence_catalog import KAPPA, NAMED, STRONGLY_CONVEX
 from phiball.verification.instances.enumeration import (
     RowSolver,
     algorithm2_rows,
-    halved,
+    bisected_weights,
+    gradient_moments,
     largest_chi_square,
     level_weights,
-    moments,
     rt_moments,
+)
+from phiball.verification.instances.loss_distributions import (
+    DiscreteDistribution,
+    Mean,
+    discrete_distributions,
+    exact_chi_square,
+    half_variance,
+    simplex,
 )
 from phiball.verification.instances.solutions import CLIPPED, rows_exactly
 from phiball.verification.instances.strategies import powers_of_ten, precisions
-from phiball.verification.oracles import levels
+from phiball.verification.oracles import row_solver
 
 Bound: TypeAlias = Callable[[float, float], float]
 MomentBound: TypeAlias = Callable[[float, float, float, int], float]
 
 
-def rounding(distribution: Distribution, phi: Divergence) -> float:
+def rounding(distribution: DiscreteDistribution, phi: Divergence) -> float:
     """What the rounding of f and mu does to weights whose slope in mu is at most 1/(kappa eta)."""
     return 2.0**-40 * (1 + (max(distribution.f) + distribution.eta) / (KAPPA[phi] * distribution.eta))
 
@@ -73,13 +73,13 @@ def sg_bound(lipschitz: float, ratio: float) -> float:
     r"\mathrm{Var}[V^{SG}] \le \frac{2 L_f^2}{n} \left[1 + \frac{2 \epsilon}{\kappa \eta}\right]",
     assumptions=("phi kappa-strongly convex, f L_f-Lipschitz, gamma from Algorithm 2 with precision eps"),
     examples=150,
-    distribution=distributions(3),
+    distribution=discrete_distributions(3),
     phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 2),
 )
 def sg_second_moment(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     phi: Divergence,
     eps: float,
     level: int,
@@ -90,13 +90,13 @@ def sg_second_moment(
     picks, weights = level_weights(
         distribution.f, level, lambda rows: solve(rows, distribution.eta, phi, eps), telescoping=False
     )
-    mean, square = moments(distribution.p, distribution.g, picks, weights)
+    mean, square = gradient_moments(distribution.p, distribution.g, picks, weights)
     limit = bound(distribution.lipschitz, eps / (KAPPA[phi] * distribution.eta))
     yield Evidence.at_most(
         square, limit, rounding(distribution, phi), f"E|V|^2 = {square:.6g}, the bound is {limit:.6g}"
     )
     if level < 2:  # a batch of two data points, by all pairs of draws
-        chance = levels.chances(distribution.p, picks)
+        chance = row_solver.chances(distribution.p, picks)
         V = (weights[:, :, None] * np.asarray(distribution.g)[picks]).sum(axis=1)
         pairs = (V[:, None] + V[None, :]) / 2 - mean
         variance = float(chance @ (pairs**2).sum(axis=-1) @ chance)
@@ -142,13 +142,13 @@ def corrected_moment(lipschitz: float, chi_square: float, ratio: float, level: i
     corrected=r"\mathbb{E}\|V^{RT}\|_2^2 \le 4 L_f^2 \left[1 + \frac{2 \epsilon}{\kappa \eta}\right] + "
     r"\frac{96 L_f^2}{\kappa \eta} 2^L \epsilon + 6 L L_f^2 C",
     examples=80,
-    distribution=distributions(),
+    distribution=discrete_distributions(),
     phi=st.sampled_from(STRONGLY_CONVEX),
     eps=precisions(),
     level=st.integers(0, 3),
 )
 def rt_second_moment(
-    distribution: Distribution,
+    distribution: DiscreteDistribution,
     phi: Divergence,
     eps: float,
     level: int,
@@ -173,7 +173,7 @@ def _within_assumption_3() -> Iterator[Evidence]:
     for f in ([0.0, 1.0], [0.0] * 63 + [1e6], [0.0, 0.5, 1.0, 100.0], [1.0]):
         weights = rows_exactly(f, 1.0, CLIPPED).weights
         yield Evidence.at_most(
-            float(levels.chi_square(weights)), 0.01, 2.0**-40, f"chi-square <= C, m = {len(f)}"
+            float(row_solver.chi_square(weights)), 0.01, 2.0**-40, f"chi-square <= C, m = {len(f)}"
         )
 
 
@@ -181,7 +181,7 @@ def _within_assumption_3() -> Iterator[Evidence]:
 def _level_zero() -> Iterator[Evidence]:
     # No density exceeds 1.01, so that E zeta^2 - 1 <= 1.01 E zeta - 1 = 0.01 for any data.
     C, level, eps = 0.01, 3, 1e-9
-    distribution = Distribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
+    distribution = DiscreteDistribution((1.0, 1.0), ((1.0, 0.0), (1.0, 0.0)), (0.5, 0.5), 1.0)
     mean, square = rt_moments(
         distribution, level, lambda rows: worst_case(rows, distribution.eta, CLIPPED).weights
     )
@@ -198,7 +198,7 @@ rt_second_moment.mutant("the printed bound", replaces="bound")(printed_moment)
 
 @rt_second_moment.mutant("halves only once", replaces="solve")
 def _(rows: Array, eta: float, phi: Divergence, eps: float) -> Array:
-    return halved(rows, eta, phi, 1)
+    return bisected_weights(rows, eta, phi, 1)
 
 
 # --- A line of the proof --------------------------------------------------------------------------
@@ -278,7 +278,7 @@ Weights: TypeAlias = Callable[..., tuple[Array, Array]]
 
 def _lemma(gamma: list[Fraction]) -> Fraction:
     """D_chi2/(2m)."""
-    return chi_square(gamma) / (2 * len(gamma))
+    return exact_chi_square(gamma) / (2 * len(gamma))
 
 
 def _lemma_of_example_3(gamma: list[Fraction]) -> Fraction:
@@ -399,7 +399,9 @@ def _(rows: Array, eta: float, phi: Divergence, *, telescoping: bool) -> tuple[A
 
 def _chi_square(f: tuple[float, ...], eta: float, phi: Divergence) -> float:
     """chi-square of the exact weights, by closed forms."""
-    return float(levels.chi_square(levels.solve(f, eta, phi.family or "", phi.parameter)[1]))
+    return float(
+        row_solver.chi_square(row_solver.solve_closed_form(f, eta, phi.family or "", phi.parameter)[1])
+    )
 
 
 @claim(
@@ -439,7 +441,7 @@ def chi_square_is_bounded(
     weights = to_numpy(worst_case(array(losses), eta, phi).weights)
     slack = 2.0**-40 * len(f) * (1 + B / eta)
     yield Evidence.at_most(exact, C, slack * (1 + C), f"chi-square {exact:.6g}, C = {C:.6g}")
-    solved = float(levels.chi_square(weights))
+    solved = float(row_solver.chi_square(weights))
     yield Evidence.at_most(solved, C, slack * (1 + C), "chi-square of the solver's weights")
     if phi.family != "indicator":  # whose weights are not unique where losses tie
         yield Evidence(abs(solved - exact), slack * (1 + exact), "the same, to rounding")

@@ -20,11 +20,10 @@ from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import in_the_definition, on_an_interval
-from phiball.verification.instances.distributions import Distribution, bounded_distributions
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.enumeration import Bound, Weights, exact_level_mean, second_moment_of
-from phiball.verification.instances.faulty_solvers import without_halves
+from phiball.verification.instances.loss_distributions import DiscreteDistribution, bounded_distributions
 from phiball.verification.instances.printed_algorithms import (
     EPSILONS,
     INVERSE_EPSILONS,
@@ -38,14 +37,15 @@ from phiball.verification.instances.printed_algorithms import (
     table_2,
 )
 from phiball.verification.instances.sgd_paths import Sgd, SmoothFunction, follow, stacked_gradient
+from phiball.verification.instances.solver_mutants import without_halves
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
-from phiball.verification.oracles.complexity import wave_slope
+from phiball.verification.oracles.exact_levels import wave_slope
 
 # --- The variance of RT-MLMC ----------------------------------------------------------------------
 
 
-def variance_bound(distribution: Distribution, top: int) -> float:
+def variance_bound(distribution: DiscreteDistribution, top: int) -> float:
     """2 (L+1) L_f^2 e^(4B/eta)."""
     return 2 * (top + 1) * distribution.lipschitz**2 * distribution.growth(4)
 
@@ -61,7 +61,10 @@ def variance_bound(distribution: Distribution, top: int) -> float:
     top=st.integers(0, 4),
 )
 def variance_is_bounded(
-    distribution: Distribution, top: int, weights: Weights = signed_weights, bound: Bound = variance_bound
+    distribution: DiscreteDistribution,
+    top: int,
+    weights: Weights = signed_weights,
+    bound: Bound = variance_bound,
 ) -> Evidence:
     """The variance of RT-MLMC for one data point is at most 2 (L+1) L_f^2 e^(4B/eta)."""
     mean = exact_level_mean(distribution, top)

@@ -19,8 +19,8 @@ from phiball.refimpl.theory.plans import Plan
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import on_an_interval
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.printed_algorithms import CONVEX_UNITS, DELTAS, Planner
 from phiball.verification.instances.sgd_paths import (
     PiecewiseLinear,
@@ -35,7 +35,7 @@ from phiball.verification.instances.sgd_paths import (
 from phiball.verification.instances.solutions import Solver
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import TEST_LEVEL
-from phiball.verification.oracles.complexity import samples_needed
+from phiball.verification.oracles.exact_levels import samples_needed
 
 Step: TypeAlias = Callable[[PiecewiseLinear], float]
 Map: TypeAlias = Callable[..., Array]

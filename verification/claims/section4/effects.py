@@ -16,10 +16,10 @@ from phiball.refimpl.theory import r1, r2, r3, surrogate
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array, mean
 from phiball.verification.instances.assumptions import in_the_definition
-from phiball.verification.instances.divergences import HALF_ABSOLUTE, PAPER_DIVERGENCES, QUARTIC, mixed
-from phiball.verification.instances.regularizers import (
+from phiball.verification.instances.conversion import array, mean
+from phiball.verification.instances.divergence_catalog import HALF_ABSOLUTE, PAPER_DIVERGENCES, QUARTIC, mixed
+from phiball.verification.instances.smooth_losses import (
     BENDS,
     DATA,
     GRADIENTS,
@@ -35,12 +35,12 @@ from phiball.verification.instances.regularizers import (
 )
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import QUADRATURE
-from phiball.verification.oracles.effects import (
+from phiball.verification.oracles.certainty_equivalents import (
+    ball_second_moment,
     certainty_inside,
     certainty_outside,
     line_risk,
     parabola,
-    second_moment,
 )
 
 Certainty: TypeAlias = Callable[..., float]
@@ -163,7 +163,7 @@ def variance_is_divided_by_curvature(
     for phi, derivatives in CURVED:
         for norm, d in ((2.0, 1), (2.0, 3), (inf, 3), (1.0, 2)):
             v = [1.0, -2.0, 0.5][:d]
-            variance = second_moment(norm, d) * sum(a * a for a in v) * (0.1 * eta) ** 2
+            variance = ball_second_moment(norm, d) * sum(a * a for a in v) * (0.1 * eta) ** 2
             exact = variance / (2 * eta * derivatives[0])
             error = mean(regulariser(array([v]), Ball(norm, 0.1 * eta), eta, phi)) / exact - 1
             yield Evidence(abs(error), 2.0**-44, f"{phi.name}: R3 in {d} dimensions, norm {norm:g}")

@@ -25,8 +25,8 @@ from phiball.refimpl.theory.generalization import CoveringBound
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Curve, Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, evidence_from
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.function_classes import (
     Capacity,
     LogCovering,

@@ -25,15 +25,15 @@ from phiball.refimpl.theory import ramp_loss
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each, strongly_convex
-from phiball.verification.instances.faulty_solvers import with_losses
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.function_classes import classes, robust_class_is_no_richer
 from phiball.verification.instances.solutions import Solver
-from phiball.verification.instances.strategies import Problem, powers_of_ten, problems
+from phiball.verification.instances.solver_mutants import with_losses
+from phiball.verification.instances.strategies import InnerProblem, powers_of_ten, problems
 from phiball.verification.instances.tolerances import primal_tolerance, value_tolerance
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.inner import solve_exactly
+from phiball.verification.oracles.exact_solver import solve_exactly
 
 Value: TypeAlias = Callable[..., Array]
 
@@ -88,7 +88,7 @@ covering_of_robust_losses.mutant("doubles the losses")(with_losses(lambda losses
     phi=st.sampled_from([*STRICT[:3], ABSOLUTE, HINGE, indicator(0.5)]),
 )
 def divergence_under_beta(
-    problem: Problem, phi: Divergence, objective: Value = primal_value
+    problem: InnerProblem, phi: Divergence, objective: Value = primal_value
 ) -> Iterator[Evidence]:
     """T(g) is the value of the primal problem, whose divergence is an expectation under beta."""
     instance = (problem.eta, phi.family or "", phi.parameter, problem.p)
@@ -97,10 +97,10 @@ def divergence_under_beta(
     exact = solve_exactly(problem.f, *instance).value
     # Rounding in the weights costs eta times phi' where phi is not flat.
     slack = primal_tolerance(problem, phi) + 2.0**-40 * problem.spread
-    yield Evidence(abs(definitions.difference(reached, exact)), slack, "the primal at its worst case")
+    yield Evidence(abs(definitions.exact_difference(reached, exact)), slack, "the primal at its worst case")
     dual = definitions.dual_minimum(problem.f, *instance)
     slack = value_tolerance(problem) + 1e-18 * problem.eta
-    yield Evidence(abs(definitions.difference(dual, exact)), slack, "T(g) and the primal, exactly")
+    yield Evidence(abs(definitions.exact_difference(dual, exact)), slack, "T(g) and the primal, exactly")
 
 
 def under_the_worst_case(

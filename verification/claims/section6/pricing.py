@@ -16,9 +16,9 @@ from phiball.refimpl.causal import CausalValue, Conditional, causal_value, condi
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each
-from phiball.verification.oracles.causal import causal_plan
+from phiball.verification.instances.conversion import array
+from phiball.verification.oracles.transport_plans import causal_plan
 
 # --- The problem ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -10,20 +11,27 @@ import numpy as np
 from hypothesis import strategies as st
 
 from phiball.backends import Array, array_namespace, to_numpy
-from phiball.refimpl import ENTROPIC, Divergence
-from phiball.refimpl.qlearning import DecisionProcess, Neighbourhood, bellman, q_update, value_iteration
-from phiball.refimpl.qlearning.bellman import FixedPoint
+from phiball.refimpl import Divergence
+from phiball.refimpl.qlearning import (
+    MDP,
+    FixedPoint,
+    StatePerturbation,
+    Transition,
+    bellman,
+    q_update,
+    value_iteration,
+)
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
 from phiball.verification.framework.claim import claim
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import each
-from phiball.verification.instances.decision_processes import Tables, distribution, tables
-from phiball.verification.instances.divergences import divergences
+from phiball.verification.instances.conversion import array
+from phiball.verification.instances.decision_processes import Tables, random_tables, to_neighbourhood
+from phiball.verification.instances.divergence_catalog import divergences
 from phiball.verification.instances.strategies import powers_of_ten
 from phiball.verification.instances.tolerances import ROUNDING
 from phiball.verification.oracles import definitions
-from phiball.verification.oracles.qlearning import followed, relative_entropy
+from phiball.verification.oracles.policy_evaluation import followed, relative_entropy
 
 Update: TypeAlias = Callable[..., Array]
 Operator: TypeAlias = Callable[..., Array]
@@ -69,12 +77,10 @@ def update_is_robust(
     def updated(near: list[int], weight: Any) -> float:
         new = update(
             array(Q),
-            *(0, 0, reward, 0, False),
-            alpha=alpha,
+            Transition(0, 0, reward, 0),
+            StatePerturbation(to_neighbourhood([near], [weight]), eta),
+            step_size=alpha,
             discount=discount,
-            neighbourhood=distribution([near], [weight]),
-            eta=eta,
-            divergence=ENTROPIC,
         )
         return float(new[0, 0])
 
@@ -85,8 +91,8 @@ def update_is_robust(
 
 
 @update_is_robust.mutant("forgets 1/eta in the exponent")
-def _(Q: Array, *step: Any, **options: Any) -> Array:
-    return q_update(Q, *step, **{**options, "eta": 1.0})
+def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: Any) -> Array:
+    return q_update(Q, step, replace(perturbation, eta=1.0), **options)
 
 
 @claim(
@@ -99,24 +105,24 @@ def _(Q: Array, *step: Any, **options: Any) -> Array:
 def update_is_a_mean_step(update: Update = q_update, operator: Operator = bellman) -> Iterator[Evidence]:
     """In the mean over the next state, the update is a step from Q towards the robust Bellman operator."""
     for seed in range(3):
-        model = tables(seed, 4, 2, 0.9)
+        model = random_tables(seed, 4, 2, 0.9)
         Q = array(np.random.default_rng(seed + 100).normal(size=(4, 2)))
-        image, now = to_numpy(operator(Q, model.process, model.beta, 0.5, ENTROPIC)), to_numpy(Q)
+        perturbation = model.perturbation(0.5)
+        image, now = to_numpy(operator(Q, model.process, perturbation)), to_numpy(Q)
         for s, a in product(range(4), range(2)):
-            options = {"discount": 0.9, "neighbourhood": model.beta, "eta": 0.5, "divergence": ENTROPIC}
+            steps = [Transition(s, a, float(model.r[s, a]), k) for k in range(4)]
             after = [
-                float(update(Q, s, a, float(model.r[s, a]), k, False, alpha=0.25, **options)[s, a])
-                for k in range(4)
+                float(update(Q, step, perturbation, step_size=0.25, discount=0.9)[s, a]) for step in steps
             ]
-            step = 0.75 * now[s, a] + 0.25 * image[s, a]
+            expected = 0.75 * now[s, a] + 0.25 * image[s, a]
             yield Evidence(
-                abs(model.P[s, a] @ after - step), 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}"
+                abs(model.P[s, a] @ after - expected), 4 * ROUNDING, f"s = {s}, a = {a}, seed = {seed}"
             )
 
 
 @update_is_a_mean_step.mutant("discounts the reward too", replaces="update")
-def _(Q: Array, s: int, a: int, reward: float, *rest: Any, **options: Any) -> Array:
-    return q_update(Q, s, a, options["discount"] * reward, *rest, **options)
+def _(Q: Array, step: Transition, perturbation: StatePerturbation, **options: Any) -> Array:
+    return q_update(Q, replace(step, reward=options["discount"] * step.reward), perturbation, **options)
 
 
 # --- The operator ---------------------------------------------------------------------------------
@@ -148,17 +154,20 @@ def operator_contracts(
     operator: Operator = bellman,
 ) -> Evidence:
     """The robust Bellman operator is a contraction with the discount as its factor, in the largest entry."""
-    model = tables(seed, 4, 2, 0.9)
+    model = random_tables(seed, 4, 2, 0.9)
     q, change_q = (unit * np.array(v, dtype=float).reshape(4, 2) for v in (first, change))
-    images = [to_numpy(operator(array(v), model.process, model.beta, eta, d)) for v in (q, q + change_q)]
+    images = [
+        to_numpy(operator(array(v), model.process, model.perturbation(eta, d))) for v in (q, q + change_q)
+    ]
     apart = float(abs(images[0] - images[1]).max())
     slack = ROUNDING * (6 * unit + abs(model.r).max())
     return Evidence.at_most(apart, 0.9 * abs(change_q).max(), slack, "the change of TQ")
 
 
 @operator_contracts.mutant("forgets 1/eta in the exponent")
-def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence) -> Array:
-    return mdp.reward + eta * (bellman(Q, mdp, beta, 1.0, d) - mdp.reward)
+def _(Q: Array, mdp: MDP, perturbation: StatePerturbation) -> Array:
+    image = bellman(Q, mdp, replace(perturbation, eta=1.0))
+    return mdp.reward + perturbation.eta * (image - mdp.reward)
 
 
 # --- What it solves -------------------------------------------------------------------------------
@@ -180,8 +189,8 @@ def _(Q: Array, mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Diverg
 def fixed_point_is_an_infimum(fixed: Fixed = value_iteration) -> Iterator[Evidence]:
     """The fixed point is the best return over policies, of the least over penalised perturbations."""
     for seed in range(5):
-        model, eta, tol = tables(seed, 4, 2, 0.8), 0.3, 1e-11
-        Q = to_numpy(fixed(model.process, model.beta, eta, ENTROPIC, tol=tol).Q)
+        model, eta, tol = random_tables(seed, 4, 2, 0.8), 0.3, 1e-11
+        Q = to_numpy(fixed(model.process, model.perturbation(eta), tol=tol).Q)
         near = np.moveaxis(Q[model.near], -1, -2)  # (S, A, 3)
         worst = model.weight[:, None, :] * np.exp(-(near - near.min(axis=-1, keepdims=True)) / eta)
         worst /= worst.sum(axis=-1, keepdims=True)
@@ -214,7 +223,7 @@ def _within_supremum_rewards_noise() -> Iterator[Evidence]:
 def _supremum_rewards_noise() -> Evidence:
     # Two states that stay as they are, of reward 1 and 0; the perturbation takes either for the other.
     model = Tables(STAY, np.array([[1.0], [0.0]]), [[0, 1]] * 2, EITHER, discount=HALF)
-    fixed = value_iteration(model.process, model.beta, 1.0, ENTROPIC, tol=1e-11).Q
+    fixed = value_iteration(model.process, model.perturbation(1.0), tol=1e-11).Q
     best = np.array([[[1.0 - 1e-12, 1e-12]]] * 2)
     top = followed(*model.plain, [0, 0], best, np.zeros((2, 1)))
     robust = float(fixed[0, 0])
@@ -228,8 +237,8 @@ def _supremum_rewards_noise() -> Evidence:
 
 
 @fixed_point_is_an_infimum.mutant("stops after ten iterations")
-def _(mdp: DecisionProcess, beta: Neighbourhood, eta: float, d: Divergence, *, tol: float) -> FixedPoint:
+def _(mdp: MDP, perturbation: StatePerturbation, *, tol: float) -> FixedPoint:
     Q = array_namespace(mdp.reward).zeros_like(mdp.reward)
     for _ in range(10):
-        Q = bellman(Q, mdp, beta, eta, d)
+        Q = bellman(Q, mdp, perturbation)
     return FixedPoint(Q, 0.0, 0.0, 10)

@@ -17,8 +17,8 @@ from phiball.refimpl import Ball, fgm
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind, Reading
 from phiball.verification.framework.claim import claim, unchecked
 from phiball.verification.framework.evidence import Evidence, Verdict
-from phiball.verification.instances.arrays import array
 from phiball.verification.instances.assumptions import evidence_from
+from phiball.verification.instances.conversion import array
 from phiball.verification.instances.tolerances import TEST_LEVEL
 
 # --- Section 6.1 ----------------------------------------------------------------------------------

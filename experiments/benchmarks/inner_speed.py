@@ -1,0 +1,120 @@
+"""`phiball bench inner`: time and accuracy of the inner solver beside other solvers.
+
+The unit of time is one `np.max` over the same losses. phiball returns value, mu, weights and gap; other
+solvers return weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phiball.backends import backend
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import (
+    ROUNDS,
+    BenchmarkReport,
+    BenchmarkTable,
+    Clock,
+    Row,
+    Timing,
+    bar_verdict,
+    compare,
+    part_of,
+)
+from phiball.experiments.benchmarks.inner_problems import (
+    BAR_SHAPES,
+    OWN,
+    POWERS,
+    SHAPES,
+    SHARED,
+    THREE_HALVES,
+    UNIFORM,
+    Shape,
+    contestants,
+    losses_of,
+)
+from phiball.experiments.benchmarks.inner_threads import busy_report
+from phiball.experiments.benchmarks.inner_versions import against_report
+
+DISTRIBUTION_BAR, POWER_BAR, KINKED_BAR, PEER_BAR = 1.8, 25.0, 1.2, 1.0
+MINE = f"phiball, {UNIFORM}"
+NOTE = (
+    "losses Exp(1), eta 0.1, alpha 0.25, float64. Ratios are medians over rounds in which all solvers take "
+    "turns. Error: m times the largest error of a weight against exact or "
+    "extended arithmetic, where a row is short enough for it"
+)
+
+
+def bench_inner(
+    *,
+    clock: Clock,
+    quick: bool = False,
+    busy: bool = False,
+    against: Path | None = None,
+    update: Update = silent,
+) -> BenchmarkReport:
+    """Time all solvers on all shapes; `busy`: threads only; `against`: kernels of two clones only."""
+    if against is not None:
+        return against_report(against, seconds=0.02 if quick else 0.2, update=update)
+    with backend("numba"):
+        if busy:
+            return busy_report(quick=quick, update=update)
+        shapes = BAR_SHAPES if quick else SHAPES
+        return solver_report(shapes, clock=clock, quick=quick, update=update)
+
+
+def solver_report(
+    shapes: tuple[Shape, ...], *, clock: Clock, quick: bool, update: Update = silent
+) -> BenchmarkReport:
+    """Return a table of all solvers on all shapes, and one of bars."""
+    rows, bars = [], []
+    for number, shape in enumerate(shapes):
+        f = losses_of(shape)
+        players = contestants(f, quick=quick)
+        seconds, rounds = (0.004, 3) if quick else (0.1, ROUNDS)
+        times = compare(
+            f.reshape(-1).max,
+            list(players.values()),
+            seconds=seconds,
+            rounds=rounds,
+            clock=clock,
+            update=part_of(update, number / len(shapes), (number + 1) / len(shapes)),
+        )
+        timed = {key: times[player.name] for key, player in players.items()}
+        for (problem, solver), timing in timed.items():
+            accuracy = {"error": timing.error, "accurate": timing.accurate}
+            where = {"problem": problem, "solver": solver, "shape": str(shape)}
+            rows.append({**where, **timing.columns("np.max"), **accuracy})
+        if shape in BAR_SHAPES or len(shapes) == 1:
+            bars += bar_rows(timed, shape)
+    wrong = sorted({f"{row['problem']}: {row['solver']}" for row in rows if row["accurate"] == "NO"})
+    return BenchmarkReport(
+        [BenchmarkTable("Inner solvers", rows, NOTE), BenchmarkTable("Bars", bars)],
+        [f"INACCURATE: {', '.join(wrong) or 'none'}"],
+    )
+
+
+def bar_rows(timed: dict[tuple[str, str], Timing], shape: Shape) -> list[Row]:
+    """Return the quotients of times that have a bar, from the same rounds."""
+    pairs = []
+    for problem, solver in timed:
+        if solver in (f"phiball, {SHARED}", f"phiball, {OWN}"):
+            pairs.append(((problem, solver), (problem, MINE), DISTRIBUTION_BAR))
+        elif not solver.startswith("phiball"):
+            pairs.append(((problem, MINE), (problem, solver), PEER_BAR))
+    orders = [f"Cressie-Read {k:g}" for k in POWERS if k <= 3]
+    pairs += [((order, MINE), (THREE_HALVES, MINE), POWER_BAR) for order in orders]
+    pairs += [((kinked, MINE), ("quadratic", MINE), KINKED_BAR) for kinked in ("absolute", "hinge")]
+    rows = []
+    for work, unit, bar in pairs:
+        if work not in timed or unit not in timed:
+            continue
+        quotient = timed[work].over(timed[unit])
+        names = {"time of": _label(work), "over that of": _label(unit), "shape": str(shape)}
+        judged = {"verdict": bar_verdict(quotient.ratio, bar), "at most": bar}
+        rows.append({**names, **judged, **quotient.columns("the other")})
+    return rows
+
+
+def _label(solver: tuple[str, str]) -> str:
+    return ", ".join(solver).replace("phiball, ", "")

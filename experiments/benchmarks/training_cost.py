@@ -1,0 +1,215 @@
+"""`phiball bench training`: the cost of a training step, and the quality of the estimators.
+
+The part `cost` times a step of each method on the network of Section 6.1, with a batch of random data; the
+unit is a step of plain training (ERM). An evaluation is a data point that passes through the network; a plain
+step has one per data point. The part `quality` is in `training_quality`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from math import inf
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from phiball.backends import Array, input_gradient, rng
+from phiball.backends.progress import Update, silent
+from phiball.experiments.benchmarks.harness import (
+    MEMORY,
+    BenchmarkReport,
+    BenchmarkTable,
+    Clock,
+    Contestant,
+    bar_verdict,
+    compare,
+    in_new_process,
+    part_of,
+    peak_memory,
+)
+from phiball.experiments.benchmarks.training_quality import quality_tables
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.training.image_networks import cnn, torch_seed
+from phiball.experiments.training.loop import cross_entropy_loss
+from phiball.refimpl import (
+    ENTROPIC,
+    RTMLMC,
+    SG,
+    Ball,
+    RegularizedLoss,
+    Tilted,
+    Uniform,
+    fgm,
+    ifgm,
+)
+
+Gradient: TypeAlias = Callable[[], Any]
+PARTS = ("all", "cost", "quality")
+BATCH = 64
+BALL, ETA, LEVEL, STEPS = Ball(2, 0.45), 0.9, 7, 15  # of Section 6.1
+CUBE, CUBE_ETA = Ball(inf, 0.3), 0.006  # a tilted step's cost does not depend on them
+MULTILEVEL = f"RTMLMC({LEVEL})"
+BARS = {"tilted linf, SG(0)": 2.3, "tilted l2, SG(0)": 2.3}  # plain steps
+PER_EVALUATION_BAR = 1.10  # plain steps per evaluation, of SG and RT-MLMC without chunks
+NOTE = (
+    "peak: memory in MB that a step uses in addition to the network; chunk: objective.backward in pieces of "
+    "so many evaluations; ERM on more images is the cost of the network alone at that size; "
+    "at most: of x ERM, per evaluation for SG and RT-MLMC"
+)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, an optimizer that does not move it, one batch, and how many data points were evaluated."""
+
+    model: Any
+    optimizer: Any
+    x: Array
+    y: Array
+    seen: list[int] = field(default_factory=list)
+
+    def loss(self, x: Array, i: Array) -> Array:
+        """Return the cross-entropy of each x, a perturbed copy of data point i."""
+        return cross_entropy_loss(self.model, self.y)(x, i)
+
+    def plain(self, x: Array, y: Array) -> None:
+        """Leave the gradient of the mean loss of x in the parameters."""
+        import_module("torch").nn.functional.cross_entropy(self.model(x), y).backward()
+
+    def step(self, gradient: Callable[[], Any]) -> float:
+        """Take a training step by `gradient`; return its evaluations per data point."""
+        self.seen.clear()
+        self.optimizer.zero_grad()
+        gradient()
+        self.optimizer.step()
+        return sum(self.seen) / len(self.x)
+
+
+def paper_workload(width: int, seed: int) -> Workload:
+    """Return the network of Section 6.1 with random images and labels."""
+    with torch_seed(seed) as torch:
+        x, y = torch.rand((BATCH, 1, 28, 28)), torch.randint(10, (BATCH,))
+    model = cnn(width, seed=seed)
+    # With a rate of zero every method meets the same network, and a step costs the same.
+    work = Workload(model, torch.optim.Adam(model.parameters(), lr=0.0), x, y)
+    model.register_forward_pre_hook(lambda module, inputs: work.seen.append(len(inputs[0])))
+    return work
+
+
+def _objective_step(
+    work: Workload,
+    estimator: SG | RTMLMC,
+    proposal: Uniform | Tilted | None = None,
+    ball: Ball = BALL,
+    eta: float = ETA,
+    chunk: int | None = None,
+    seed: int = 0,
+) -> Gradient:
+    objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal or Uniform(), check_index=False)
+    source = rng(seed)
+    if chunk is not None:
+        return partial(objective.backward, work.loss, work.x, rng=source, chunk=chunk)
+    return lambda: objective(work.loss, work.x, rng=source).backward()
+
+
+def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient]:
+    """Return all methods: functions that leave the gradient of a step in the parameters."""
+    last = 2 if quick else 4
+    slope = partial(input_gradient, work.loss)
+    ours = partial(_objective_step, work, seed=seed)
+
+    def plain(make: Callable[[], Array]) -> Gradient:
+        return lambda: work.plain(make(), work.y)
+
+    def copies(n: int) -> Gradient:
+        return partial(work.plain, work.x.repeat(n, 1, 1, 1), work.y.repeat(n))
+
+    return {
+        "ERM": plain(lambda: work.x),
+        "FGM": plain(lambda: fgm(slope, work.x, BALL)),
+        f"IFGM, {STEPS} steps": plain(lambda: ifgm(slope, work.x, BALL, steps=STEPS)),
+        "tilted linf, SG(0)": ours(SG(0), Tilted(), CUBE, CUBE_ETA),
+        "tilted l2, SG(0)": ours(SG(0), Tilted()),
+        MULTILEVEL: ours(RTMLMC(LEVEL)),
+        f"{MULTILEVEL}, stratified": ours(RTMLMC(LEVEL, "stratified")),
+        f"{MULTILEVEL}, chunk 256": ours(RTMLMC(LEVEL), chunk=256),
+        **{f"SG({level})": ours(SG(level)) for level in range(last + 1)},
+        **{f"SG({last}), chunk {n}": ours(SG(last), chunk=n) for n in (64, 256)},
+        **{f"ERM on {n} x the images": copies(n) for n in (() if quick else (4, 16))},
+    }
+
+
+def step_memory(name: str, width: int, quick: bool, seed: int) -> float:
+    """Return the memory in MB that a step adds; to be called in a new process."""
+    work = paper_workload(width, seed)
+    step = paper_steps(work, quick=quick, seed=seed)[name]
+    small = replace(work, x=work.x[:1], y=work.y[:1])
+    small.step(_objective_step(small, SG(1)))  # loads what the first step loads
+    count = 8 if _varies(name) else 1  # the largest of eight draws
+    return peak_memory(lambda: [work.step(step) for _ in range(count)])
+
+
+def _varies(name: str) -> bool:
+    """Whether the cost of a step is random."""
+    return name.startswith(MULTILEVEL)
+
+
+def cost_report(
+    *, width: int, quick: bool, seed: int, clock: Clock, seconds: float, update: Update = silent
+) -> BenchmarkReport:
+    """Time the steps over a plain step, count their evaluations, and measure their memory."""
+    require("torch", user="bench training --part cost", extra="bench")
+    work = paper_workload(width, seed)
+    steps = paper_steps(work, quick=quick, seed=seed)
+    peaks = {}
+    for number, name in enumerate(steps if MEMORY else ()):
+        update(0.4 * number / len(steps), f"memory of {name}")
+        peaks[name] = in_new_process(step_memory, name, width, quick, seed)
+    counts: dict[str, list[float]] = {name: [] for name in steps}
+    players = [
+        Contestant(name, lambda name=name: counts[name].append(work.step(steps[name])), varies=_varies(name))  # type: ignore[misc]
+        for name in steps
+    ]
+    times = compare(
+        lambda: work.step(steps["ERM"]),
+        players,
+        seconds=seconds,
+        clock=clock,
+        update=part_of(update, 0.4, 1.0),
+    )
+    rows = []
+    for name, timing in times.items():
+        evaluations, bar, judged = fmean(counts[name]), BARS.get(name), timing.ratio
+        if name.startswith(("SG", "RTMLMC")) and "chunk" not in name:
+            bar, judged = PER_EVALUATION_BAR, timing.ratio / evaluations
+        word = "" if bar is None else bar_verdict(judged, bar)
+        row = {"method": name, "verdict": word, "at most": bar, **timing.columns("ERM")}
+        per_evaluation = {"evaluations": evaluations, "x ERM per evaluation": timing.ratio / evaluations}
+        rows.append({**row, **per_evaluation, "peak": peaks.get(name)})
+    return BenchmarkReport(
+        [BenchmarkTable(f"A training step, network of Section 6.1, width {width}", rows, NOTE)]
+    )
+
+
+def bench_training(
+    *,
+    clock: Clock,
+    width: int = 64,
+    quick: bool = False,
+    part: str = "all",
+    seed: int = 0,
+    update: Update = silent,
+) -> BenchmarkReport:
+    """Return the tables of one part, or of both."""
+    if part not in PARTS:
+        raise ValueError(f"part is {part!r}; expected one of {', '.join(PARTS)}")
+    report = BenchmarkReport([])
+    if part != "quality":
+        seconds = 0.1 if quick else 1.0
+        report = cost_report(width=width, quick=quick, seed=seed, clock=clock, seconds=seconds, update=update)
+    if part != "cost":
+        quality = quality_tables(work=1 << (16 if quick else 20), seed=seed, update=update)
+        report = BenchmarkReport([*report.tables, *quality])
+    return report

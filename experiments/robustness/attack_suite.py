@@ -1,0 +1,359 @@
+"""The attacks of a report, run on one batch at each radius, and the points that they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phiball.backends import Array, Rng, array_namespace, device
+from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
+from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
+from phiball.refimpl.distributions.norms import as_norm, norm_name
+from phiball.refimpl.theory import surrogate
+from phiball.refimpl.validation import valid_count, valid_number
+
+OWN = ("fgm", "pgm", "search")
+TORCHATTACKS = ("apgd-ce", "apgd-dlr", "fab", "square")  # the attacks that make up AutoAttack
+ATTACKS = (*OWN, *TORCHATTACKS)
+TORCHATTACKS_NORMS = {"l2": "L2", "linf": "Linf"}
+MOST_FRAGILE = 8  # points reported per batch, and in the summary
+ESTIMATE_FIELDS = ("value", "missing", "errors", "heaviest")  # of each point, for `Estimate.merge`
+BISECTIONS = 10  # of the segment from a data point to its adversarial example
+
+
+@dataclass(frozen=True)
+class AttackSettings:
+    """The attacks of a report and their effort.
+
+    - `attacks`: of "fgm", "pgm" and "search" (random search, which needs no gradients), and of "apgd-ce",
+      "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images with
+      `clip=(0, 1)`, in l2 and linf. None takes all, those of torchattacks only if it is installed.
+    - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
+    - `n_queries`: forward passes of "search" and "square" per point.
+    - `n_noise`: uniform points of the ball per data point and radius.
+    - `etas`: the prices eta of the robust risk, with the entropic divergence; () skips it.
+    - `n_samples`: sampled points per data point for the robust risk.
+    - `chunk`: data points per batch, for data given as arrays.
+    - `kind`: "classifier" or "regressor". None decides by the labels: whole numbers and strings are classes.
+    """
+
+    attacks: tuple[str, ...] | None = None
+    steps: int = 20
+    restarts: int = 2
+    n_queries: int = 100
+    n_noise: int = 8
+    etas: tuple[float, ...] = (0.1, 1.0)
+    n_samples: int = 32
+    chunk: int = 256
+    kind: str | None = None
+
+    def __post_init__(self) -> None:
+        default = ATTACKS if has_torchattacks() else OWN
+        object.__setattr__(self, "attacks", default if self.attacks is None else tuple(self.attacks))
+        for name in self.attacks or ():
+            if name not in ATTACKS:
+                raise ValueError(f"attacks contains {name!r}; expected some of {', '.join(ATTACKS)}")
+        etas = dict.fromkeys(valid_number("etas", eta, above=0.0) for eta in self.etas)
+        object.__setattr__(self, "etas", tuple(etas))
+        for name in ("steps", "restarts", "n_queries", "n_noise", "chunk"):
+            valid_count(name, getattr(self, name))
+        valid_count("n_samples", self.n_samples, 2)
+        if self.kind not in (None, CLASSIFIER, REGRESSOR):
+            raise ValueError(f"kind is {self.kind!r}; expected {CLASSIFIER!r} or {REGRESSOR!r}")
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """The perturbations that are allowed: norms by name, radii in increasing order, a box, feature scales."""
+
+    norms: tuple[str, ...]
+    radii: tuple[float, ...]
+    clip: tuple[float, float] | None = None
+    feature_scale: Any = None
+
+    def ball(self, norm: str, radius: float, *, clip: bool = True) -> Ball:
+        """The ball of a norm and a radius, with or without the box."""
+        return Ball(as_norm(norm), radius, self.clip if clip else None, self.feature_scale)
+
+
+class MeasureKey(NamedTuple):
+    """Identifies an array of results; fields that do not apply are None."""
+
+    quantity: str
+    norm: str | None = None
+    radius: float | None = None
+    attack: str | None = None
+    eta: float | None = None
+
+
+Measures = dict[MeasureKey, Any]  # NumPy arrays of one model on one batch, or on all data
+
+
+class BatchProblem:
+    """A model on a batch of data, as the functions loss(x, i) and gradient(x, i) that attacks take."""
+
+    def __init__(self, model: Model, x: Array, y: Array) -> None:
+        self.model, self.x, self.y = model, x, y
+        self.gradient: Any = None if model.gradient is None else model.gradient(x, y)
+
+    def loss(self, x: Array, i: Array) -> Array:
+        """The losses at points x, each a perturbation of data point i."""
+        out = self.model.losses(x, self.y[i])
+        return out.detach() if hasattr(out, "detach") else out
+
+    def score(self, x: Array) -> tuple[Any, Any]:
+        """(losses, wrong) at one perturbed point per data point, as NumPy arrays."""
+        loss, wrong = self.model.score(x, self.y)
+        if not np.all(np.isfinite(loss)):
+            raise ValueError(
+                f"model {self.model.name!r} returns a NaN or infinite loss; expected finite numbers"
+            )
+        return loss, wrong
+
+
+@dataclass
+class WorstPoints:
+    """The worst point found so far for each data point: its loss, and whether the model is wrong there."""
+
+    loss: Any
+    wrong: Any
+    x: Array
+
+    def update(self, problem: BatchProblem, x: Array) -> None:
+        """Replace points where x is newly misclassified, or equally so at a larger loss."""
+        loss, wrong = problem.score(x)
+        better = (wrong > self.wrong) | ((wrong == self.wrong) & (loss > self.loss))
+        self.x = _where(better, x, self.x)
+        self.loss = np.where(better, loss, self.loss)
+        self.wrong = np.maximum(self.wrong, wrong)
+
+
+def random_search(problem: BatchProblem, x: Array, ball: Ball, *, n_queries: int, rng: Rng) -> Array:
+    """Attack without gradients: resample random coordinates of the perturbation, keep improvements.
+
+    The share of coordinates that change decays linearly from 1/2 to 1/10, as in the Square attack. Returns
+    points of the shape of x after `n_queries` evaluations.
+    """
+    xp = array_namespace(x)
+    n, event = x.shape[0], x.ndim - 1
+    i = xp.arange(n, device=device(x))
+    best, value = x, problem.loss(x, i)
+    corner = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
+    for query in range(n_queries):
+        share = max(0.5 * (1 - query / n_queries), 0.1)
+        change = rng.uniform(tuple(x.shape), like=x) < share
+        fresh = ball.steepest(rng.normal(tuple(x.shape), like=x), event_ndim=event)
+        moved = corner if query == 0 else xp.where(change, fresh, best - x)
+        candidate = ball.project(x + moved, x, event_ndim=event)
+        f = problem.loss(candidate, i)
+        better = f > value
+        best = xp.where(xp.reshape(better, (-1, *[1] * event)), candidate, best)
+        value = xp.where(better, f, value)
+    return best
+
+
+def measure_batch(
+    model: Model, x: Array, y: Array, threat: ThreatModel, settings: AttackSettings, rng: Rng
+) -> Measures:
+    """Run every attack on one batch, at every norm and radius.
+
+    A ball contains every smaller ball of its norm, so that a point broken at one radius counts as broken at
+    all larger ones: no curve decreases.
+    """
+    problem = BatchProblem(model, x, y)
+    loss, wrong = problem.score(x)
+    out: Measures = {MeasureKey("loss"): loss, MeasureKey("wrong"): wrong}
+    xp = array_namespace(x)
+    i = xp.arange(x.shape[0], device=device(x))
+    slopes = None if problem.gradient is None else problem.gradient(x, i)
+    out[MeasureKey("x_min")] = np.min(to_float64(x))[None]
+    out[MeasureKey("x_max")] = np.max(to_float64(x))[None]
+    if model.kind == CLASSIFIER and model.outputs(x[:1]).ndim == 1:
+        out[MeasureKey("labels_only")] = np.ones(1)
+    for norm in threat.norms:
+        attacks = [name for name in settings.attacks or () if is_applicable(name, model, x, norm, threat)]
+        worst = {name: WorstPoints(loss, wrong, x) for name in ("sampling", *attacks, "worst")}
+        broken, adversarial = wrong > 0, x
+        for radius in threat.radii:
+            ball, key = threat.ball(norm, radius), MeasureKey("loss", norm, radius)
+            if radius > 0:
+                noise = _noise(problem, ball, worst["sampling"], settings.n_noise, rng)
+                for name in attacks:
+                    worst[name].update(problem, _attack(name, problem, ball, settings, rng))
+                for name in ("sampling", *attacks):
+                    worst["worst"].update(problem, worst[name].x)
+                    worst["worst"].wrong = np.maximum(worst["worst"].wrong, worst[name].wrong)
+                out |= _risks(problem, ball, slopes, settings, rng, key)
+            else:
+                noise = loss, wrong
+            for name, found in {"noise": noise, **{k: (w.loss, w.wrong) for k, w in worst.items()}}.items():
+                at = key._replace(attack=name)
+                out |= {at: found[0], at._replace(quantity="wrong"): found[1]}
+            newly = (worst["worst"].wrong > 0) & ~broken
+            broken = broken | newly
+            adversarial = _where(newly, worst["worst"].x, adversarial)
+        out |= _breaking_radii(problem, norm, adversarial, broken, threat)
+        if problem.gradient is not None and model.kind == CLASSIFIER:
+            out[MeasureKey("wrong_in_huge_ball", norm)] = _wrong_in_huge_ball(problem, norm, threat, settings)
+    return out
+
+
+def has_torchattacks() -> bool:
+    """Whether torchattacks can be imported."""
+    return find_spec("torchattacks") is not None
+
+
+def is_applicable(name: str, model: Model, x: Array, norm: str, threat: ThreatModel) -> bool:
+    """Whether an attack can run on a model and its data.
+
+    torchattacks attacks torch classifiers of images in l2 and linf, clips every input to [0, 1], and has no
+    feature scales; the loss of apgd-dlr needs three classes.
+    """
+    if name not in TORCHATTACKS:
+        return name == "search" or model.gradient is not None
+    images = model.module is not None and model.kind == CLASSIFIER and x.ndim == 4
+    known = norm in TORCHATTACKS_NORMS and threat.clip == (0.0, 1.0) and threat.feature_scale is None
+    return has_torchattacks() and images and known and (name != "apgd-dlr" or model.n_classes(x) >= 3)
+
+
+def run_torchattacks(
+    name: str, problem: BatchProblem, ball: Ball, settings: AttackSettings, rng: Rng
+) -> Array:
+    """The points found by an attack of torchattacks, projected onto the ball, which rounding may leave.
+
+    The state of torch's generator is restored.
+    """
+    torchattacks, torch = import_module("torchattacks"), import_module("torch")
+    x, model, steps = problem.x, problem.model, settings.steps
+    seed = int(rng.integers(2**31, (), like=np.empty(0)))
+    common = {"norm": TORCHATTACKS_NORMS[norm_name(ball.norm)], "eps": ball.radius, "seed": seed}
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "apgd-ce": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="ce"),
+        "apgd-dlr": lambda net: torchattacks.APGD(net, **common, steps=steps, loss="dlr"),
+        "fab": lambda net: torchattacks.FAB(net, **common, steps=steps, n_classes=model.n_classes(x)),
+        "square": lambda net: torchattacks.Square(net, **common, n_queries=settings.n_queries),
+    }
+
+    class SinglePrecision(torch.nn.Module):  # type: ignore[misc, name-defined]
+        """The model, on the single-precision points of torchattacks."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside, self.training = model.module, model.module.training
+
+        def forward(self, x: Any) -> Any:
+            return self.inside(x.to(next(self.inside.parameters()).dtype))
+
+    with torch.random.fork_rng(devices=[]):  # torchattacks seeds the global generator
+        found = kinds[name](SinglePrecision())(x, problem.y).to(x.dtype)
+    return ball.project(found, x, event_ndim=x.ndim - 1)
+
+
+def _where(mask: Any, a: Array, b: Array) -> Array:
+    """`a` at the data points of a NumPy mask, `b` elsewhere."""
+    xp = array_namespace(a)
+    return xp.where(xp.reshape(xp.asarray(mask, device=device(a)), (-1, *[1] * (a.ndim - 1))), a, b)
+
+
+def _breaking_radii(
+    problem: BatchProblem, norm: str, adversarial: Array, broken: Any, threat: ThreatModel
+) -> Measures:
+    """The smallest radius found to break each point, and the points with the smallest of them.
+
+    The segment from a data point to its adversarial example is bisected. The radius is 0 for a point that is
+    misclassified without a perturbation, and infinite for one that no attack breaks.
+    """
+    x, event = problem.x, problem.x.ndim - 1
+    if problem.model.kind != CLASSIFIER:
+        return {}
+    xp, direction = array_namespace(x), adversarial - x
+    low, high = np.zeros(len(broken)), np.ones(len(broken))  # shares of the segment: broken at `high`
+
+    def at(share: Any) -> Array:
+        shape = (-1, *[1] * event)
+        return x + xp.reshape(xp.asarray(share, dtype=x.dtype, device=device(x)), shape) * direction
+
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        breaks = problem.score(at(middle))[1] > 0
+        low, high = np.where(breaks, low, middle), np.where(breaks, middle, high)
+    change = at(high) - x
+    lengths = to_float64(threat.ball(norm, 1.0, clip=False).length(change, event_ndim=event))
+    radii = np.where(broken, lengths, np.inf)
+    order = [k for k in np.argsort(radii, kind="stable") if 0 < radii[k] < np.inf][:MOST_FRAGILE]
+    return {
+        MeasureKey("breaking_radius", norm): radii,
+        MeasureKey("fragile_index", norm): np.asarray(order, dtype=np.int64),
+        MeasureKey("fragile_change", norm): to_float64(change)[order],
+    }
+
+
+def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, rng: Rng) -> tuple[Any, Any]:
+    """(losses, wrong), means over uniform points of the ball; `worst` keeps the worst of them."""
+    sums = np.zeros((2, len(worst.loss)))
+    for _ in range(n_noise):
+        x = white_noise(problem.x, ball, rng)
+        sums += problem.score(x)
+        worst.update(problem, x)
+    return sums[0] / n_noise, sums[1] / n_noise
+
+
+def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettings, rng: Rng) -> Array:
+    gradient = problem.gradient
+    if name in TORCHATTACKS:
+        return run_torchattacks(name, problem, ball, settings, rng)
+    if name == "search" or gradient is None:
+        return random_search(problem, problem.x, ball, n_queries=settings.n_queries, rng=rng)
+    if name == "fgm":
+        return fgm(gradient, problem.x, ball)
+    steps, restarts = settings.steps, settings.restarts
+    return pgm(gradient, problem.x, ball, steps=steps, restarts=restarts, rng=rng, loss=problem.loss)
+
+
+def _wrong_in_huge_ball(
+    problem: BatchProblem, norm: str, threat: ThreatModel, settings: AttackSettings
+) -> Any:
+    """Where PGM breaks the model in a ball ten times the largest: everywhere, if gradients are useful."""
+    ball = threat.ball(norm, 10 * max(threat.radii))
+    return problem.score(pgm(problem.gradient, problem.x, ball, steps=settings.steps))[1]
+
+
+def _risks(
+    problem: BatchProblem,
+    ball: Ball,
+    slopes: Array | None,
+    settings: AttackSettings,
+    rng: Rng,
+    key: MeasureKey,
+) -> Measures:
+    """The robust risk for each eta, and its first-order approximations by the gradients (Section 4)."""
+    out: Measures = {}
+    unclipped = replace(ball, clip=None)
+    if slopes is not None:
+        dual_norm = unclipped.dual_norm(slopes, event_ndim=problem.x.ndim - 1)
+        out[key._replace(quantity="first_order")] = ball.radius * to_float64(dual_norm)
+    for eta in settings.etas:
+        risk = robust_risk(
+            problem.loss,
+            problem.x,
+            ball,
+            eta,
+            ENTROPIC,
+            n_samples=settings.n_samples,
+            rng=rng,
+            method=Uniform() if slopes is None else Tilted(gradient=problem.gradient),
+        )
+        at = key._replace(eta=eta)
+        assert risk.per_point is not None
+        *columns, normalised = risk.per_point
+        for field, values in zip(ESTIMATE_FIELDS, [risk.values, *columns], strict=True):
+            out[at._replace(quantity=field)] = to_float64(values)
+        out[at._replace(quantity="normalised")] = normalised
+        if slopes is not None:
+            out[at._replace(quantity="first_order")] = to_float64(surrogate(slopes, unclipped, eta, ENTROPIC))
+    return out

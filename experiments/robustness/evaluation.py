@@ -1,0 +1,336 @@
+"""Evaluate models on perturbed data, batch by batch, in this process or others, with a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Rng
+from phiball.backends.files import atomic_write, read_arrays
+from phiball.backends.progress import Progress
+from phiball.backends.random import as_rng
+from phiball.experiments.framework.requirements import require
+from phiball.experiments.robustness.attack_suite import (
+    AttackSettings,
+    MeasureKey,
+    Measures,
+    ThreatModel,
+    measure_batch,
+)
+from phiball.experiments.robustness.models import (
+    CLASSIFIER,
+    REGRESSOR,
+    Model,
+    as_model,
+    as_numpy,
+    dump_model,
+    restore_model,
+)
+from phiball.experiments.robustness.report_formats import RobustnessReport
+from phiball.experiments.robustness.summary import summarize
+from phiball.refimpl import Ball
+from phiball.refimpl.distributions.norms import NORMS, as_norm, norm_name
+from phiball.refimpl.validation import valid_number
+
+Norm = str | float
+
+
+def robustness_report(
+    models: Any,
+    data: Any,
+    *,
+    norm: Norm | Sequence[Norm] = ("l2", "linf"),
+    radii: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
+    clip: tuple[float, float] | None = None,
+    feature_scale: Any = None,
+    settings: AttackSettings | None = None,
+    rng: Any = None,
+    n_jobs: int | None = None,
+    cache: str | Path | None = None,
+    progress: bool = False,
+) -> RobustnessReport:
+    """Measure the errors and losses of models under perturbations of increasing radius.
+
+    Arguments:
+    - `models`: a model, or a dict of models by name. A model is a torch module that returns logits (n,
+      classes) or predictions (n,), a fitted scikit-learn estimator, a function from arrays to logits or
+      predictions, or the path of a .pt2 or .onnx file. Functions and ONNX files have no gradients: only
+      noise and random search attack them.
+    - `data`: (x, y) or (x, y, groups), arrays or data frames; or a DataLoader or another iterable of such
+      batches, which is read once. With groups, errors are also shown by group.
+    - `norm`: "l1", "l2", "linf", or several of them. `radii`: at least one positive number.
+    - `clip`: (lo, hi) if inputs live in a box, for example (0, 1) for images.
+    - `feature_scale`: a scale per feature, as in `Ball`; 0 fixes a feature, such as a category.
+    - `settings`: the attacks and their effort, see `AttackSettings`.
+    - `rng`: the seed or generator of all random numbers; None draws fresh entropy. The results of a model do
+      not depend on the other models.
+    - `cache`: a folder for the results of batches, from which the same call resumes; it needs `rng`. A
+      model with other outputs is measured again.
+    - `n_jobs`: the number of processes, with joblib's meaning; None measures in this process.
+      `phiball.backends.parallel.cluster` selects a Dask or Ray cluster.
+    - `progress`: show a progress bar.
+
+    Returns a `RobustnessReport`. Torch modules are run in evaluation mode and restored. Attacks give lower
+    bounds: they do not prove that a point is safe.
+
+    >>> import numpy as np
+    >>> from phiball.experiments.robustness import robustness_report
+    >>> x, y = np.array([[0.2], [1.0], [-1.0]]), np.array([1, 1, 0])
+    >>> model = lambda x: np.concatenate([-x, x], axis=1)
+    >>> robustness_report(model, (x, y), norm="linf", radii=[0, 0.5, 2])
+    RobustnessReport(model: error 0 -> 100 % at linf 2, 3 points; 0 warnings)
+    """
+    if isinstance(models, (list, tuple)):
+        raise ValueError(
+            f"models is a {type(models).__name__}; expected a model, or a dict of models by name"
+        )
+    named = dict(models) if isinstance(models, Mapping) else {"model": models}
+    if not named:
+        raise ValueError("models is empty; expected at least one model")
+    if cache is not None and rng is None:
+        raise ValueError(
+            "cache is given and rng is None; expected a seed, such as rng=0, to find results again"
+        )
+    if n_jobs is not None:
+        require("joblib", user="a report with n_jobs", extra="verify")
+    settings = AttackSettings() if settings is None else settings
+    threat = ThreatModel(_valid_norms(norm), _valid_radii(radii), *_valid_box(clip, feature_scale))
+    root = as_rng(rng)
+    seed, [source] = repr(root), root.spawn(1)
+    batches, total, features = _batches(data, settings.chunk)
+    folder = None if cache is None else Path(cache)
+    classes = _classes(named)
+    prepared: list[Model] = []
+    labels: list[Any] = []
+    groups: list[Any] = []
+    results: dict[str, dict[int, Measures]] = {name: {} for name in named}
+    with ExitStack() as stack:
+        show = stack.enter_context(Progress("report")).update if progress else None
+
+        def missing() -> Iterator[BatchTask]:
+            """The tasks that are not in the cache, as the data are read."""
+            for k, (x, y, group) in enumerate(batches):
+                if not prepared:
+                    kind = settings.kind or (REGRESSOR if as_numpy(y).dtype.kind == "f" else CLASSIFIER)
+                    prepared.extend(as_model(name, model, kind, classes) for name, model in named.items())
+                    for model in prepared:
+                        stack.enter_context(model.evaluating())
+                y = _encode(y, classes) if prepared[0].kind == CLASSIFIER else as_numpy(y)
+                labels.append(y)
+                groups.extend([] if group is None else as_numpy(group).tolist())
+                for model in prepared:
+                    task = BatchTask(model, k, x, y, source.keyed(f"batch {k}"))
+                    task = task if folder is None else task.with_file(folder, threat, settings)
+                    cached = task.read()
+                    if cached is None:
+                        yield task
+                    else:
+                        results[model.name][k] = cached
+
+        with closing(_measure_tasks(missing(), threat, settings, classes, n_jobs)) as outcomes:
+            for task, out in outcomes:
+                task.write(out)
+                results[task.model.name][task.number] = out
+                done = sum(
+                    len(out[MeasureKey("loss")]) for ended in results.values() for out in ended.values()
+                )
+                if show is not None:
+                    share = done / (total * len(named)) if total else 0.0
+                    show(share, f"{task.model.name}, batch {task.number + 1}")
+    if not prepared:
+        raise ValueError("data is empty; expected at least one point")
+    summary = summarize(
+        prepared,
+        {name: [ended[k] for k in sorted(ended)] for name, ended in results.items()},
+        threat,
+        settings,
+        np.concatenate(labels),
+        classes=classes if prepared[0].kind == CLASSIFIER else None,
+        groups=np.asarray(groups) if groups else None,
+        features=features,
+    )
+    return RobustnessReport({**summary, "rng": seed})
+
+
+# --- Arguments ------------------------------------------------------------------------------------------
+
+
+def _valid_norms(norm: Norm | Sequence[Norm]) -> tuple[str, ...]:
+    several = [norm] if isinstance(norm, str) or not isinstance(norm, Iterable) else norm
+    names = tuple(dict.fromkeys(norm_name(as_norm(one)) for one in several))
+    if not names or not set(names) <= set(NORMS):
+        raise ValueError(f"norm is {norm!r}; expected 'l1', 'l2', 'linf', or several of them")
+    return names
+
+
+def _valid_radii(radii: Sequence[float]) -> tuple[float, ...]:
+    values = sorted({valid_number("radii", radius, least=0.0) for radius in radii})
+    if not values or values[-1] == 0:
+        raise ValueError(f"radii is {radii!r}; expected at least one positive number")
+    return tuple(values)
+
+
+def _valid_box(clip: Any, feature_scale: Any) -> tuple[tuple[float, float] | None, Any]:
+    ball = Ball(2.0, 1.0, clip, feature_scale)
+    return ball.clip, None if feature_scale is None else np.asarray(ball.feature_scale.values).tolist()
+
+
+def _batches(data: Any, chunk: int) -> tuple[Iterator[tuple[Any, Any, Any]], int, list[str] | None]:
+    """The data as batches (x, y, groups), the number of points (0 if unknown) and the feature names."""
+    if isinstance(data, (tuple, list)) and len(data) in (2, 3) and hasattr(data[0], "shape"):
+        n = len(data[0])
+        for name, column in zip(("labels", "groups"), data[1:], strict=False):
+            if len(column) != n:
+                raise ValueError(f"data has {n} points and {len(column)} {name}; expected one per point")
+        features = [str(name) for name in data[0].columns] if hasattr(data[0], "columns") else None
+        x, y, *groups = (np.array(part) if hasattr(part, "to_numpy") else part for part in data)
+        cuts = (slice(k, k + chunk) for k in range(0, n, chunk))
+        return ((x[cut], y[cut], groups[0][cut] if groups else None) for cut in cuts), n, features
+    if not isinstance(data, Iterable):
+        raise TypeError(f"data is {type(data).__name__}; expected (x, y), or an iterable of such batches")
+    n = len(data.dataset) if hasattr(data, "dataset") and hasattr(data.dataset, "__len__") else 0
+    return ((batch[0], batch[1], batch[2] if len(batch) > 2 else None) for batch in data), n, None
+
+
+def _classes(models: Mapping[str, Any]) -> Any:
+    """The classes of the estimators, in the order of their scores; None without estimators."""
+    known = [np.asarray(model.classes_) for model in models.values() if hasattr(model, "classes_")]
+    for other in known[1:]:
+        if not np.array_equal(known[0], other):
+            raise ValueError("the models have different classes; expected one report per set of classes")
+    return known[0] if known else None
+
+
+def _encode(y: Any, classes: Any) -> Any:
+    """Labels as indices into `classes`, the columns of the scores."""
+    y = as_numpy(y)
+    if classes is None:
+        if y.dtype.kind not in "biuf":
+            raise ValueError(
+                f"y has labels like {y.flat[0]!r}, and no model has classes_; expected the indices of the "
+                "scores, 0, 1, ..., or scikit-learn estimators"
+            )
+        return y if y.dtype.kind == "f" else y.astype(np.int64)
+    unknown = sorted(set(y.tolist()) - set(classes.tolist()))
+    if unknown:
+        raise ValueError(f"y has the label {unknown[0]!r}; expected one of the models' {classes.tolist()}")
+    order = np.argsort(classes)
+    return order[np.searchsorted(classes, y, sorter=order)]
+
+
+# --- Batches ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """A model to be attacked on batch `number`, and the file that caches the results."""
+
+    model: Model
+    number: int
+    x: Any
+    y: Any
+    rng: Rng
+    file: Path | None = None
+
+    def with_file(self, folder: Path, threat: ThreatModel, settings: AttackSettings) -> BatchTask:
+        """The task with its cache file, named by a hash of everything that the results depend on."""
+        outputs = as_numpy(self.model.outputs(self.model.to_array(self.x)))  # these identify the model
+        facts = [asdict(threat), asdict(settings), repr(self.rng), self.model.kind, self.number]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        for array in (as_numpy(self.x), self.y, outputs):
+            shape = repr((array.shape, array.dtype.str))
+            digest.update(shape.encode() + np.ascontiguousarray(array).tobytes())
+        safe = "".join(c if c.isalnum() else "_" for c in self.model.name)[:40]
+        return replace(self, file=folder / f"{safe}-{self.number:05d}-{digest.hexdigest()[:16]}.npz")
+
+    def read(self) -> Measures | None:
+        """The cached results; None if there are none, or the file is damaged."""
+        if self.file is None or not self.file.exists():
+            return None
+        with suppress(ValueError, KeyError, TypeError):
+            arrays = read_arrays(self.file)
+            keys = json.loads(str(arrays["keys"]))
+            return {MeasureKey(**fields): arrays[str(k)] for k, fields in enumerate(keys)}
+        return None
+
+    def write(self, out: Measures) -> None:
+        """Cache the results, atomically."""
+        if self.file is None:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        keys = np.asarray(json.dumps([key._asdict() for key in out]))
+        stream = BytesIO()
+        np.savez(stream, keys=keys, **{str(k): values for k, values in enumerate(out.values())})
+        with atomic_write(self.file) as target:
+            target.write(stream.getvalue())
+
+
+def _measure_tasks(
+    tasks: Iterable[BatchTask],
+    threat: ThreatModel,
+    settings: AttackSettings,
+    classes: Any,
+    n_jobs: int | None,
+) -> Generator[tuple[BatchTask, Measures], None, None]:
+    """Yield tasks with their results as they end. Data are read as processes become free, then dropped."""
+    if n_jobs is None:
+        for task in tasks:
+            yield task, measure_task(task.model, task.x, task.y, threat, settings, task.rng)
+        return
+    from phiball.backends.parallel import run_tasks  # joblib is optional
+
+    dumps: dict[str, bytes] = {}
+    sent: dict[int, BatchTask] = {}
+
+    def calls() -> Iterator[tuple[Any, ...]]:
+        for k, task in enumerate(tasks):
+            model = task.model
+            if model.name not in dumps:
+                dumps[model.name] = dump_model(model)
+            sent[k] = replace(task, x=None, y=None)
+            x = task.x.detach().clone() if hasattr(task.x, "detach") else task.x  # a view pickles its base
+            remote = model.name, model.kind, classes, dumps[model.name]
+            yield remote, x, task.y, threat, settings, task.rng
+
+    with closing(run_tasks(measure_remotely, calls(), n_jobs=n_jobs)) as outcomes:
+        for k, out in outcomes:
+            yield sent.pop(k), out
+
+
+def measure_remotely(remote: tuple[str, str, Any, bytes], *arguments: Any) -> Measures:
+    """`measure_task` in another process, with a model from `dump_model`."""
+    name, kind, classes, content = remote
+    model = as_model(name, restore_model(content), kind, classes)
+    with model.evaluating():
+        return measure_task(model, *arguments)
+
+
+def measure_task(
+    model: Model, x: Any, y: Any, threat: ThreatModel, settings: AttackSettings, rng: Rng
+) -> Measures:
+    """Run `measure_batch` on data of any library."""
+    x = model.to_array(x)
+    if model.kind == CLASSIFIER:
+        _check_labels(model, x, y)
+    return measure_batch(model, x, model.to_array(y), threat, settings, rng)
+
+
+def _check_labels(model: Model, x: Any, y: Any) -> None:
+    """Raise unless every label is the index of a score."""
+    out = model.outputs(x[:1])
+    if out.ndim != 2:
+        return
+    wrong = y[(y < 0) | (y >= out.shape[1])] if y.dtype.kind in "iu" else y
+    if wrong.size:
+        raise ValueError(
+            f"y has the label {wrong[0]!s}; expected whole numbers from 0 to {out.shape[1] - 1}, as model "
+            f"{model.name!r} returns {out.shape[1]} scores"
+        )

@@ -1,0 +1,143 @@
+"""The grid of training methods, all set by the norm and the radius of the attack.
+
+Following the gradient, for two evaluations per image:
+
+- `RobustLoss`: the library's default settings.
+- `FGM`: one step of the radius.
+- `random-start FGM`: from a uniform point of the ball, a step of 1.25 radii, projected (Wong, Rice and
+  Kolter).
+- `N-FGSM`: from noise of twice the radius a step of one radius, not projected (de Jorge et al.).
+- `ATTA-1`: the perturbation of the previous epoch, moved by one step of the radius and projected (Zheng et
+  al.); in the first epoch, a uniform point of the ball. Perturbations are never reset.
+- `tilted`: one tilted point in the ball of the attack, kappa 10; in linf that is `RobustLoss`.
+- `random-start tilted`: the same with the gradient at a uniform point of the ball.
+- `wide tilted`: one tilted point in a ball of twice the radius, less tilted; in l2 that is `RobustLoss`.
+- `tilted, chosen`: other balls and tilts.
+
+By uniform points of a wider ball, without a gradient in x: `noise x4`, four unweighted points; `SG`,
+`quadratic` and `CVaR`, four points with the entropic, the quadratic and the indicator divergence; `RT-MLMC`.
+
+`ERM` is plain training, and `IFGM` takes several projected steps, at several times the cost.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf, sqrt
+
+from phiball.backends import Array, Rng, input_gradient
+from phiball.experiments.training.training_methods import (
+    UNWEIGHTED_ETA,
+    Loss,
+    Method,
+    adversarial_training,
+    mean_loss,
+    plain_training,
+    random_start_fgm,
+    regularized_training,
+    tilted_training,
+)
+from phiball.refimpl import (
+    ENTROPIC,
+    QUADRATIC,
+    RTMLMC,
+    SG,
+    Ball,
+    Divergence,
+    RobustLoss,
+    Tilted,
+    fgm,
+    ifgm,
+    indicator,
+    white_noise,
+)
+from phiball.refimpl.distributions.norms import as_norm
+
+REFERENCE = "random-start FGM"  # that all are compared with
+DEFAULT = "RobustLoss"
+FAMILIES = (
+    "ERM", DEFAULT, REFERENCE, "FGM", "N-FGSM", "ATTA-1", "tilted", "random-start tilted", "wide tilted",
+    "tilted, chosen", "noise x4", "SG", "quadratic", "CVaR", "RT-MLMC", "IFGM",
+)  # fmt: skip
+KAPPA_WIDE = {2.0: 1.0, inf: 2.0}
+KAPPA_OWN = 10.0
+TILTS = ((1, 3.0), (2, 0.3), (2, 1.0), (2, 3.0), (4, 0.3), (4, 1.0))  # radii of the attack, and kappa
+RATIOS = (0.2, 2.0)  # eta/radius; 2 is the paper's
+COPIES, LEVELS = SG(2), RTMLMC(7, "stratified")
+PAPER_RADIUS, PAPER_ETA = 0.45, 0.9
+INNER_STEPS = 5  # of IFGM in training
+
+# The attacks: usual sizes for images in [0, 1].
+RADII = {
+    "digits": {"l2": 0.5, "linf": 0.1},
+    "mnist": {"l2": 1.5, "linf": 0.15},
+    "fashion-mnist": {"l2": 1.0, "linf": 0.1},
+    "kmnist": {"l2": 1.0, "linf": 0.1},
+}
+PIXELS = {"digits": 64}  # 28 x 28 in the others
+
+
+def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[str, str], Method]:
+    """Return the methods by family and setting, against the attack of a norm on a data set."""
+    radius = RADII[data][norm]
+    ball = Ball(as_norm(norm), radius)
+    wide = Ball(ball.norm, 2 * radius)
+    # In any direction a uniform point of an l2 ball in d dimensions has the standard deviation
+    # radius/sqrt(d + 2), and one of a linf ball radius/sqrt(3): the radius of uniform points is larger.
+    spread = radius * (sqrt(PIXELS.get(data, 784) + 2) if norm == "l2" else 8)
+    half, whole = Ball(ball.norm, spread / 2), Ball(ball.norm, spread)
+    methods = [
+        plain_training(),
+        Method(DEFAULT, "", 2, lambda loss, x, rng: RobustLoss(radius, norm, rng=rng)(loss, x)),
+        random_start_fgm("", ball),
+        adversarial_training("FGM", "", 2, lambda gradient, x, rng: fgm(gradient, x, ball)),
+        adversarial_training(
+            "N-FGSM", "", 2, lambda gradient, x, rng: fgm(gradient, white_noise(x, wide, rng), ball)
+        ),
+        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, rng: white_noise(x, ball, rng) - x),
+        tilted_training("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
+        tilted_training("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
+        tilted_training("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
+        *(
+            tilted_training(
+                "tilted, chosen",
+                f"radius {n * radius:g}, kappa {kappa:g}",
+                Ball(ball.norm, n * radius),
+                Tilted(kappa=kappa),
+            )
+            for n, kappa in TILTS
+        ),
+        *(_uniform("noise x4", b, UNWEIGHTED_ETA, ENTROPIC, show_eta=False) for b in (half, whole)),
+        *(_uniform("SG", b, q * b.radius, ENTROPIC) for b in (half, whole) for q in RATIOS),
+        *(_uniform("quadratic", whole, q * spread, QUADRATIC) for q in RATIOS),
+        *(_uniform("CVaR", b, 1.0, indicator(0.5), show_eta=False) for b in (half, whole)),
+        _uniform("RT-MLMC", Ball(ball.norm, PAPER_RADIUS), PAPER_ETA, ENTROPIC, LEVELS),
+        _uniform("RT-MLMC", whole, RATIOS[0] * spread, ENTROPIC, LEVELS),
+        adversarial_training(
+            "IFGM",
+            "",
+            INNER_STEPS + 1,
+            lambda gradient, x, rng: ifgm(gradient, x, ball, steps=INNER_STEPS),
+        ),
+    ]
+    return {(method.family, method.setting): method for method in methods if method.family in families}
+
+
+def _uniform(
+    family: str,
+    ball: Ball,
+    eta: float,
+    divergence: Divergence,
+    estimator: SG | RTMLMC = COPIES,
+    *,
+    show_eta: bool = True,
+) -> Method:
+    setting = f"radius {ball.radius:.3g}" + (f", eta {eta:.3g}" if show_eta else "")
+    return regularized_training(family, setting, ball, eta, divergence, estimator)
+
+
+def _move_on(ball: Ball, loss: Loss, x: Array, rng: Rng, kept: Array) -> tuple[Array, Array]:
+    """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
+    stepped = fgm(partial(input_gradient, loss), x + kept, ball)
+    points = ball.project(stepped, x, event_ndim=x.ndim - 1)
+    return mean_loss(loss, points), points - x

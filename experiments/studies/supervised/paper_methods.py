@@ -1,0 +1,134 @@
+"""The ways to train that the study of supervised learning compares, and the readings of the paper.
+
+The paper gives one radius, rho = 0.45, for all methods, and a "stepsize" of 0.1 for FGM and IFGM. It gives
+neither the norm of the ball nor what a step of 0.1 means for a method that takes one. So there are two norms,
+and three readings of the step:
+
+- `rho`: FGM goes all of the radius; IFGM takes steps of 0.1 inside the ball.
+- `literal`: FGM goes 0.1, and no further; IFGM as above.
+- `step`: 0.1 is the radius of both.
+
+Beyond them stand SG, the other divergences, random-start FGM and noise at the same radius; and, each with the
+setting that does best on held-out training images, RT-MLMC, noise, random-start FGM and tilted points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from phiball.experiments.training.training_methods import (
+    UNWEIGHTED_ETA,
+    Method,
+    adversarial_training,
+    plain_training,
+    random_start_fgm,
+    regularized_training,
+    tilted_training,
+)
+from phiball.refimpl import ENTROPIC, QUADRATIC, RTMLMC, SG, Ball, Tilted, fgm, ifgm, indicator
+from phiball.refimpl.distributions.norms import as_norm
+
+FAMILIES = (
+    "ERM", "FGM", "IFGM", "RT-MLMC", "random-start FGM", "noise x4", "SG", "quadratic", "CVaR",
+)  # fmt: skip
+FEWER_SEEDS = ("SG", "quadratic", "CVaR")  # trained with fewer seeds, and in the last norm only
+CHOSEN = ("RT-MLMC", "noise x4", "random-start FGM", "tilted")
+COPIES = SG(2)  # four points per data point, as many as RT-MLMC has on average
+
+
+@dataclass(frozen=True)
+class PaperReading:
+    """One reading of the paper: the method that it proposes, and those that it compares it with."""
+
+    name: str
+    ours: str
+    baselines: tuple[str, ...]
+
+
+def readings(config: Any) -> list[PaperReading]:
+    """Every reading whose methods are all part of the configuration."""
+    methods, readings = paper_methods(config), []
+    for norm in config.norms:
+        rho, step = f"{norm} {config.rho:g}", f"{norm} {config.step:g}"
+        for name, first, second in (("rho", rho, rho), ("literal", step, rho), ("step", step, step)):
+            reading = PaperReading(
+                f"{norm}, {name}", f"RT-MLMC {rho}", ("ERM", f"FGM {first}", f"IFGM {second}")
+            )
+            if {reading.ours, *reading.baselines} <= methods.keys():
+                readings.append(reading)
+    return readings
+
+
+def paper_methods(config: Any) -> dict[str, Method]:
+    """The methods of the configuration with the paper's settings, by name."""
+    methods = {"ERM": plain_training()}
+    for norm in config.norms:
+        ball, eta = Ball(as_norm(norm), config.rho), config.eta * config.rho
+        at = f"{norm} {config.rho:g}"
+        for reach in dict.fromkeys((config.rho, config.step)):
+            small = Ball(as_norm(norm), reach)
+            # A ball of radius 0.1 is crossed by steps that are a part of it.
+            step = config.step if reach > config.step else None
+            here = f"{norm} {reach:g}"
+            methods[f"FGM {here}"] = adversarial_training("FGM", here, 2, _fgm(small))
+            steps = _ifgm(small, config.steps, step)
+            methods[f"IFGM {here}"] = adversarial_training("IFGM", here, config.steps + 1, steps)
+        more = [
+            random_start_fgm(at, ball),
+            regularized_training("RT-MLMC", at, ball, eta, ENTROPIC, _rtmlmc(config)),
+            regularized_training("noise x4", at, ball, UNWEIGHTED_ETA, ENTROPIC, COPIES),
+        ]
+        if norm == config.norms[-1]:  # in an l2 ball as small as this one all of them are plain training
+            more += [
+                regularized_training("SG", at, ball, eta, ENTROPIC, COPIES),
+                regularized_training("quadratic", at, ball, eta, QUADRATIC, COPIES),
+                regularized_training("CVaR", at, ball, eta, indicator(config.alpha), COPIES),
+            ]
+        methods |= {f"{method.family} {at}": method for method in more}
+    return {name: method for name, method in methods.items() if method.family in config.methods}
+
+
+def candidate_methods(config: Any) -> dict[str, Method]:
+    """The settings to choose from, by name, for the families of CHOSEN in the configuration."""
+    estimator, ratio = _rtmlmc(config), config.eta
+    methods = [
+        regularized_training(
+            "RT-MLMC", f"linf {r:g}, eta {q * r:g}", Ball(inf, r), q * r, ENTROPIC, estimator
+        )
+        for r, q in ((0.3, ratio), (0.6, ratio), (1.0, ratio), (1.5, ratio), (0.6, 0.2))
+    ]
+    methods += [
+        regularized_training("noise x4", f"linf {r:g}", Ball(inf, r), UNWEIGHTED_ETA, ENTROPIC, COPIES)
+        for r in (0.3, 0.6, 1.0, 1.5)
+    ]
+    methods += [
+        random_start_fgm(f"{norm} {r:g}", Ball(as_norm(norm), r))
+        for norm, r in (("l2", 1.5), ("l2", 3.0), ("linf", 0.1), ("linf", 0.2), ("linf", 0.3))
+    ]
+    methods += [
+        tilted_training("tilted", f"linf {r:g}, eta {eta:g}", Ball(inf, r), Tilted(), eta)
+        for r, eta in ((0.2, 0.004), (0.3, 0.006))
+    ]
+    methods += [
+        tilted_training(
+            "tilted", f"{norm} {r:g}, kappa {kappa:g}", Ball(as_norm(norm), r), Tilted(kappa=kappa)
+        )
+        for norm, r, kappa in (("linf", 0.3, 0.3), ("linf", 0.2, 1.0), ("linf", 0.3, 1.0), ("l2", 3.0, 1.0))
+    ]
+    return {
+        f"{method.family} {method.setting}": method for method in methods if method.family in config.chosen
+    }
+
+
+def _rtmlmc(config: Any) -> RTMLMC:
+    return RTMLMC(config.level, config.allocation)
+
+
+def _fgm(ball: Ball) -> Any:
+    return lambda gradient, x, rng: fgm(gradient, x, ball)
+
+
+def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
+    return lambda gradient, x, rng: ifgm(gradient, x, ball, steps=steps, step=step)

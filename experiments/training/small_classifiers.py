@@ -1,0 +1,77 @@
+"""Small classifiers that train in seconds, and images to test them on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from phiball.backends import Array, input_gradient, rng
+from phiball.experiments.datasets import images
+from phiball.experiments.training.image_networks import torch_seed
+from phiball.experiments.training.loop import Schedule, cross_entropy_loss, train_network
+from phiball.experiments.training.training_methods import Objective, StatefulObjective, mean_loss
+
+TEST_IMAGES = 32  # of `small_classifier`; the risk is their mean
+TRAIN_IMAGES = 6000  # at most
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained network, and test images x (N, ...) with labels y."""
+
+    name: str
+    model: Any
+    x: Array
+    y: Array
+
+    def loss(self, x: Array, i: Array) -> Array:
+        """Return the cross-entropy of each x, a perturbed copy of test image i."""
+        return cross_entropy_loss(self.model, self.y)(x, i)
+
+    def gradient(self, x: Array, i: Array) -> Array:
+        """Return the gradient of each loss in its x."""
+        return input_gradient(self.loss, x, i)
+
+    def errors(self, x: Array) -> int:
+        """Return how many of the images x, perturbed copies of the test images, are misclassified."""
+        torch = import_module("torch")
+        with torch.no_grad():
+            return int(torch.sum(torch.argmax(self.model(x), -1) != self.y))
+
+
+def train_layers(
+    make_layers: Callable[[Any], list[Any]],
+    x: Array,
+    y: Array,
+    *,
+    epochs: int,
+    seed: int,
+    objective: Objective | StatefulObjective = mean_loss,
+) -> Any:
+    """Return a network of the layers `make_layers(torch.nn)`, trained by Adam at 3e-3 on batches of 64.
+
+    `seed` sets the initial weights, the order of the data and the objective's draws. Nothing is kept of a
+    data point from one epoch to the next.
+    """
+    with torch_seed(seed) as torch:
+        model = torch.nn.Sequential(*make_layers(torch.nn))
+        train_network(model, objective, (x, y), Schedule(epochs, batch=64, rate=3e-3), rng(seed))
+    return model
+
+
+def small_classifier(seed: int = 0, *, epochs: int = 10) -> Classifier:
+    """Return a network with one hidden layer, trained plainly on scikit-learn's digits or on MNIST.
+
+    It is MNIST if PHIBALL_DATA names the folder that holds `mnist/`. Images are flat: (N, d).
+    """
+    data = images.load("mnist" if os.environ.get(images.VARIABLE) else "digits")
+    (x, y), (test_x, test_y) = data.tensors("train", 0, TRAIN_IMAGES), data.tensors("test", 0, TEST_IMAGES)
+    x, test_x = x.flatten(1), test_x.flatten(1)
+
+    def layers(nn: Any) -> list[Any]:
+        return [nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 10)]
+
+    return Classifier(data.name, train_layers(layers, x, y, epochs=epochs, seed=seed), test_x, test_y)

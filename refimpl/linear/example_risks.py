@@ -1,0 +1,136 @@
+"""The risk of single examples, and its first two derivatives, on given nodes.
+
+An example with the prediction m is moved to m + o_j with probability p_j. Its risk is R = sum gamma_j f_j
+minus the cost of gamma, f_j = loss(m + o_j). By Danskin's theorem dR = sum gamma_j f_j' d(m + o_j), and
+
+    d2R = sum (gamma_j f_j'' + q_j f_j'^2/eta) d(m + o_j)^2 - (sum q_j f_j' d(m + o_j))^2/(eta sum q_j),
+
+q_j = p_j phi*''((f_j - mu)/eta): how the worst case moves with the losses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.printing import one_line
+
+_STEPS = 60
+_MET = 1e-13
+_ATOM = 1e6  # how much larger its second derivative is than that of all others: the limit, to six digits
+
+
+@dataclass(frozen=True)
+class ExampleRisks:
+    """The risks of k examples on K nodes.
+
+    - `value` (k,): R.
+    - `pull` (k, K): gamma_j f_j', the derivative in m + o_j.
+    - `bend` (k, K), `turn` (k, K): the second derivative is diag(bend) - turn turn^T.
+    """
+
+    value: Array
+    pull: Array
+    bend: Array
+    turn: Array | None
+    __repr__ = one_line
+
+
+def example_risks(
+    loss: LinearLoss,
+    z: Array,
+    y: Array,
+    p: Array,
+    eta: float,
+    divergence: Divergence,
+    *,
+    rounding: float = 0.0,
+) -> ExampleRisks:
+    """The risks of examples at moved predictions z (k, K), with labels y (k,) and probabilities p.
+
+    eta = 0 is the maximum, rounded from below by the entropic divergence at the price `rounding`.
+    """
+    with ignore_float_warnings():  # a step that is too long overflows, and is halved
+        return _example_risks(loss, z, y, p, eta, divergence, rounding)
+
+
+def _example_risks(
+    loss: LinearLoss, z: Array, y: Array, p: Array, eta: float, divergence: Divergence, rounding: float
+) -> ExampleRisks:
+    xp = array_namespace(z)
+    f, slope, curvature = loss.jet(z, y[:, None])
+    if eta == 0 and rounding > 0:
+        eta, divergence = rounding, ENTROPIC
+    if eta == 0:
+        value = xp.max(f, axis=1)
+        ties = xp.where(f == value[:, None], xp.ones_like(f), xp.zeros_like(f))
+        gamma = ties / xp.sum(ties, axis=1, keepdims=True)
+    elif eta == inf or f.shape[1] == 1:
+        gamma = xp.broadcast_to(p, f.shape)
+        value = xp.sum(gamma * f, axis=1)
+    else:
+        value, gamma, q = _solve(f, eta, divergence, p)
+        total = xp.sum(q, axis=1, keepdims=True)
+        some = (total > 0) & xp.isfinite(total)
+        q = xp.where(some, q, xp.zeros_like(q)) / eta
+        total = xp.where(some, total, xp.ones_like(total)) / eta
+        turn = q * slope
+        return ExampleRisks(value, gamma * slope, gamma * curvature + turn * slope, turn / xp.sqrt(total))
+    return ExampleRisks(value, gamma * slope, gamma * curvature, None)
+
+
+def _solve(f: Array, eta: float, divergence: Divergence, p: Array) -> tuple[Array, Array, Array]:
+    """(values (k,), gamma, p phi*''), of inner problems with losses f (k, K)."""
+    k = divergence.parameter
+    if divergence.family == "cressie_read" and k is not None and k < 1:
+        return _power_below_one(f, eta, k, p)
+    solution = worst_case(f, eta, divergence, p=p, check=False)
+    if divergence.family == "entropic":
+        return solution.value, solution.weights, solution.weights
+    q = p * divergence.d2conj((f - solution.mu[:, None]) / eta)
+    return solution.value, solution.weights, q
+
+
+def _power_below_one(f: Array, eta: float, k: float, p: Array) -> tuple[Array, Array, Array]:
+    """The same for Cressie-Read of order k < 1: ratios are x = y^(1/a), y = Y + a (f - max f)/eta, a = k - 1.
+
+    Y is such that E x = 1. (E x)^a is concave in Y, and almost straight: Newton's method climbs to Y from
+    where the ratio of the mean loss, or that of the largest, is one. Ends have the mass 1e-20, and a worst
+    case with an atom there has ratios of that size, which the steps must not mind.
+    """
+    xp, a = array_namespace(f), k - 1
+    top = xp.max(f, axis=1, keepdims=True)
+    u = a / eta * (f - top)
+    mean, at_top = (xp.sum(v, axis=1, keepdims=True) for v in (p * u, xp.where(u == 0, p, xp.zeros_like(f))))
+    # T = Y - 1 has the digits where Y is near 1, as for a large eta, and Y where it is small.
+    Y, T = xp.maximum(1 - mean, at_top**-a), xp.maximum(-mean, xp.expm1(-a * xp.log(at_top)))
+    tiny, rows = _MET * xp.max(u, axis=1), Ellipsis  # those that are not done: first all of them
+    for _ in range(_STEPS):
+        _, x, bend, surplus = _ratios(Y[rows], T[rows], u[rows], p if p.ndim == 1 else p[rows], a)
+        step = (1 + surplus) * xp.expm1(-a * xp.log1p(surplus)) / xp.sum(bend, axis=1, keepdims=True)
+        Y[rows], T[rows] = Y[rows] + step, T[rows] + step
+        left = xp.zeros(tiny.shape, dtype=xp.bool, device=device(f))
+        left[rows] = step[:, 0] > xp.minimum(_MET * Y[rows][:, 0], tiny[rows])
+        rows = left
+        if not bool(xp.any(rows)):
+            break
+    log_x, x, bend, surplus = _ratios(Y, T, u, p, a)
+    # The second derivative of an atom is so large that differences of moments would lose all others.
+    others = xp.where(u == 0, xp.zeros_like(bend), bend)
+    bend = xp.minimum(bend, _ATOM * xp.sum(others, axis=1, keepdims=True))
+    conj = log_x if k == 0 else xp.expm1(k * log_x) / k
+    return top[:, 0] + eta * (xp.sum(p * conj, axis=1) - T[:, 0] / a), x / (1 + surplus), bend
+
+
+def _ratios(Y: Array, T: Array, u: Array, p: Array, a: float) -> tuple[Array, Array, Array, Array]:
+    """(log x, p x, p x/y, E x - 1) for the ratios x = y^(1/a), y = Y + u = 1 + T + u."""
+    xp = array_namespace(u)
+    y, near = Y + u, T + u
+    log_x = xp.where(xp.abs(near) < 0.5, xp.log1p(xp.clip(near, -0.5, 0.5)), xp.log(y)) / a
+    more = p * xp.expm1(log_x)
+    x = p + more
+    return log_x, x, x / y, xp.sum(more, axis=1, keepdims=True)

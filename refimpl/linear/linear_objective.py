@@ -1,0 +1,271 @@
+"""The objective of models with one prediction, theta.x + c, and its derivatives.
+
+On a Euclidean ball theta.b = r t with r = rho |theta|. The risk of an example is R(m, r), a convex function
+of m = theta.x + c and of r, which does not fall in r: the distribution of t is symmetric. So F is convex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings, rng
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.linear.example_risks import ExampleRisks, example_risks
+from phiball.refimpl.linear.losses import LinearLoss
+from phiball.refimpl.linear.problem import LinearProblem
+from phiball.refimpl.linear.quadrature_rules import QuadratureRules
+from phiball.refimpl.linear.tail_quadrature import TailQuadrature, has_tails
+from phiball.refimpl.printing import one_line
+
+_CHUNK = 1 << 16  # losses that are held at a time: they stay in the cache
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The objective at some parameters: coefficients, then intercepts, in one vector.
+
+    - `value`: F, with the ridge.
+    - `gradient` (P,): of F.
+    - `values` (n,), `weights` (n,): the risk of each example, and its weight in F.
+    - `curvature`: the second derivative of F in an intercept, or its size.
+    - `inverse`: a function that applies the inverse of the second derivative, or of a matrix in its place;
+      `damping` is added to its diagonal, as a multiple of its size.
+    """
+
+    value: float
+    gradient: Array
+    values: Array
+    weights: Array
+    curvature: float
+    inverse: Callable[..., Array]
+    __repr__ = one_line
+
+
+class LinearObjective:
+    """F for data X (n, d), labels y (n,) and weights w (n,) that sum to one, on so many nodes.
+
+    Where Sobol points are needed, there are `n_points` of them, scrambled by `seed`. `rounding` rounds what
+    has a kink from below: the loss, the maximum (eta = 0) and the CVaR over examples.
+    """
+
+    max_nodes = 512
+
+    def __init__(
+        self,
+        problem: LinearProblem,
+        X: Array,
+        y: Array,
+        w: Array,
+        *,
+        n_nodes: int,
+        n_points: int,
+        seed: int = 0,
+        rounding: float = 0.0,
+    ) -> None:
+        assert isinstance(problem.loss, LinearLoss)
+        xp = array_namespace(X)
+        self.problem, self.X, self.y, self.w, self.xp = problem, X, y, w, xp
+        self.rounding = rounding
+        rounded = rounding > 0 and problem.loss.smoothed is not None
+        self.loss = problem.loss.smoothed(rounding) if rounded else problem.loss  # type: ignore[misc]
+        self.radii = problem.radii(X)
+        moving = int(xp.sum(xp.astype(self.radii > 0, xp.int64)))
+        # The distribution of theta.b is known in the norm 2 and for one moving feature; for eta = 0 its end is enough.
+        known = problem.ball.norm == 2 or moving <= 1 or problem.eta == 0
+        self.sobol: Array | None = None if known else sobol_points(problem, self.radii, n_points, seed)
+        integrates = moving > 0 and problem.eta > 0 and self.sobol is None
+        make = TailQuadrature if has_tails(problem.phi) and problem.eta < inf else QuadratureRules
+        self.rules = make(self.loss, problem.phi, problem.eta, moving, n_nodes, X) if integrates else None
+        # Of the features, and of the one that the intercept has: where no example is near a kink, H is 0.
+        with ignore_float_warnings():
+            self.size = float(xp.max(w @ X**2)) + float(problem.intercept)
+        self.levels: Array | None = None  # of the last model
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether more nodes change the value."""
+        return self.rules is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether another scramble changes the value."""
+        return self.sobol is not None and self.sobol.shape[0] > 1
+
+    def at_rest(self, params: Array) -> LinearObjective:
+        """The objective itself: it is convex."""
+        return self
+
+    @property
+    def newton(self) -> bool:
+        """Whether `inverse` is that of the second derivative itself."""
+        outer = self.problem.reweighting
+        known = not isinstance(self.rules, TailQuadrature) or self.rules.newton
+        return known and (outer is None or outer.eta is not None)
+
+    def reach(self, theta: Array) -> tuple[float, Array]:
+        """(r, its gradient): theta.b runs over [-r, r]."""
+        sigma = self.radii * theta
+        ball = Ball(self.problem.ball.norm if self.problem.eta == 0 else 2, 1.0)
+        r = float(ball.dual_norm(sigma))
+        return r, self.radii * ball.steepest(sigma) if r > 0 else self.xp.zeros_like(sigma)
+
+    def _risks(self, part: slice, m: Array, r: float, offsets: Array | None) -> tuple[Array, ExampleRisks]:
+        """(t or offsets, the risks of some examples)."""
+        xp, problem = self.xp, self.problem
+        y, m = self.y[part], m[part]
+        made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
+        if offsets is not None:
+            t, p = offsets, xp.full_like(offsets, 1 / offsets.shape[0])
+        elif r == 0:
+            t, p = xp.zeros((1,), **made), xp.ones((1,), **made)
+        elif self.rules is None:  # a convex loss is largest at an end
+            t, p = xp.asarray([-1.0, 1.0], **made), xp.asarray([0.5, 0.5], **made)
+        else:
+            assert isinstance(self.rules, QuadratureRules)
+            t, p = self.rules(m, r, y)
+        z = m[:, None] + (t if offsets is not None else r * t)
+        risks = example_risks(self.loss, z, y, p, problem.eta, problem.phi, rounding=self.rounding)
+        return t, risks
+
+    def _chunks(self, offsets: Array | None) -> Iterator[slice]:
+        width = self.rules.width() if self.rules is not None else 2
+        rows = max(1, _CHUNK // (width if offsets is None else offsets.shape[0]))
+        for start in range(0, self.X.shape[0], rows):
+            yield slice(start, min(start + rows, self.X.shape[0]))
+
+    def __call__(self, params: Array) -> Evaluation:
+        """F and its derivatives at `params`, (d + 1,) with an intercept and (d,) without."""
+        xp, problem, X = self.xp, self.problem, self.X
+        d = X.shape[1]
+        theta = params[:d]
+        m = X @ theta
+        if problem.intercept:
+            m = m + params[d]
+        offsets = None if self.sobol is None else self.sobol @ theta
+        r, v = (0.0, xp.zeros_like(theta)) if offsets is not None else self.reach(theta)
+        sums: dict[str, list[Array]] = {}
+        levels = []
+        for part in self._chunks(offsets):
+            if isinstance(self.rules, TailQuadrature) and r > 0:
+                start = None if self.levels is None else self.levels[part]
+                found, level = self.rules(m[part], r, self.y[part], start)
+                levels.append(level)
+            else:
+                found = self._sums(*self._risks(part, m, r, offsets))
+            for name, x in found.items():
+                sums.setdefault(name, []).append(x)
+        self.levels = xp.concat(levels) if levels else self.levels
+        row = {name: xp.concat(x) for name, x in sums.items()}
+        w, total, motion = self.w, xp.sum(self.w * row["value"]), None
+        if problem.reweighting is not None:
+            total, w, motion = problem.reweighting.value(row["value"], self.w, rounding=self.rounding)
+        push = w @ row["b"]
+        gradient = X.T @ (w * row["a"]) + problem.ridge * theta + (push if offsets is not None else push * v)
+        if problem.intercept:
+            gradient = xp.concat([gradient, xp.reshape(xp.sum(w * row["a"]), (1,))])
+        curvature = float(xp.sum(w * row["mm"]))
+
+        def inverse(g: Array, damping: float = 0.0) -> Array:
+            if offsets is not None:
+                H, edge = self._hessian_on_points(w, m, offsets)
+            else:
+                H, edge = self._hessian_on_line(w, row, r, v, float(push))
+            made: dict[str, Any] = {"dtype": X.dtype, "device": device(X)}
+            if problem.intercept:
+                last = xp.concat([edge, xp.asarray([curvature], **made)])
+                H = xp.concat([xp.concat([H, edge[:, None]], axis=1), last[None, :]])
+            if motion is not None:  # of the weights of the examples
+                b = row["b"] if offsets is not None else row["b"][:, None] * v
+                rows = row["a"][:, None] * X + b
+                rows = xp.concat([rows, row["a"][:, None]], axis=1) if problem.intercept else rows
+                pull = motion @ rows
+                H = H + rows.T @ (motion[:, None] * rows) - pull[:, None] * pull / xp.sum(motion)
+            # The ridge, and a little of the matrix's size on the diagonal: it may be singular.
+            charged = xp.concat([xp.full_like(theta, problem.ridge), xp.zeros_like(params[d:])])
+            largest = xp.max(xp.abs(H))
+            diagonal = charged + (1e-15 * largest + damping * (largest + self.size) + 1e-14)
+            return xp.linalg.solve(H + diagonal * xp.eye(H.shape[0], **made), g)
+
+        value = float(total)
+        if problem.ridge > 0:  # the square may overflow where nothing is charged for it
+            value += problem.ridge / 2 * float(theta @ theta)
+        bend = curvature
+        if motion is not None:
+            a = row["a"]
+            bend += float(motion @ a**2 - (motion @ a) ** 2 / xp.sum(motion))
+        return Evaluation(value, gradient, row["value"], w, bend, inverse)
+
+    def _sums(self, t: Array, risks: ExampleRisks) -> dict[str, Array]:
+        """Sums over the nodes of each example: a is the derivative in m, and b that in r, or in theta.
+
+        On a line mm, mr and rr are the second derivatives in m and r.
+        """
+        xp, pull, bend, turn = self.xp, risks.pull, risks.bend, risks.turn
+        out = {"value": risks.value, "a": xp.sum(pull, axis=1), "mm": xp.sum(bend, axis=1)}
+        if turn is not None:
+            turned = xp.sum(turn, axis=1)
+            out["mm"] = out["mm"] - turned**2
+        if self.sobol is not None:
+            out["b"] = pull @ self.sobol
+            return out
+        bend_t = bend * t
+        out["b"], out["mr"], out["rr"] = (xp.sum(x * t, axis=1) for x in (pull, bend, bend_t))
+        if turn is not None:
+            across = xp.sum(turn * t, axis=1)
+            out["mr"], out["rr"] = out["mr"] - turned * across, out["rr"] - across**2
+        return out
+
+    def _hessian_on_line(
+        self, w: Array, row: dict[str, Array], r: float, v: Array, push: float
+    ) -> tuple[Array, Array]:
+        """The second derivative of the loss part of F in theta, and in theta and the intercept."""
+        xp, X = self.xp, self.X
+        h, mixed = w * row["mm"], w * row["mr"]
+        H, edge = X.T @ (h[:, None] * X), X.T @ h
+        if r > 0:
+            cross = (X.T @ mixed)[:, None] * v
+            square = v[:, None] * v
+            H = H + cross + cross.T + float(xp.sum(w * row["rr"])) * square
+            edge = edge + float(xp.sum(mixed)) * v
+            if self.problem.ball.norm == 2 or self.problem.eta > 0:  # r bends as a Euclidean norm does
+                scale = self.radii**2 * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+                H = H + max(push, 0.0) / r * (scale - square)
+        return H, edge
+
+    def _hessian_on_points(self, w: Array, m: Array, offsets: Array) -> tuple[Array, Array]:
+        """The same on Sobol points, where node j of example i has the features x_i + b_j."""
+        xp, B = self.xp, self.sobol
+        assert B is not None
+        H: Array = 0.0
+        edge: Array = 0.0
+        column: Array = 0.0
+        for part in self._chunks(offsets):
+            _, risks = self._risks(part, m, 0.0, offsets)
+            X, bend = self.X[part, :], w[part][:, None] * risks.bend
+            h = xp.sum(bend, axis=1)
+            cross = X.T @ (bend @ B)
+            H = H + X.T @ (h[:, None] * X) + cross + cross.T
+            edge = edge + X.T @ h + xp.sum(bend, axis=0) @ B
+            column = column + xp.sum(bend, axis=0)
+            if risks.turn is not None:
+                turned = xp.sum(risks.turn, axis=1)
+                U = turned[:, None] * X + risks.turn @ B
+                H = H - U.T @ (w[part][:, None] * U)
+                edge = edge - U.T @ (w[part] * turned)
+        return H + B.T @ (column[:, None] * B), edge
+
+
+def sobol_points(problem: LinearProblem, radii: Array, n_points: int, seed: int) -> Array:
+    """Points b (J, d) of the ball, scrambled Sobol ones and their opposites, where `radii` (d,) allow it."""
+    xp = array_namespace(radii)
+    made: dict[str, Any] = {"dtype": radii.dtype, "device": device(radii)}
+    moving = [j for j in range(radii.shape[0]) if float(radii[j]) > 0]
+    if not moving:
+        return xp.zeros((1, radii.shape[0]), **made)
+    ball = Ball(problem.ball.norm, 1.0)
+    b = ball.sample(xp.zeros((len(moving),), **made), n_points, rng=rng(seed), antithetic=True, qmc=True)
+    rows = [[float(radii[j]) if k == j else 0.0 for k in range(radii.shape[0])] for j in moving]
+    return b @ xp.asarray(rows, **made)

@@ -1,0 +1,161 @@
+"""The objective of multinomial logistic regression: predictions are vectors W x + c, one entry per class.
+
+On a Euclidean ball the distribution of W b has C - 1 dimensions for C classes (see subspace.py), and the points lie in
+them. F(W) is the largest of the risks F_Q(W) whose points are the same in the span of Q, and equal to that of
+its own rows: so the certificate takes the convex F_Q of the solution, whose points stand still. In other
+norms, and where features are few, b runs through a fixed set of scrambled Sobol points.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from math import inf
+
+from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.linear.linear_objective import Evaluation, sobol_points
+from phiball.refimpl.linear.problem import LinearProblem
+from phiball.refimpl.linear.subspace import Spread, subspace_rule
+
+_CHUNK = 1 << 18  # predictions that are held at a time
+
+
+class MultinomialObjective:
+    """F for data X (n, d), class numbers y (n,) and weights w (n,), on so many nodes or Sobol points."""
+
+    newton = False
+    max_nodes = 64  # their number is squared
+
+    def __init__(
+        self,
+        problem: LinearProblem,
+        X: Array,
+        y: Array,
+        w: Array,
+        *,
+        n_nodes: int,
+        n_points: int,
+        seed: int = 0,
+        rounding: float = 0.0,
+    ) -> None:
+        if problem.eta == 0:
+            raise ValueError(
+                "eta is 0; expected a positive one for the multinomial loss, whose maximum over "
+                "a ball has no closed form"
+            )
+        xp = array_namespace(X)
+        self.xp, self.problem, self.X, self.w, self.rounding = xp, problem, X, w, rounding
+        self.classes = int(xp.max(y)) + 1
+        numbers = xp.arange(self.classes, dtype=X.dtype, device=device(X))
+        self.hot = xp.astype(y[:, None] == numbers, X.dtype)
+        radii = problem.radii(X)
+        self.radii = radii
+        moving = int(xp.sum(xp.astype(radii > 0, xp.int64)))
+        self.reduced = problem.ball.norm == 2 and moving >= self.classes
+        self.sobol: Array | None = None
+        self.p: Array | None = None
+        if self.reduced:
+            self.v, self.p = subspace_rule(self.classes, moving, n_nodes, n_points, seed, X)
+            moment = radii**2 / (moving + 2) * xp.eye(X.shape[1], dtype=X.dtype, device=device(X))
+        else:
+            self.sobol = sobol_points(problem, radii, n_points, seed)
+            moment = self.sobol.T @ self.sobol / self.sobol.shape[0]
+        # Böhning's bound of the second derivative, half of that of least squares, as a fixed matrix.
+        one = xp.ones((X.shape[0], 1), dtype=X.dtype, device=device(X))
+        Z = xp.concat([X, one], axis=1) if problem.intercept else X
+        H = Z.T @ (w[:, None] * Z) / 2
+        eye = xp.eye(Z.shape[1], dtype=X.dtype, device=device(X))
+        d = X.shape[1]
+        pad = xp.zeros((d, Z.shape[1] - d), dtype=X.dtype, device=device(X))
+        extra = xp.concat([moment / 2 + problem.ridge * eye[:d, :d], pad], axis=1)
+        extra = xp.concat([extra, xp.zeros_like(eye[d:, :])]) if problem.intercept else extra
+        H = H + extra
+        self.inverse_matrix = xp.linalg.inv(H + (1e-12 * xp.max(xp.abs(H)) + 1e-14) * eye)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether more nodes change the value."""
+        return self.p is not None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether another scramble changes the value."""
+        points = self.sobol if self.sobol is not None else self.v
+        return self.p is None and points.shape[0] > 1
+
+    def at_rest(self, params: Array) -> MultinomialObjective:
+        """The convex objective whose points stay where they are at `params`: F does not fall below it."""
+        if not self.reduced:
+            return self
+        still = copy(self)
+        W, _ = self.split(params)
+        still.reduced = False
+        still.sobol = self.v @ Spread(W * self.radii).directions() * self.radii
+        return still
+
+    def split(self, params: Array) -> tuple[Array, Array | None]:
+        """(W (C, d), c (C,) or None) of the vector of parameters."""
+        C, d = self.classes, self.X.shape[1]
+        W = self.xp.reshape(params[: C * d], (C, d))
+        return W, params[C * d :] if self.problem.intercept else None
+
+    def inverse(self, g: Array, damping: float = 0.0) -> Array:
+        """The inverse of Böhning's matrix times g, shorter by the damping."""
+        xp = self.xp
+        W, c = self.split(g)
+        if c is None:
+            return xp.reshape(W @ self.inverse_matrix, (-1,)) / (1 + damping)
+        G = xp.concat([W, c[:, None]], axis=1) @ self.inverse_matrix / (1 + damping)
+        return xp.concat([xp.reshape(G[:, :-1], (-1,)), G[:, -1]])
+
+    def _chunk(self, part: slice, m: Array, offsets: Array) -> tuple[Array, Array]:
+        """(values (k,), gamma times the gradient in the predictions, (k, J, C))."""
+        xp, eta, phi = self.xp, self.problem.eta, self.problem.phi
+        logits = m[part, :][:, None, :] + offsets[None, :, :]
+        top = xp.max(logits, axis=2, keepdims=True)
+        e = xp.exp(logits - top)
+        total = xp.sum(e, axis=2, keepdims=True)
+        hot = self.hot[part, :][:, None, :]
+        f = xp.log(total[..., 0]) + top[..., 0] - xp.sum(logits * hot, axis=2)
+        if eta == inf or f.shape[1] == 1:
+            gamma = xp.full_like(f, 1 / f.shape[1]) if self.p is None else xp.broadcast_to(self.p, f.shape)
+            value = xp.sum(gamma * f, axis=1)
+        else:
+            solution = worst_case(f, eta, phi, p=self.p, check=False)
+            value, gamma = solution.value, solution.weights
+        return value, gamma[..., None] * (e / total - hot)
+
+    def __call__(self, params: Array) -> Evaluation:
+        """F and its gradient at `params`: W row by row, then the intercepts."""
+        xp, X, problem = self.xp, self.X, self.problem
+        W, c = self.split(params)
+        m = X @ W.T
+        m = m if c is None else m + c
+        spread = Spread(W * self.radii) if self.reduced else None
+        offsets = self.v @ spread.matrix if spread is not None else self.sobol @ W.T
+        n = X.shape[0]
+        rows = max(1, _CHUNK // (offsets.shape[0] * self.classes))
+        parts = [slice(i, min(i + rows, n)) for i in range(0, n, rows)]
+        w, total, values = self.w, None, None
+        if problem.reweighting is not None:  # the weights need all values first
+            values = xp.concat([self._chunk(part, m, offsets)[0] for part in parts])
+            total, w, _ = problem.reweighting.value(values, self.w, rounding=self.rounding)
+        seen, G, shift = [], xp.zeros_like(W), xp.zeros_like(offsets)
+        slope = xp.zeros((self.classes,), dtype=X.dtype, device=device(X))
+        for part in parts:
+            value, pull = self._chunk(part, m, offsets)
+            seen.append(value)
+            a = xp.sum(pull, axis=1) * w[part][:, None]
+            G = G + a.T @ X[part, :]
+            slope = slope + xp.sum(a, axis=0)
+            shift = shift + xp.tensordot(w[part], pull, axes=1)
+        values = xp.concat(seen)
+        total = xp.sum(w * values) if total is None else total
+        if spread is not None:
+            G = G + spread.gradient(shift.T @ self.v) * self.radii + problem.ridge * W
+        else:
+            G = G + shift.T @ self.sobol + problem.ridge * W
+        gradient = xp.reshape(G, (-1,))
+        gradient = gradient if c is None else xp.concat([gradient, slope])
+        ridge = problem.ridge / 2 * float(xp.sum(W * W)) if problem.ridge > 0 else 0.0
+        return Evaluation(float(total) + ridge, gradient, values, w, 0.1, self.inverse)

@@ -1,0 +1,61 @@
+"""Which nodes an example's integral over t needs: those of all, or a rule that is cut where it has kinks."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from phiball.backends import Array, array_namespace, device
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.worst_case import worst_case
+from phiball.refimpl.linear.gauss_rules import gauss_rule, piecewise_rule
+from phiball.refimpl.linear.line_loss import LineLoss
+from phiball.refimpl.linear.losses import LinearLoss
+
+_REFINEMENTS = 2  # of a threshold: its error enters the value by its square
+
+
+class QuadratureRules:
+    """The rules for a loss, a divergence and its price eta > 0, where `moving` features move.
+
+    `n_nodes` is their number, or twice that on each piece of a rule that is cut. `like` is an array of the
+    library and the device of the data.
+    """
+
+    def __init__(
+        self, loss: LinearLoss, divergence: Divergence, eta: float, moving: int, n_nodes: int, like: Array
+    ) -> None:
+        self.loss, self.phi, self.eta, self.moving, self.n_nodes = loss, divergence, eta, moving, n_nodes
+        self.ends = divergence.recession < inf
+        self.level = eta < inf and divergence.slope0 > -inf
+        smooth = loss.kinks is None and not self.level
+        self.shared = gauss_rule(n_nodes, moving, like, ends=self.ends) if smooth else None
+
+    def width(self) -> int:
+        """About how many nodes an example has."""
+        return self.shared[0].shape[0] if self.shared is not None else 5 * self.n_nodes
+
+    def __call__(self, m: Array, r: float, y: Array) -> tuple[Array, Array]:
+        """(t, p) for examples with predictions m (k,) and labels y (k,): (K,), or (k, K) if it is cut."""
+        if self.shared is not None:
+            return self.shared
+        cuts = [] if self.loss.kinks is None else [(kink - m) / r for kink in self.loss.kinks(y)]
+        return self._cut_at_level(m, r, y, cuts) if self.level else self._pieces(m, cuts)
+
+    def _pieces(self, m: Array, cuts: list[Array]) -> tuple[Array, Array]:
+        xp = array_namespace(m)
+        made: dict[str, Any] = {"dtype": m.dtype, "device": device(m)}
+        cut = xp.stack(cuts, axis=1) if cuts else xp.zeros((m.shape[0], 1), **made)
+        return piecewise_rule(cut, max(4, self.n_nodes // 2), self.moving, ends=self.ends)
+
+    def _cut_at_level(self, m: Array, r: float, y: Array, cuts: list[Array]) -> tuple[Array, Array]:
+        """The rule is cut as well where the loss has no weight any more, f = mu + eta slope0."""
+        line, one = LineLoss(self.loss, m, r, y), array_namespace(m).ones_like(m)
+        lowest = line.lowest()
+        t, p = self._pieces(m, cuts)
+        for _ in range(_REFINEMENTS):
+            f = line(t)[0]
+            level = worst_case(f, self.eta, self.phi, p=p, check=False).mu + self.eta * self.phi.slope0
+            right, left = (line.crossing(level, side, b, b) for side, b in ((one, lowest), (-one, -lowest)))
+            t, p = self._pieces(m, [*cuts, right, -left])
+        return t, p

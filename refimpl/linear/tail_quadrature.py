@@ -1,0 +1,320 @@
+"""The risk of examples on a line where the adversary leaves a part of it without weight.
+
+For a divergence with a finite slope at 0 the worst case has no weight, or a constant share, where the loss is
+below a level L. What is left are the tails of the distribution of t, beyond the t at which the convex loss crosses L.
+They are integrated by a Gauss rule each, and L is found by Newton's method with the tails in its wake: no
+integral ever has a kink. The distribution of the cut points enters the second derivatives.
+"""
+
+from __future__ import annotations
+
+from math import acos, exp, inf, lgamma, pi, sqrt
+from typing import Any
+
+from phiball.backends import Array, array_namespace, device, ignore_float_warnings
+from phiball.refimpl.inner.divergences import Divergence, centred
+from phiball.refimpl.linear.gauss_rules import gauss_rule, upper_quantile
+from phiball.refimpl.linear.line_loss import LineLoss
+from phiball.refimpl.linear.losses import LinearLoss
+
+_STEPS = 60
+_MET = 1e-10  # of the mass: an error of the level enters the value by its square
+_NEAR = 1e-6  # of the mass: one more step of Newton's leaves the square of it
+_MASS = 1e-20  # relative to the density at the start of a tail: where it is left off
+_KINKED = ("indicator", "absolute", "hinge")
+
+
+def has_tails(divergence: Divergence) -> bool:
+    """Whether `TailQuadrature` serves a divergence: it has a level, and no atom, or one in closed form."""
+    return divergence.slope0 > -inf and (divergence.recession == inf or divergence.family in _KINKED)
+
+
+def _slopes(phi: Divergence, s: Array) -> tuple[Array, Array]:
+    """(phi*'(s), phi*''(s)), for Cressie-Read by one power."""
+    if phi.family != "cressie_read":
+        return phi.dconj(s), phi.d2conj(s)
+    xp, k = array_namespace(s), phi.parameter
+    assert k is not None
+    base = 1 + (k - 1) * s
+    positive = base > 0
+    base = xp.where(positive, base, xp.ones_like(base))
+    if k == 2:
+        x, bend = base, xp.ones_like(base)
+    else:
+        x = xp.exp(xp.log1p((k - 1) * xp.where(positive, s, xp.zeros_like(s))) / (k - 1))
+        bend = x / base
+    zero = xp.zeros_like(x)
+    return xp.where(positive, x, zero), xp.where(positive, bend, zero)
+
+
+class TailQuadrature:
+    """Risks and their derivatives for a loss, a divergence and a price, where `moving` features move.
+
+    A piece of a tail has 3/2 times as many nodes as `n_nodes` says, or twice as many. `like` is an array of the
+    library and the device of the data.
+    """
+
+    def __init__(
+        self, loss: LinearLoss, divergence: Divergence, eta: float, moving: int, n_nodes: int, like: Array
+    ) -> None:
+        xp = array_namespace(like)
+        self.loss, self.phi, self.eta, self.d = loss, centred(divergence), eta, moving
+        self.family, self.alpha = divergence.family, divergence.parameter
+        power = self.alpha if self.family == "cressie_read" else None
+        # The weight starts like a root at its level: so does this variable, which needs more nodes.
+        self.rooted = self.family is None or (power is not None and power > 2)
+        x, w = gauss_rule(2 * n_nodes if self.rooted else 3 * n_nodes // 2, 1, like)
+        self.x, self.w = (1 + x) / 2, w
+        # Where the weight may grow like an exponential, nothing is left off.
+        self.whole = self.family is None or (power is not None and power < 1.5)
+        self.top = exp(lgamma((moving + 2) / 2) - lgamma((moving + 1) / 2)) / sqrt(pi)  # the density at 0
+        self.shrink = _MASS ** (1 / moving)
+        self.fixed: Array | None = None
+        self.shared: tuple[Array, Array] | None = None
+        if loss.monotone and self.family == "indicator":
+            assert self.alpha is not None
+            # The CVaR of a monotone loss: the worst t are those beyond this one, whatever the model is.
+            cut = upper_quantile(self.alpha, moving, like)
+            self.fixed = xp.asarray([cut], dtype=xp.float64, device=device(like))
+            if loss.kinks is None:
+                one = xp.ones_like(self.fixed)
+                self.shared = self._nodes(LineLoss(loss, one, 1.0, one), [one], [self.fixed])
+
+    @property
+    def newton(self) -> bool:
+        """Whether the second derivative is all there is: the largest loss may change sides."""
+        return self.loss.monotone or self.family not in ("absolute", "hinge")
+
+    def width(self) -> int:
+        """About how many nodes an example has."""
+        sides, pieces = 1 if self.loss.monotone else 2, 1 if self.loss.kinks is None else 3
+        return int(self.x.shape[0]) * sides * pieces
+
+    def __call__(self, m: Array, r: float, y: Array, start: Array | None) -> tuple[dict[str, Array], Array]:
+        """(sums as those of `LinearObjective`, levels) for predictions m (k,), labels y (k,) and a reach r > 0.
+
+        Levels (k,) are shares of the way from the least loss to the largest, which hardly change with the
+        model; `start` (k,) has those of another one, or is None.
+        """
+        with ignore_float_warnings():  # a step that is too long overflows, and is halved
+            return self._risk(LineLoss(self.loss, m, r, y), start)
+
+    def _risk(self, line: LineLoss, start: Array | None) -> tuple[dict[str, Array], Array]:
+        xp, eta, phi = array_namespace(line.m), self.eta, self.phi
+        one = xp.ones_like(line.m)
+        ends = [line(-one), line(one)]
+        up = ends[1][0] >= ends[0][0]
+        high = xp.where(up, ends[1][0], ends[0][0])
+        if self.loss.monotone:
+            sides, bottoms = [xp.where(up, one, -one)], [-one]
+            lowest = xp.where(up, ends[0][0], ends[1][0])
+        else:
+            t = line.lowest()
+            sides, bottoms, lowest = [one, -one], [t, -t], line(t)[0]
+        reach = xp.where(high > lowest, high - lowest, one)
+        if start is not None:
+            start = lowest + start * reach
+        if self.family in ("absolute", "hinge"):  # a given amount below the maximum
+            level = high - eta * (1 if self.family == "hinge" else 2)
+            cuts = [line.crossing(level, s, b, b) for s, b in zip(sides, bottoms, strict=True)]
+            atom = tuple(xp.where(up, ends[1][i], ends[0][i]) for i in (1, 2)), xp.where(up, one, -one)
+            return self._with_atom(line, level, sides, cuts, atom), one
+        if self.family == "indicator":
+            if self.fixed is not None:  # the level moves with the model, and the cut does not
+                if self.shared is not None:
+                    t, p = sides[0][:, None] * self.shared[0], self.shared[1]
+                else:
+                    t, p = self._nodes(line, sides, [xp.broadcast_to(self.fixed, line.m.shape)])
+                return self._cvar(line, lowest, [], [], (t, p / xp.sum(p, axis=1, keepdims=True))), one
+            level, cuts = self._level(line, sides, bottoms, lowest, high, start)
+            t, p = self._nodes(line, sides, cuts)
+            share = (level - lowest) / reach
+            return self._cvar(line, level, sides, cuts, (t, p / self.alpha)), share
+        mu, cuts = self._level(line, sides, bottoms, lowest, high, start)
+        t, p = self._nodes(line, sides, cuts)
+        f, slope, curvature = line(t)
+        s = (f - mu[:, None]) / eta
+        gamma, q = _slopes(phi, s)
+        gamma, q = p * gamma, p * q / eta
+        below = -phi.conj(xp.full_like(mu, phi.slope0 - 1.0)) * xp.clip(1 - xp.sum(p, axis=1), 0.0, 1.0)
+        value = mu + eta * (xp.sum(p * phi.conj(s), axis=1) - below)
+        sums = _moments(value, gamma * slope, gamma * curvature + q * slope * slope, t)
+        turn = q * slope
+        total = xp.sum(q, axis=1)
+        root = xp.sqrt(xp.where(total > 0, total, xp.ones_like(total)))
+        _less_square(sums, xp.sum(turn, axis=1) / root, xp.sum(turn * t, axis=1) / root)
+        return sums, (mu - lowest) / reach
+
+    def _level(
+        self,
+        line: LineLoss,
+        sides: list[Array],
+        bottoms: list[Array],
+        low: Array,
+        high: Array,
+        start: Array | None,
+    ) -> tuple[Array, list[Array]]:
+        """(the multiplier mu (k,), or the level of a CVaR, at which the weights have the mass one; cuts)."""
+        xp, m = array_namespace(line.m), line.m
+        mu = line(xp.zeros_like(m))[0] if start is None else xp.clip(start, low, high)
+        cuts = list(bottoms)
+        rows: Array | None = None  # those that are not done
+        for _ in range(_STEPS):
+            part = line if rows is None else LineLoss(line.loss, m[rows], line.r, line.y[rows])
+            at, low_, high_ = (v if rows is None else v[rows] for v in (mu, low, high))
+            near = [[v if rows is None else v[rows] for v in vs] for vs in (sides, bottoms, cuts)]
+            ends, surplus, rate = self._surplus(part, at, *near)
+            low_, high_ = xp.where(surplus > 0, at, low_), xp.where(surplus > 0, high_, at)
+            new = at + self._excess(surplus) / xp.where(rate > 0, rate, xp.ones_like(rate))
+            inside = (rate > 0) & (new >= low_) & (new <= high_)
+            new = xp.where(inside, new, (low_ + high_) / 2)
+            done = (xp.abs(surplus) <= _MET) | (high_ - low_ <= _MET * xp.abs(high_))
+            new = xp.where(done, at, new)
+            if self.family != "indicator":
+                done = done | (inside & (xp.abs(surplus) <= _NEAR))
+                ends = [part.shifted(c, new - at, s, b) for c, s, b in zip(ends, *near[:2], strict=True)]
+            if rows is None:
+                mu, low, high, cuts, rows = new, low_, high_, ends, ~done
+            else:
+                mu[rows], low[rows], high[rows] = new, low_, high_
+                for cut, end in zip(cuts, ends, strict=True):
+                    cut[rows] = end
+                left = xp.zeros_like(rows)
+                left[rows] = ~done
+                rows = left
+            if not bool(xp.any(rows)):
+                break
+        return mu, cuts
+
+    def _excess(self, surplus: Array) -> Array:
+        """What Newton's method divides by the rate: the mass to the power k - 1 is straighter.
+
+        It is a straight line where all losses are equal.
+        """
+        if self.family != "cressie_read" or self.alpha == 2:
+            return surplus
+        xp, a = array_namespace(surplus), self.alpha - 1  # type: ignore[operator]
+        mass = xp.where(surplus > -0.9, 1 + surplus, xp.ones_like(surplus))
+        return xp.where(surplus > -0.9, -mass * xp.expm1(-a * xp.log(mass)) / a, surplus)
+
+    def _surplus(
+        self, line: LineLoss, mu: Array, sides: list[Array], bottoms: list[Array], near: list[Array]
+    ) -> tuple[list[Array], Array, Array]:
+        """(the cuts, the mass of the weights minus one, and minus its derivative) at mu (k,)."""
+        xp, eta, phi = array_namespace(mu), self.eta, self.phi
+        level = mu if self.family == "indicator" else mu + eta * phi.slope0
+        cuts = [line.crossing(level, *at) for at in zip(sides, bottoms, near, strict=True)]
+        t, p = self._nodes(line, sides, cuts)
+        if self.family == "indicator":
+            rate = xp.zeros_like(mu)
+            for _, q, _ in self._cut_distribution(line, sides, cuts):
+                rate = rate + q
+            return cuts, xp.sum(p, axis=1) - self.alpha, rate
+        s = (line(t)[0] - mu[:, None]) / eta
+        gamma, q = _slopes(phi, s)
+        return cuts, xp.sum(p * gamma, axis=1) - 1, xp.sum(p * q, axis=1) / eta
+
+    def _nodes(self, line: LineLoss, sides: list[Array], cuts: list[Array]) -> tuple[Array, Array]:
+        """(t, p), both (k, K), on the tails beyond the cuts: p sums to their mass."""
+        xp = array_namespace(line.m)
+        ts, ps = [], []
+        for side, cut in zip(sides, cuts, strict=True):
+            u = xp.asin(xp.clip(cut, -1.0, 1.0))
+            begin = xp.clip(u, -acos(self.shrink), pi / 2)
+            end = xp.acos(xp.clip(self.shrink * xp.cos(xp.clip(u, 0.0, pi / 2)), 0.0, 1.0))
+            breaks = [begin, xp.maximum(begin, end)]
+            if self.whole:
+                breaks.append(xp.full_like(u, pi / 2))
+            if self.loss.kinks is not None:
+                for kink in self.loss.kinks(line.y):
+                    at = xp.asin(xp.clip(side * (kink - line.m) / line.r, -1.0, 1.0))
+                    breaks.append(xp.clip(at, begin, breaks[-1] if self.whole else breaks[1]))
+            b = xp.sort(xp.stack(breaks, axis=1), axis=1) if len(breaks) > 2 else xp.stack(breaks, axis=1)
+            length = (b[:, 1:] - b[:, :-1])[:, :, None]
+            x, w = (self.x**2, 2 * self.x * self.w) if self.rooted else (self.x, self.w)
+            angle = xp.reshape(b[:, :-1, None] + length * x, (u.shape[0], -1))
+            weight = xp.reshape(length * w, (u.shape[0], -1))
+            density = xp.exp(self.d * xp.log(xp.clip(xp.cos(angle), 1e-300, 1.0)))
+            ts.append(side[:, None] * xp.sin(angle))
+            ps.append(self.top * weight * density)
+        t, p = (ts[0], ps[0]) if len(ts) == 1 else (xp.concat(ts, axis=1), xp.concat(ps, axis=1))
+        # Tails that are all of the line have the mass one: a mass that is off by the error of the rule has
+        # no level where the loss hardly varies.
+        whole: Array = cuts[0] <= -1.0 if len(cuts) == 1 else cuts[0] + cuts[1] <= 0.0
+        return t, xp.where(whole[:, None], p / xp.sum(p, axis=1, keepdims=True), p)
+
+    def _cut_distribution(
+        self, line: LineLoss, sides: list[Array], cuts: list[Array]
+    ) -> list[tuple[Array, Array, Array]]:
+        """(t, q, the slope of the loss) at each cut: q dL is the mass that a change dL of the level moves."""
+        xp = array_namespace(line.m)
+        out = []
+        for side, cut in zip(sides, cuts, strict=True):
+            t = side * cut
+            slope = line(t)[1]
+            steep = line.r * xp.abs(slope)
+            inside = (xp.abs(cut) < 1 - 1e-12) & (steep > 0)
+            safe = xp.where(inside, 1 - cut * cut, xp.ones_like(cut))
+            density = self.top * safe ** ((self.d - 1) / 2)
+            zero = xp.zeros_like(cut)
+            out.append((t, xp.where(inside, density / xp.where(inside, steep, 1 + zero), zero), slope))
+        return out
+
+    def _cvar(
+        self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], rule: tuple[Array, Array]
+    ) -> dict[str, Array]:
+        xp = array_namespace(line.m)
+        t, gamma = rule
+        f, slope, curvature = line(t)
+        value = level + xp.sum(gamma * (f - level[:, None]), axis=1)
+        sums = _moments(value, gamma * slope, gamma * curvature, t)
+        total, one, two = (xp.zeros_like(level) for _ in range(3))
+        for t, q, slope in self._cut_distribution(line, sides, cuts):
+            q = q / self.alpha
+            _add_square(sums, q, slope, slope * t)
+            total, one, two = total + q, one + q * slope, two + q * slope * t
+        root = xp.sqrt(xp.where(total > 0, total, xp.ones_like(total)))
+        _less_square(sums, one / root, two / root)
+        return sums
+
+    def _with_atom(
+        self, line: LineLoss, level: Array, sides: list[Array], cuts: list[Array], atom: Any
+    ) -> dict[str, Array]:
+        """The mean of max(f, L), where L is a constant below the largest loss."""
+        xp = array_namespace(line.m)
+        t, p = self._nodes(line, sides, cuts)
+        f, slope, curvature = line(t)
+        (steepest, bend), end = atom
+        value = level + xp.sum(p * (f - level[:, None]), axis=1)
+        sums = _moments(value, p * slope, p * curvature, t)
+        rest = xp.clip(1 - xp.sum(p, axis=1), 0.0, 1.0)
+        sums["a"], sums["b"] = sums["a"] + rest * steepest, sums["b"] + rest * steepest * end
+        _add_square(sums, rest * bend, xp.ones_like(end), end)
+        for t, q, slope in self._cut_distribution(line, sides, cuts):
+            _add_square(sums, q, slope - steepest, slope * t - steepest * end)
+        return sums
+
+
+def _moments(value: Array, pull: Array, bend: Array, t: Array) -> dict[str, Array]:
+    xp = array_namespace(value)
+    bend_t = bend * t
+    return {
+        "value": value,
+        "a": xp.sum(pull, axis=1),
+        "b": xp.sum(pull * t, axis=1),
+        "mm": xp.sum(bend, axis=1),
+        "mr": xp.sum(bend_t, axis=1),
+        "rr": xp.sum(bend_t * t, axis=1),
+    }
+
+
+def _add_square(sums: dict[str, Array], q: Array, m: Array, r: Array) -> None:
+    sums["mm"], sums["mr"], sums["rr"] = (
+        sums["mm"] + q * m * m,
+        sums["mr"] + q * m * r,
+        sums["rr"] + q * r * r,
+    )
+
+
+def _less_square(sums: dict[str, Array], m: Array, r: Array) -> None:
+    sums["mm"], sums["mr"], sums["rr"] = sums["mm"] - m * m, sums["mr"] - m * r, sums["rr"] - r * r

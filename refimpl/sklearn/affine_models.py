@@ -1,0 +1,173 @@
+"""Models whose outputs are affine in the features: how they are detected, and their worst cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.special import expit, softmax
+
+from phiball.refimpl.distributions.balls import Ball
+from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.linear.problem import LinearProblem
+from phiball.refimpl.linear.risk import linear_model_risk
+from phiball.refimpl.sklearn.regression_loss import RegressionLoss
+
+_AFFINE = 1e-8  # rounding of a linear model or a pipeline of linear steps, relative to the predictions
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """A fitted model and the data it is scored on.
+
+    - `X` (n, d) float64, `y` (n,), `sample_weight` (n,): the data.
+    - `as_input`: a function that converts rows (k, d) to the type of the user's X, such as a data frame.
+    - `loss`: the loss of a regressor; None for a classifier.
+    """
+
+    model: Any
+    X: Any
+    y: Any
+    sample_weight: Any
+    as_input: Callable[[Any], Any]
+    loss: RegressionLoss | None
+
+    @property
+    def labels(self) -> Any:
+        """The class numbers (n,) of a classifier's y."""
+        return np.searchsorted(self.model.classes_, self.y)
+
+    def affine_outputs(self, around: Any) -> AffineOutputs | None:
+        """The outputs if they are affine on the data and at the points `around`, else None.
+
+        The outputs are the decision function of a classifier, or the argument of a regressor's loss.
+        """
+        function = getattr(self.model, "decision_function" if self.loss is None else "predict", None)
+        if function is None:
+            return None
+
+        def outputs(x: Any) -> Any:
+            found = np.asarray(function(self.as_input(x)), dtype=np.float64)
+            return (found if self.loss is None else self.loss.link(found)).reshape(len(x), -1)
+
+        X = self.X
+        centre, size = X.mean(axis=0), X.std(axis=0) + 1e-3 * (1 + np.abs(X).max())
+        base, values = outputs(centre[None, :]), outputs(X)
+        slopes = (outputs(centre + np.diag(size)) - base) / size[:, None]
+        for points, known in ((X, values), (around, outputs(around))):
+            linear = base + (points - centre) @ slopes
+            if not np.allclose(linear, known, rtol=0, atol=_AFFINE * (1 + np.abs(known).max())):
+                return None
+        return AffineOutputs(slopes.T, values)
+
+    def attack_points(self, ball: Ball) -> Any:
+        """The points found by the attack of a network, alone or at the end of a pipeline; None without one."""
+        model, X, y = self.model, self.X, self.y
+        if hasattr(model, "attack"):
+            return model.attack(X, y, ball)
+        steps = getattr(model, "steps", None)
+        if not steps or not hasattr(steps[-1][1], "attack"):
+            return None
+
+        def transform(x: Any) -> Any:
+            return np.asarray(model[:-1].transform(self.as_input(x)), dtype=np.float64)
+
+        Z = transform(X)
+        if Z.shape != X.shape:
+            return None
+        size = 1e-3 * (1 + np.abs(X).max())
+        slopes = (transform(X[:1] + size * np.eye(X.shape[1])) - Z[:1]) / size
+        sizes = np.diag(slopes)
+        linear = Z[:1] + (X - X[:1]) * sizes
+        tight = _AFFINE * (1 + np.abs(Z).max())
+        diagonal = np.allclose(slopes, np.diag(sizes), atol=1e-6 * np.abs(slopes).max())
+        if not (diagonal and np.all(sizes != 0) and np.allclose(linear, Z, rtol=0, atol=1e3 * tight)):
+            return None
+        given = 1.0 if ball.feature_scale is None else ball.feature_scale.values
+        found = steps[-1][1].attack(Z, y, replace(ball, feature_scale=np.abs(sizes) * given, clip=None))
+        return ball.project(X + (found - Z) / sizes, X)
+
+
+@dataclass(frozen=True)
+class AffineOutputs:
+    """Outputs that are affine in the features: their slopes (C, d), and their values (n, C) on the data."""
+
+    slopes: Any
+    values: Any
+
+
+def affine_risk(
+    scored: ScoredModel, outputs: AffineOutputs, ball: Ball, eta: float, divergence: Divergence
+) -> float | None:
+    """The robust risk on a Euclidean ball without sampling; None if the loss is unknown."""
+    slopes, values = outputs.slopes, outputs.values
+    intercept = np.mean(values - scored.X @ slopes.T, axis=0)
+    many = values.shape[1] > 1
+    if scored.loss is not None:
+        loss: Any = scored.loss.loss
+        targets = scored.y.astype(np.float64)
+    else:
+        labels = scored.labels
+        targets = 1.0 * labels if many else 2.0 * labels - 1
+        loss = "multinomial" if many else "logistic"
+        if many and (eta == 0 or labels.max() + 1 < values.shape[1]):
+            return None
+        if hasattr(scored.model, "predict_proba"):
+            found = np.asarray(scored.model.predict_proba(scored.as_input(scored.X)), dtype=np.float64)
+            known = softmax(values, axis=1) if many else np.hstack([expit(-values), expit(values)])
+            if not np.allclose(found, known, rtol=0, atol=1e-6):
+                return None
+        elif many:
+            return None
+        else:
+            loss = "hinge"
+    sizes = None if ball.feature_scale is None else ball.feature_scale.values
+    problem = LinearProblem(loss, Ball(2, ball.radius), eta, divergence, feature_scale=sizes)
+    coef, last = (slopes, intercept) if many else (slopes[0], float(intercept[0]))
+    return linear_model_risk(problem, coef, last, scored.X, targets, sample_weight=scored.sample_weight).value
+
+
+def right_in_ball(scored: ScoredModel, outputs: AffineOutputs, ball: Ball) -> Any:
+    """Whether each row is classified correctly in all of the ball around it, (n,)."""
+    labels, slopes, values = scored.labels, outputs.slopes, outputs.values
+    if values.shape[1] == 1:  # ties go to the first class
+        reach = ball.radius * float(ball.dual_norm(slopes)[0])
+        return np.where(labels == 1, values[:, 0] - reach > 0, values[:, 0] + reach <= 0)
+    right = np.ones(len(labels), dtype=bool)
+    own = values[np.arange(len(labels)), labels]
+    for k in range(values.shape[1]):
+        reach = ball.radius * ball.dual_norm(slopes[labels] - slopes[k])
+        right &= (labels == k) | (own - values[:, k] - reach > 0)
+    return right
+
+
+def as_float_matrix(X: Any) -> Any:
+    """X as a float64 array (n, d), or an error that says what to do."""
+    last = "score the last step of a pipeline, model[-1], on model[:-1].transform(X)"
+    if issparse(X):
+        raise TypeError(
+            f"X is sparse; expected a dense array, as a perturbation fills it: X.toarray(), or {last}"
+        )
+    try:
+        found = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"X has entries that are not numbers ({error}): encode them first, and {last}"
+        ) from None
+    if found.ndim != 2:
+        raise ValueError(f"X has shape {found.shape}; expected (n, d), one row per example")
+    return found
+
+
+def input_converter(X: Any) -> Callable[[Any], Any]:
+    """A function that converts arrays to the type of X: a data frame of its columns, or an array of its dtype."""
+    columns = getattr(X, "columns", None)
+    if columns is None:
+        kind = np.asarray(X).dtype
+        kind = kind if kind.kind == "f" else np.dtype(np.float64)  # integers would round the perturbation
+        return lambda x: x.astype(kind)
+    name = "columns" if hasattr(X, "iloc") else "schema"  # of pandas, or of polars
+    return lambda x: type(X)(x, **{name: list(columns)})

@@ -1,0 +1,412 @@
+"""Robustness reports: closed forms, every kind of model, resumed runs, and the page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from joblib.externals.loky import get_reusable_executor
+from typer.testing import CliRunner
+
+from phiball.experiments.cli.app import app
+from phiball.experiments.datasets.images import load
+from phiball.experiments.robustness import (
+    AttackSettings,
+    RobustnessReport,
+    attack_suite,
+    evaluation,
+    robustness_report,
+)
+from phiball.experiments.robustness.attack_suite import ThreatModel
+from phiball.experiments.robustness.models import as_model
+from phiball.experiments.robustness.report_formats import report_html
+from phiball.experiments.training.small_classifiers import train_layers
+from tests.support.browser import Browser, find_browser
+
+RADII = (0.0, 0.3, 0.9)
+DUAL = {"l2": 2, "linf": 1}
+SLOPE = np.array([1.0, -0.4, 0.2, 0.0])
+
+
+def data(n: int = 60, d: int = 4) -> tuple[Any, Any]:
+    source = np.random.default_rng(0)
+    x = source.normal(size=(n, d))
+    return x, (x[:, 0] + 0.3 * source.normal(size=n) > 0).astype(np.int64)
+
+
+def linear(slope: Any) -> torch.nn.Module:
+    """Scores (0, slope.x + 0.1)."""
+    layer = torch.nn.Linear(len(slope), 2).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.stack([torch.zeros(len(slope)), torch.tensor(slope)]))
+        layer.bias.copy_(torch.tensor([0.0, 0.1]))
+    return layer
+
+
+def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
+    """A report with little effort; options are those of `robustness_report` and of `AttackSettings`."""
+    effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
+    effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
+    return robustness_report(
+        models, points, settings=AttackSettings(**effort), **{"radii": RADII, "rng": 0, **options}
+    )
+
+
+class Masked(torch.nn.Module):
+    """A network with piecewise constant outputs, whose gradient is zero almost everywhere."""
+
+    def __init__(self, inside: torch.nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Any) -> Any:
+        return torch.round(4 * self.inside(torch.round(8 * x) / 8 + 0 * x)) / 4
+
+
+def test_exact_adversarial_error_of_a_linear_model() -> None:
+    x, y = data()
+    levels = quick(linear(SLOPE).eval(), (x, y), chunk=25).summary["models"]["model"]["norms"]
+    margin = (2 * y - 1) * (x @ SLOPE + 0.1)
+    for norm, q in DUAL.items():
+        for level in levels[norm]:
+            reach = level["radius"] * np.linalg.norm(SLOPE, q)
+            loss = np.mean(np.logaddexp(0.0, reach - margin))
+            for attack in ("fgm", "pgm", "worst"):
+                assert level["measures"][attack]["error"] == np.mean(margin < reach)
+            assert level["measures"]["worst"]["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_estimator_has_the_errors_of_the_same_torch_model() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    x, y = data()
+    names = np.array(["no", "yes"])[y]
+    estimator = linear_model.LogisticRegression().fit(x, names)
+    layer = linear(estimator.coef_[0])
+    with torch.no_grad():
+        layer.bias.copy_(torch.tensor([0.0, estimator.intercept_[0]]))
+    theirs = quick(estimator, (x, names)).summary["models"]["model"]
+    ours = quick(layer.eval(), (x, y)).summary["models"]["model"]
+    for norm in DUAL:
+        for a, b in zip(theirs["norms"][norm], ours["norms"][norm], strict=True):
+            assert a["measures"]["pgm"]["error"] == b["measures"]["pgm"]["error"]
+            assert (a["first_order"] or 0) == pytest.approx(b["first_order"] or 0, rel=1e-9)
+            assert list(a["by"]["class"]) == ["no", "yes"]
+
+
+def test_regressor_has_its_largest_squared_error() -> None:
+    x, _ = data()
+    y = x @ SLOPE + 0.2
+    layer = torch.nn.Linear(4, 1).double().eval()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor(SLOPE)[None] * 1.5)
+        layer.bias.zero_()
+    report = quick(layer, (x, y), norm="l2")
+    residual = np.abs(x @ (1.5 * SLOPE) - y)
+    for level in report.summary["models"]["model"]["norms"]["l2"]:
+        largest = np.mean((residual + level["radius"] * 1.5 * np.linalg.norm(SLOPE)) ** 2)
+        assert level["measures"]["worst"]["loss"] == pytest.approx(largest, rel=1e-9)
+    assert "squared error" in report_html(report.summary)
+
+
+def test_only_masked_gradients_are_flagged() -> None:
+    x, y = data()
+    honest = linear(SLOPE).eval()
+    models = {"honest": honest, "masked": Masked(honest).eval()}
+    warnings = quick(models, (x, y), norm="linf", n_queries=60, n_noise=8).summary["warnings"]
+    assert any(text.startswith("masked, linf") and "masked" in text for text in warnings)
+    assert not any(text.startswith("honest") for text in warnings)
+
+
+def test_killed_report_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data()
+    model = linear(SLOPE).eval()
+    measure, calls = evaluation.measure_batch, []
+
+    def killed_at_the_third(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return measure(*arguments)
+
+    monkeypatch.setattr(evaluation, "measure_batch", killed_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        quick(model, (x, y), chunk=20, cache=tmp_path)
+    resumed = quick(model, (x, y), chunk=20, cache=tmp_path)
+    assert len(calls) == 4  # one of three batches was missing
+    assert resumed.summary["models"] == quick(model, (x, y), chunk=20).summary["models"]
+    quick(model, (x + 1, y), chunk=60, cache=tmp_path)  # other data are not in the cache
+    assert len(calls) == 8
+
+
+@pytest.mark.slow
+def test_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    """A module, a lambda and a file; the cache is read with any number of jobs."""
+    x, y = data()
+    exported = linear(np.array([0.5, 1.0, 0.0, 0.0])).eval()
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(exported, (torch.tensor(x),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "model.pt2")
+    models = {
+        "layer": linear(SLOPE).train(),
+        "function": lambda z: np.stack([0 * z[:, 0], z[:, 0]], 1),
+        "file": tmp_path / "model.pt2",
+    }
+    tensors = torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+    loader = torch.utils.data.DataLoader(tensors, batch_size=20)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        here = quick(models, loader).summary["models"]
+    finally:
+        torch.set_num_threads(threads)
+    assert quick(models, loader, n_jobs=2, cache=tmp_path / "cache").summary["models"] == here
+    files = sorted((tmp_path / "cache").iterdir())
+    assert len(files) == 9
+    files[4].unlink()
+    times = {file: file.stat().st_mtime_ns for file in files if file.exists()}
+    assert quick(models, loader, n_jobs=1, cache=tmp_path / "cache").summary["models"] == here
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    assert sorted((tmp_path / "cache").iterdir()) == files
+
+
+def test_model_that_cannot_be_sent_to_a_process_is_named() -> None:
+    with pytest.raises(TypeError, match=r"model 'locked' cannot be sent to another process .*or n_jobs=None"):
+        quick({"locked": partial(np.multiply, Lock())}, data(), n_jobs=2)
+    here = os.getpid()
+    died = {"deadly": lambda z: z[:, :2] if os.getpid() == here else os._exit(3)}
+    with pytest.raises(ChildProcessError, match="a worker process died"):
+        quick(died, data(), n_jobs=2)
+
+
+def test_fragile_radius_is_the_distance_to_the_boundary() -> None:
+    x, y = data()
+    models = quick(linear(SLOPE).eval(), (x, y), chunk=7, radii=[0.0, 0.6, 1.2]).summary["models"]["model"]
+    margin = (2 * y - 1) * (x @ SLOPE + 0.1)
+    for norm, q in DUAL.items():
+        distance = margin / np.linalg.norm(SLOPE, q)
+        nearest = np.argsort(np.where(distance > 0, distance, np.inf))[:8]
+        found = models["fragile"][norm]
+        assert [point["index"] for point in found] == nearest.tolist()
+        # A gradient step is the shortest way for a linear model; its length 0.6 is bisected ten times.
+        radii = [point["radius"] for point in found]
+        assert radii == pytest.approx(distance[nearest], abs=0.6 / 2**10 + 1e-12)
+        assert all(a >= b - 1e-12 for a, b in zip(radii, distance[nearest], strict=True))
+
+
+def test_onnx_file_has_the_results_of_its_function(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    x, y = data(20)
+    slope = np.array([[0.0, 1.0], [0.0, -0.4], [0.0, 0.2], [0.0, 0.0]])
+    values, vector = onnx.helper, onnx.helper.make_tensor_value_info
+    double = onnx.TensorProto.DOUBLE
+    graph = values.make_graph(
+        [values.make_node("MatMul", ["x", "w"], ["scores"])],
+        "scores",
+        [vector("x", double, ["n", 4])],
+        [vector("scores", double, ["n", 2])],
+        [onnx.numpy_helper.from_array(slope, "w")],
+    )
+    model = values.make_model(graph, opset_imports=[values.make_opsetid("", 13)], ir_version=8)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    loaded = quick(str(tmp_path / "model.onnx"), (x, y), norm="linf").summary["models"]["model"]
+    plain = quick(lambda z: z @ slope, (x, y), norm="linf").summary["models"]["model"]
+    for a, b in zip(loaded["norms"]["linf"], plain["norms"]["linf"], strict=True):
+        assert a["measures"]["worst"]["error"] == b["measures"]["worst"]["error"]
+        assert a["measures"]["worst"]["loss"] == pytest.approx(b["measures"]["worst"]["loss"], rel=1e-12)
+
+
+def test_models_side_by_side() -> None:
+    x, y = data()
+    models = {"a": linear(np.array([1.0, 0, 0, 0])).eval(), "b": linear(np.array([1.0, 2, 0, 0])).eval()}
+    report = quick(models, (x, y, np.arange(60) % 2))
+    row = next(r for r in report.summary["comparisons"] if r["norm"] == "l2" and r["radius"] == 0.3)
+    errors = [report.summary["models"][name]["norms"]["l2"][1]["measures"]["worst"]["error"] for name in "ab"]
+    assert row["difference"] == pytest.approx(errors[1] - errors[0])
+    assert row["low"] < row["difference"] < row["high"]
+    by = report.summary["models"]["a"]["norms"]["l2"][1]["by"]["group"]
+    assert (by["0"] + by["1"]) / 2 == pytest.approx(errors[0])
+    assert repr(report).startswith("RobustnessReport(a: error ")
+
+
+def test_invalid_arguments(tmp_path: Path) -> None:
+    model = linear(np.ones(4)).eval()
+    for change, message in (
+        ({"norm": "l3"}, "norm is 'l3'; expected 'l1', 'l2', 'linf'"),
+        ({"norm": [2, 3]}, r"norm is \[2, 3\]; expected 'l1', 'l2', 'linf'"),
+        ({"radii": [0.0]}, "expected at least one positive number"),
+        ({"attacks": ["cw"]}, "attacks contains 'cw'; expected some of fgm, pgm, search, apgd-ce"),
+        ({"rng": None, "cache": tmp_path}, "cache is given and rng is None; expected a seed"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            quick(model, data(), **change)
+    with pytest.raises(ValueError, match=r"expected \.pt2 or \.onnx"):  # a pickle could run any code
+        quick(str(tmp_path / "model.pkl"), data())
+    x, y = data()
+    with pytest.raises(ValueError, match="data has 60 points and 2 groups; expected one per point"):
+        quick(model, (x, y, [1, 2]))
+    with pytest.raises(ValueError, match="y has the label 2; expected whole numbers from 0 to 1, as model"):
+        quick(model, (x, y + 1))
+
+
+def test_close_radii_and_etas_do_not_collide(tmp_path: Path) -> None:
+    """In the report, in its files and in the cache, numbers that agree to six digits stay apart."""
+    x = np.linspace(-1.0, 1.0, 8)[:, None]
+    radii, etas, calls = [0.3, 0.3 + 1e-12], (1.0, 1.0 + 1e-12), []
+
+    def model(x: Any) -> Any:
+        calls.append(len(x))
+        return np.concatenate([-x, x], axis=1)
+
+    options: Any = {"norm": "linf", "radii": radii, "etas": etas, "cache": tmp_path}
+    first = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    calls.clear()
+    again = quick(model, (x, (x[:, 0] > 0).astype(int)), **options)
+    assert len(calls) == 1  # the outputs identify the model; the rest is cached
+    assert again.summary == first.summary
+    levels = json.loads(first.save(tmp_path / "report.json").read_text())["models"]["model"]["norms"]["linf"]
+    assert [level["radius"] for level in levels] == radii
+    assert [[risk["eta"] for risk in level["risks"]] for level in levels] == [list(etas)] * 2
+    values = [level["measures"]["noise"]["loss"] for level in levels]
+    values += [risk["value"] for level in levels for risk in level["risks"]]
+    assert len(set(values)) == 6  # of different random points
+    rows = csv.DictReader(StringIO(first.save(tmp_path / "report.csv").read_text()))
+    risks = {(float(row["radius"]), float(row["eta"])) for row in rows if row["measure"] == "risk"}
+    assert risks == {(radius, eta) for radius in radii for eta in etas}
+
+
+def test_rng_decides_the_random_numbers() -> None:
+    source = np.random.default_rng(0)
+    reports = [quick(linear(SLOPE), data(20), rng=rng).summary for rng in (3, 3, None, None, source, source)]
+    noise = [report["models"]["model"]["norms"]["l2"][-1]["measures"]["noise"]["loss"] for report in reports]
+    assert noise[0] == noise[1]
+    assert len(set(noise)) == 5
+    entropy = int(re.findall(r"\d+", reports[2]["rng"])[0])
+    assert quick(linear(SLOPE), data(20), rng=entropy).summary == reports[2]
+
+
+def test_columns_of_a_data_frame_name_the_features() -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = data()
+    report = quick(linear(SLOPE).eval(), (pandas.DataFrame(x, columns=list("abcd")), y), norm="l2")
+    changes = report.summary["models"]["model"]["fragile"]["l2"][0]["changes"]
+    assert {change["feature"] for change in changes} == set("abcd")
+
+
+def test_feature_of_scale_zero_never_moves() -> None:
+    x, y = data()
+    slope, sizes = np.array([1.0, 0.5, 0.2, 3.0]), [1.0, 2.0, 1.0, 0.0]
+    report = quick(linear(slope).eval(), (x, y), feature_scale=sizes, norm="l2", steps=20)
+    row = report.summary["models"]["model"]["norms"]["l2"][-1]
+    margin = (2 * y - 1) * (x @ slope + 0.1)
+    reach = RADII[-1] * np.linalg.norm(slope * sizes)
+    assert row["measures"]["worst"]["error"] == np.mean(margin < reach)
+    for point in report.summary["models"]["model"]["fragile"]["l2"]:
+        assert {entry["feature"]: entry["change"] for entry in point["changes"]}["x3"] == 0
+
+
+def test_command_writes_a_self_contained_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(30)
+    np.savez(tmp_path / "test.npz", x=x, y=y)
+    (tmp_path / "two_models.py").write_text(
+        "import numpy as np\ndef first(x):\n    return np.stack([0 * x[:, 0], x[:, 0]], 1)\n"
+        "def make():\n    return first\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    get_reusable_executor().shutdown()  # its workers have another working directory
+    words = ["report", "two_models:first", "two_models:make()", "--data", "test.npz", "--radii", "0:1:3"]
+    run = CliRunner().invoke(app, [*words, "--norm", "linf", "--out", "out/page.html"])
+    assert run.exit_code == 0, run.output
+    assert "wrote out/page.html, out/page.json, out/page.csv" in run.output
+    summary = json.loads((tmp_path / "out/page.json").read_text())
+    levels = summary["models"]["make"]["norms"]["linf"]
+    errors = [[100 * m["error"] for m in level["measures"].values()] for level in levels]
+    rows = list(csv.DictReader(StringIO((tmp_path / "out/page.csv").read_text())))
+    assert {row["measure"] for row in rows} >= {"noise", "search", "worst", "risk"}
+    assert {row["eta"] for row in rows} == {"", "0.1", "1.0"}
+    html = (tmp_path / "out/page.html").read_text()
+    assert not re.search(r"(src|href)=[\"'](?!data:|#)", html)
+    assert "url(" not in html.replace("url(#", "")
+    browser = find_browser()
+    if browser is None:
+        pytest.skip("no Chromium is installed")
+    with Browser(browser, tmp_path / "profile") as page:
+        for width in (1000, 420):
+            page.show(tmp_path / "out/page.html", width=width, dark=width < 600)
+            cells = page.evaluate(
+                "[...document.querySelectorAll('table[data-model=make] tbody tr')]"
+                ".map(row => [...row.cells].slice(1).map(cell => Number(cell.textContent)))"
+            )
+            assert cells == [[round(error, 1) for error in level] for level in errors]
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.complaints == []
+
+
+def test_only_progress_needs_an_extra() -> None:
+    """It changes no result; without it a report needs neither hypothesis nor rich."""
+    quiet, shown = (quick(linear([1.0, 0.5, 0.0, 0.0]), data(), progress=shown) for shown in (False, True))
+    assert quiet.summary == shown.summary
+    code = (
+        "import sys; sys.modules['hypothesis'] = sys.modules['rich'] = None\n"
+        "import numpy as np; from phiball import robustness_report\n"
+        "x = np.array([[0.2], [1.0]]); model = lambda x: np.concatenate([-x, x], axis=1)\n"
+        "print(robustness_report(model, (x, np.array([1, 1])), norm='linf', radii=[0, 0.5]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "error 0 -> 50 % at linf 0.5" in run.stdout
+
+
+def test_torchattacks_runs_only_on_supported_models_and_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, table = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 2))
+    model = as_model("network", network, "classifier")
+    function = as_model("function", lambda x: x, "classifier")
+    free, box = (ThreatModel(("l2", "linf"), (1.0,), clip) for clip in (None, (0.0, 1.0)))
+    monkeypatch.setattr(attack_suite, "has_torchattacks", lambda: True)
+    for expected, (name, of, x, norm, threat) in (
+        (True, ("fab", model, images, "linf", box)),
+        (False, ("apgd-dlr", model, images, "l2", box)),  # two classes
+        (False, ("fab", model, images, "linf", free)),
+        (False, ("square", model, table, "linf", box)),
+        (False, ("fab", model, images, "l1", box)),
+        (False, ("fab", function, images, "linf", box)),
+    ):
+        assert attack_suite.is_applicable(name, of, x, norm, threat) is expected
+
+
+@pytest.mark.slow
+def test_worst_error_agrees_with_autoattack() -> None:
+    """The report runs the attacks of AutoAttack, and finds its errors up to two images."""
+    torchattacks = pytest.importorskip("torchattacks")
+    digits = load("digits")
+    tested, labels = (part[:60] for part in digits.tensors("test"))
+
+    def layers(nn: Any) -> list[Any]:
+        return [nn.Conv2d(1, 8, 3, stride=2), nn.ELU(), nn.Flatten(), nn.Linear(72, 10)]
+
+    model = train_layers(layers, *digits.tensors("train"), epochs=4, seed=0).eval()
+    for norm, radius, name in (("l2", 0.5, "L2"), ("linf", 0.06, "Linf")):
+        state = torch.random.get_rng_state()
+        settings = AttackSettings(etas=(), n_queries=200)
+        options: Any = {"norm": norm, "radii": [radius], "clip": (0.0, 1.0), "rng": 0}
+        report = robustness_report(model, (tested, labels), settings=settings, **options)
+        assert torch.equal(torch.random.get_rng_state(), state)
+        measures = report.summary["models"]["model"]["norms"][norm][-1]["measures"]
+        assert set(attack_suite.TORCHATTACKS) < set(measures)
+        with torch.random.fork_rng(devices=[]):
+            attack = torchattacks.AutoAttack(model, norm=name, eps=radius, n_classes=10, seed=0)
+            broken = attack(tested, labels)
+        theirs = np.mean((model(broken).argmax(-1) != labels).numpy())
+        assert abs(measures["worst"]["error"] - theirs) <= 2 / 60

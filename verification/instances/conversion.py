@@ -1,0 +1,26 @@
+"""Numbers as arrays of the active backend, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from phiball.backends import Array, active, to_numpy
+
+
+def array(values: Any) -> Array:
+    """Numbers, nested as the axes are, as a float64 array of the active backend."""
+    xp = active().namespace
+    return xp.asarray(np.array(values, dtype=float), dtype=xp.float64)
+
+
+def to_floats(x: Array) -> list[float]:
+    """The entries of an array as Python floats."""
+    entries: list[float] = np.ravel(to_numpy(x)).tolist()
+    return entries
+
+
+def mean(values: Array) -> float:
+    """The expectation over the data points."""
+    return float(np.mean(to_numpy(values)))

@@ -1,0 +1,131 @@
+"""Theorems, propositions and lemmas: whether each holds as printed, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic
+
+from phiball.verification.framework.assessment import Kind
+from phiball.verification.framework.evidence import Verdict
+from phiball.verification.framework.paper import Item, Paper
+from phiball.verification.report.entries import Entry, Line, rows
+
+_NAMES = ("Theorem", "Proposition", "Lemma", "Corollary")
+
+
+class Answer(StrEnum):
+    """The answer to "does it hold as printed?", from best to worst.
+
+    >>> Answer.ASSUMPTION.value
+    'with one more assumption'
+    """
+
+    YES = "yes"
+    CONSTANT = "yes, with another constant"
+    CORRECTED = "as corrected"
+    ASSUMPTION = "with one more assumption"
+    OPEN = "not checkable"
+    NO = "no"
+    UNDECIDED = "not decided in this run"
+
+
+_BY_KIND = {
+    Kind.MISPRINT: Answer.YES,
+    Kind.IMPRECISE: Answer.YES,
+    Kind.OPEN: Answer.OPEN,
+    Kind.ASSUMPTION: Answer.ASSUMPTION,
+    Kind.CONSTANT: Answer.CONSTANT,
+    Kind.FALSE: Answer.NO,
+}
+_BY_VERDICT = {
+    Verdict.HOLDS: Answer.YES,
+    Verdict.CORRECTED: Answer.CORRECTED,
+    Verdict.REFUTED: Answer.NO,
+    Verdict.UNCHECKED: Answer.OPEN,
+    Verdict.UNDECIDED: Answer.UNDECIDED,
+}
+
+
+@dataclass(frozen=True)
+class Theorem(Generic[Line]):
+    """A theorem, proposition or lemma: its answers, worst first, each with the parts that have it.
+
+    - `parts`: the parts by answer, such as "(I) and (III)"; empty if one answer holds for all of it.
+    - `corrections`: the part, the correction and the id of each claim that changes the answer.
+    - `wording`: the ids of misprints and imprecise sentences in it; `proof`: of errors in its proof.
+    """
+
+    item: Item
+    parts: dict[Answer, str]
+    corrections: tuple[tuple[str, str, str], ...]
+    wording: tuple[str, ...]
+    proof: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        """All answers in one phrase, such as "with one more assumption: (I); yes: (II)"."""
+        return "; ".join(f"{answer}: {parts}" if parts else answer for answer, parts in self.parts.items())
+
+    @property
+    def notes(self) -> list[str]:
+        """The corrections, then the claims on its wording and on its proof, in words."""
+        found = [
+            f"{part}: {text} ({id_})" if part else f"{text} ({id_})" for part, text, id_ in self.corrections
+        ]
+        if self.wording:
+            found.append(f"wording: {', '.join(self.wording)}")
+        if self.proof:
+            found.append(f"proof: {', '.join(self.proof)}")
+        return found
+
+
+def theorems(found: Sequence[Entry[Line]], paper: Paper) -> list[Theorem[Line]]:
+    """The theorems, propositions and lemmas that the entries are about, in the order of the paper."""
+    return [
+        _theorem(row.item, row.statement, row.asides)
+        for row in rows(found, paper)
+        if row.item.name.startswith(_NAMES) and row.statement
+    ]
+
+
+def answer_of(entry: Entry[Line]) -> Answer:
+    """Whether a sentence holds as printed, by its verdict and its assessment."""
+    if any(line.verdict is not line.recorded for line in entry.lines):
+        return Answer.UNDECIDED
+    return _BY_KIND[entry.kind] if entry.kind else _BY_VERDICT[entry.head.verdict]
+
+
+def _theorem(item: Item, statement: Sequence[Entry[Line]], asides: Sequence[Entry[Line]]) -> Theorem[Line]:
+    by_answer: dict[Answer, list[Entry[Line]]] = {}
+    for entry in statement:
+        by_answer.setdefault(answer_of(entry), []).append(entry)
+    several = len(by_answer) > 1
+    order = sorted(by_answer, key=list(Answer).index, reverse=True)
+    return Theorem(
+        item,
+        {answer: _parts(item, by_answer[answer]) if several else "" for answer in order},
+        tuple(
+            (_part(item, entry), _correction(entry), entry.head.id)
+            for answer in order
+            for entry in by_answer[answer]
+            if answer is not Answer.YES
+        ),
+        tuple(e.head.id for e in by_answer.get(Answer.YES, []) if e.kind),
+        tuple(e.head.id for e in asides if e.kind),
+    )
+
+
+def _part(item: Item, entry: Entry[Line]) -> str:
+    """The part of the item that an entry is about, such as "(I)"; empty for the whole."""
+    return entry.head.label.removeprefix(item.name).strip(" ,")
+
+
+def _parts(item: Item, found: Sequence[Entry[Line]]) -> str:
+    return " and ".join(sorted({part for entry in found if (part := _part(item, entry))}))
+
+
+def _correction(entry: Entry[Line]) -> str:
+    texts = [line.correction or line.reason for line in entry.lines if line.assessment is not None]
+    return next(filter(None, texts), entry.head.verdict)
