@@ -43,16 +43,15 @@ class Distribution(Protocol):
     """A reference distribution nu_z: a Ball, a Gaussian, or another class with the method `sample`.
 
     >>> import numpy as np
-    >>> from phiball import ENTROPIC, rng, robust_risk
+    >>> from phiball import ENTROPIC, robust_risk
     >>> class Laplace:
     ...     def sample(self, x, n_samples, *, rng, event_ndim=1):
     ...         batch, event = x.shape[: x.ndim - event_ndim], x.shape[x.ndim - event_ndim :]
     ...         shape = (*batch, n_samples, *event)
     ...         b = rng.exponential(shape, like=x) - rng.exponential(shape, like=x)
     ...         return np.expand_dims(x, axis=len(batch)) + b
-    >>> risk = robust_risk(
-    ...     lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1)), Laplace(), 1.0, ENTROPIC, n_samples=100, rng=rng(0)
-    ... )
+    >>> cosine, x = lambda x, i: np.cos(x[:, 0]), np.zeros((5, 1))
+    >>> risk = robust_risk(cosine, x, Laplace(), 1.0, ENTROPIC, n_samples=100, rng=0)
     >>> bool(risk.value < 1)
     True
     """

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from phiball.backends import Array, array_namespace, ignore_float_warnings
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
-from phiball.refimpl.inner.solvers import Solution, check_overflow, dual_shifted, shifted, solve
+from phiball.refimpl.inner.solvers import Solution, check_finite_field, dual_shifted, shifted, solve
 from phiball.refimpl.numerics import add_up, cast_up, largest, to_double, tolerance, total
 
 _MET = 1 + 1e-12  # a divergence of up to this times the budget meets it
@@ -49,11 +49,11 @@ def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check:
         value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
         mu = cast_up(mu, dtype)
     if check:
-        check_overflow(value, losses, d, "the value overflows {}: rescale the losses")
-        check_overflow(gap, losses, d, "the gap overflows {}: rescale the losses")
+        check_finite_field(value, losses, d, "the value overflows {}: rescale the losses")
+        check_finite_field(gap, losses, d, "the gap overflows {}: rescale the losses")
         price = xp.where(budget > 0, eta, xp.zeros_like(eta))
         message = "the multiplier eta overflows {}: rescale the losses or increase the budget"
-        check_overflow(price, losses, d, message)
+        check_finite_field(price, losses, d, message)
     return value, mu, weights, gap, eta
 
 
@@ -183,9 +183,9 @@ def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
 
     The optimum lies between a price whose worst case exceeds the budget (`far`) and one whose worst case
     meets it (`near`). The mixture of the two that just meets the budget gives a lower bound. It equals the
-    value at which the tangents of the convex function eta budget + R_eta at the two prices cross, and is exact
-    where this function is piecewise linear. The next price comes from Newton's method in log eta, from that
-    crossing or from bisection.
+    value at which the tangents of the convex function eta budget + R_eta at the two prices cross, and is
+    exact where this function is piecewise linear. The next price comes from Newton's method in log eta, from
+    that crossing or from bisection.
     """
     xp = array_namespace(f)
     distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p

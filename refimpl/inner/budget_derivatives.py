@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings, is_traced
-from phiball.refimpl.inner.derivatives import Local, Solved, Triple
+from phiball.refimpl.inner.derivatives import SolutionTerms, Solved, Triple
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.printing import one_line
 
@@ -106,7 +106,7 @@ class SolvedBudget:
             return in_f, in_budget, at.in_p(in_q) if wanted[2] else None
 
 
-class _Binding(Local):
+class _Binding(SolutionTerms):
     """The solution at its price, and its response to a change of the price; columns have shape (..., 1).
 
     - `idle`, `free`: columns, whether the budget is not binding, or zero; `price`: eta, or a finite

@@ -48,7 +48,7 @@ class Solved:
         """The derivatives of value, mu and weights along a direction; None means zero."""
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            at = Local(self)
+            at = SolutionTerms(self)
             q, r, a, b = at.q, at.curvature, at.takes, at.moves
             e = self.eta[..., None]
             value, mu, T = xp.zeros_like(self.mu), xp.zeros_like(self.mu), xp.zeros_like(q)
@@ -74,14 +74,14 @@ class Solved:
             return in_f, None, None  # as in training: Danskin's theorem
         with ignore_float_warnings():
             xp = array_namespace(self.f)
-            point = Point(self) if mu is None and weights is None else Local(self)
+            point = ValueTerms(self) if mu is None and weights is None else SolutionTerms(self)
             in_f = xp.zeros_like(self.f) if in_f is None else in_f
             in_eta, in_q = xp.zeros_like(self.mu), xp.zeros_like(self.f)
             if value is not None and wanted[1]:
                 in_eta = -value * point.cost()
             if value is not None and wanted[2]:
                 in_q = (value * self.eta)[..., None] * point.conj()
-            if isinstance(point, Local):
+            if isinstance(point, SolutionTerms):
                 r, a = point.curvature / self.eta[..., None], point.takes
                 if mu is not None:
                     in_f = in_f + mu[..., None] * point.moves
@@ -95,7 +95,7 @@ class Solved:
             return in_f, in_eta, point.in_p(in_q) if wanted[2] else None
 
 
-class Point:
+class ValueTerms:
     """Quantities for the derivatives of the value: q, and phi and phi* of the centred divergence."""
 
     def __init__(self, solved: Solved) -> None:
@@ -141,7 +141,7 @@ class Point:
         return (in_q - mean) / self.total
 
 
-class Local(Point):
+class SolutionTerms(ValueTerms):
     """Quantities for the derivatives of mu and the weights.
 
     - `density`: phi*'(s_i); `curvature`: r; `distance`: (f_i - sum a_j f_j)/eta.

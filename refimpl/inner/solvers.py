@@ -66,9 +66,9 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = Fa
             mu = _multiplier(top, drop, eta, d, dtype)
         value, mu, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, mu, weights, gap))
     if check:
-        check_overflow(value, losses, d)
-        check_overflow(gap, losses, d)
-        check_overflow(mu, losses, d, "mu overflows {}: rescale the losses or decrease eta")
+        check_finite_field(value, losses, d)
+        check_finite_field(gap, losses, d)
+        check_finite_field(mu, losses, d, "mu overflows {}: rescale the losses or decrease eta")
     return value, mu, weights, gap
 
 
@@ -110,7 +110,7 @@ def solve_by_length(
     return tuple(map(merge, zip(*solutions, strict=True)))
 
 
-def check_overflow(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
+def check_finite_field(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
     """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
     xp = array_namespace(x)
     if not xp.all(xp.isfinite(x)):

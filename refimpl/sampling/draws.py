@@ -13,7 +13,7 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, to_numpy, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.solvers import check_overflow, solve_ragged
+from phiball.refimpl.inner.solvers import check_finite_field, solve_ragged
 from phiball.refimpl.inner.solvers import solve as inner_solve
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
@@ -207,7 +207,7 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values, or an error unless they are finite: then the losses are, too."""
     total = array_namespace(values).sum(values)
     if not isfinite(float(detach(total))):
-        check_overflow(values, losses, divergence)
+        check_finite_field(values, losses, divergence)
     return total
 
 

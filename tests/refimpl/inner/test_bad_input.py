@@ -31,7 +31,7 @@ def each(losses: Any = F, eta: Any = 1.0, divergence: Any = ENTROPIC, p: Any = N
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf])
 def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
-    """For every method of solution, wherever they stand, also where p is zero."""
+    """For every solver, at every position, also where p is zero."""
     message = rf"losses contains {bad}; expected finite numbers"
     for f in ([0.0, bad], [bad], [bad, bad], [[0.0, 1.0, 2.0, 3.0, 4.0], [1.0, bad, 2.0, 3.0, 4.0]]):
         x = arrays.asarray(f)
@@ -49,7 +49,7 @@ def test_nonfinite_losses(bad: float, arrays: Arrays) -> None:
                         bisection(x, 1.0, d, tol=1e-3, p=p)
 
 
-# What the message says of a value, after the name of the argument.
+# The message for a value, after the name of the argument.
 SHARED: dict[tuple[str, type[Exception]], list[tuple[Any, str]]] = {
     ("losses", ValueError): [(np.zeros(x), f"has shape {x}; expected at least one") for x in ((), (3, 0))],
     ("losses", TypeError): [
@@ -175,7 +175,7 @@ def test_arrays_of_two_libraries(doubles: Arrays) -> None:
                 call()
 
 
-def test_losses_whose_range_overflows_are_solved_or_refused() -> None:
+def test_losses_whose_range_overflows_are_solved_or_rejected() -> None:
     losses = np.array([0.0, 1e308, -1e308])
     with backend("numpy"), pytest.raises(ValueError, match="losses / eta overflows float64"):
         worst_case(losses, 0.2, ENTROPIC)
@@ -189,7 +189,7 @@ def test_p_that_sums_to_one_in_single_precision_is_rescaled() -> None:
     assert abs(out.gap) <= 1e-15
 
 
-def test_tensors_without_a_number_for_each_entry() -> None:
+def test_sparse_and_meta_tensors_are_rejected() -> None:
     torch = pytest.importorskip("torch")
     f, eta = torch.ones(2, 3, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     for calls, message in (
