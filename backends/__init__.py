@@ -25,6 +25,7 @@ from phiball.backends.autograd import (
     differentiates,
     input_gradient,
     is_traced,
+    losses_and_gradient,
     tracks_derivatives,
     weighted_sum,
     without_gradient,
@@ -41,7 +42,6 @@ from phiball.backends.selection import (
     kernel_memory,
     set_backend,
 )
-from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
     "BACKENDS",
@@ -67,13 +67,13 @@ __all__ = [
     "kernel",
     "kernel_memory",
     "library",
+    "losses_and_gradient",
     "rng",
     "set_backend",
     "threads",
     "to_numpy",
     "to_single",
     "tracks_derivatives",
-    "undisturbed",
     "weighted_sum",
     "without_gradient",
 ]

@@ -34,7 +34,7 @@ def compute_row(
     - `kept`: the folder of the task; or its files, for a worker without access to the folder. The task then
       runs in a temporary folder, and its files are returned.
     - `record`: the provenance of the run.
-    - `devices`: the devices of the run, of which the task uses the least occupied one.
+    - `devices`: the devices of the run; the task uses the one with the fewest tasks.
     """
     if not isinstance(kept, Path):
         with TemporaryDirectory() as temporary:

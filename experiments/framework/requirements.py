@@ -16,7 +16,7 @@ def require(module: str, *, user: str, extra: str, package: str | None = None) -
 
     - `user`: the feature that needs the module, for the message.
     - `extra`: the extra of phiball that installs it.
-    - `package`: the package to install, if its name is not that of the module.
+    - `package`: the package to install, if it has another name than the module.
     """
     try:
         return import_module(module)

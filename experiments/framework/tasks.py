@@ -1,4 +1,4 @@
-"""Tasks: the units of work of a study, each of which gives one row of its table."""
+"""Tasks: the units of work of a study, one per row of its table."""
 
 from __future__ import annotations
 

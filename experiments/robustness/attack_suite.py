@@ -13,7 +13,7 @@ import numpy as np
 from phiball.backends import Array, Rng, array_namespace, device
 from phiball.experiments.robustness.models import CLASSIFIER, REGRESSOR, Model, to_float64
 from phiball.refimpl import ENTROPIC, Ball, Tilted, Uniform, fgm, pgm, robust_risk, white_noise
-from phiball.refimpl.distributions.norms import as_norm, norm_name
+from phiball.refimpl.distributions.norms import norm_name
 from phiball.refimpl.theory import surrogate
 from phiball.refimpl.validation import valid_count, valid_number
 
@@ -32,7 +32,7 @@ class AttackSettings:
 
     - `attacks`: of "fgm", "pgm" and "search" (random search, which needs no gradients), and of "apgd-ce",
       "apgd-dlr", "fab" and "square" of torchattacks, which run on torch classifiers of images with
-      `clip=(0, 1)`, in l2 and linf. None takes all, those of torchattacks only if it is installed.
+      `clip=(0, 1)`, in l2 and linf. None takes all, without torchattacks if it is not installed.
     - `steps`, `restarts`: of "pgm"; the attacks of torchattacks take as many steps.
     - `n_queries`: forward passes of "search" and "square" per point.
     - `n_noise`: uniform points of the ball per data point and radius.
@@ -78,7 +78,7 @@ class ThreatModel:
 
     def ball(self, norm: str, radius: float, *, clip: bool = True) -> Ball:
         """The ball of a norm and a radius, with or without the box."""
-        return Ball(as_norm(norm), radius, self.clip if clip else None, self.feature_scale)
+        return Ball(norm, radius, self.clip if clip else None, self.feature_scale)
 
 
 class MeasureKey(NamedTuple):
@@ -297,7 +297,7 @@ def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, 
     """(losses, wrong), means over uniform points of the ball; `worst` keeps the worst of them."""
     sums = np.zeros((2, len(worst.loss)))
     for _ in range(n_noise):
-        x = white_noise(problem.x, ball, rng)
+        x = white_noise(problem.x, ball, rng=rng)
         sums += problem.score(x)
         worst.update(problem, x)
     return sums[0] / n_noise, sums[1] / n_noise
@@ -310,9 +310,9 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
     if name == "search" or gradient is None:
         return random_search(problem, problem.x, ball, n_queries=settings.n_queries, rng=rng)
     if name == "fgm":
-        return fgm(gradient, problem.x, ball)
+        return fgm(None, problem.x, ball, gradient=gradient)
     steps, restarts = settings.steps, settings.restarts
-    return pgm(gradient, problem.x, ball, steps=steps, restarts=restarts, rng=rng, loss=problem.loss)
+    return pgm(problem.loss, problem.x, ball, gradient=gradient, steps=steps, restarts=restarts, rng=rng)
 
 
 def _wrong_in_huge_ball(
@@ -320,7 +320,8 @@ def _wrong_in_huge_ball(
 ) -> Any:
     """Where PGM breaks the model in a ball ten times the largest: everywhere, if gradients are useful."""
     ball = threat.ball(norm, 10 * max(threat.radii))
-    return problem.score(pgm(problem.gradient, problem.x, ball, steps=settings.steps))[1]
+    points = pgm(None, problem.x, ball, gradient=problem.gradient, steps=settings.steps)
+    return problem.score(points)[1]
 
 
 def _risks(

@@ -42,7 +42,9 @@ OBJECTIVES = {
     "tilted linf": sampled(Ball(inf, 0.3), 0.006, ENTROPIC, SG(0), Tilted()),
     "kept perturbations": moved_on,
 }
-PLANS = {"kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)}  # for other objectives PLAN
+PLANS = {
+    "kept perturbations": Schedule(epochs=2, batch=8, rate=0.01, warmup=0.3)
+}  # for other objectives PLAN
 
 
 def model() -> Any:

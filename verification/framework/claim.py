@@ -184,7 +184,9 @@ class Claim(Metadata):
                     piece for piece in evidence_of(counterexample.meets, {}) if isinstance(piece, Evidence)
                 ]
                 stands &= bool(met) and all(piece.holds for piece in met)
-                texts.append(f"within the assumptions: {', '.join(piece.note for piece in met)}")
+                texts.append(
+                    f"within the assumptions: {', '.join(dict.fromkeys(piece.note for piece in met))}"
+                )
         return texts, stands
 
     def failed(self, error: str) -> Result:

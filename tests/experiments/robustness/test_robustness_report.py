@@ -56,7 +56,7 @@ def linear(slope: Any) -> torch.nn.Module:
 
 
 def quick(models: Any, points: Any, **options: Any) -> RobustnessReport:
-    """A report with little effort; options are those of `robustness_report` and of `AttackSettings`."""
+    """A quick report, with options of `robustness_report` and `AttackSettings`."""
     effort = {"etas": (1.0,), "n_noise": 2, "n_samples": 4, "steps": 5, "n_queries": 10}
     effort |= {name: options.pop(name) for name in AttackSettings.__dataclass_fields__ if name in options}
     return robustness_report(
