@@ -101,6 +101,8 @@ def robustness_report(
         )
     if n_jobs is not None:
         require("joblib", user="a report with n_jobs", extra="verify")
+    if n_jobs == 0:
+        raise ValueError("n_jobs is 0; expected a number of processes, or -1 for all cores")
     settings = AttackSettings() if settings is None else settings
     threat = ThreatModel(_valid_norms(norm), _valid_radii(radii), *_valid_box(clip, feature_scale))
     root = as_rng(rng)
