@@ -276,9 +276,9 @@ def check_same_array_type(
             f"{name} is a {library(x)} array and {other} a {library(y)} array; expected arrays of one library"
         ) from None
     if device(x) != device(y):
-        raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected the same device")
+        raise ValueError(f"{name} is on {device(x)} and {other} on {device(y)}; expected one device")
     if dtype and x.dtype != y.dtype:
-        raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected the same dtype")
+        raise TypeError(f"{name} has dtype {x.dtype} and {other} {y.dtype}; expected one dtype")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
