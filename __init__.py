@@ -28,8 +28,8 @@ exactly, and the solution has a certificate, the duality gap:
 
 The names of `phiball.refimpl`, and `rng`, `backend`, `set_backend` and `robustness_report`, can be imported
 from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`: `phiball.inner`,
-`.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`, `.causal`, `.linear`
-and `.sklearn`. Everything is loaded on first use. The packages:
+`.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`, `.causal`,
+`.linear` and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
@@ -110,7 +110,7 @@ class _Namespaces:  # without the base classes of importlib.abc, which take long
             module.__spec__ = module.__spec__.loader_state[1]  # the import system has replaced it
 
 
-sys.meta_path.insert(0, _Namespaces())  # type: ignore[arg-type]
+sys.meta_path.insert(0, _Namespaces())
 
 if not TYPE_CHECKING:  # all names are loaded on first use, which keeps the import fast
 
