@@ -42,7 +42,7 @@ COMPARISONS = {
             ("linf, step", "all", "1 / 4 / 7"),
         ),
         "Smaller than the paper's scale: 10,000 training images (Kuzushiji: 7,000), a quarter of the "
-        "filters, 4 epochs instead of 30, 1,000 attacked images, 3 seeds. Best, tied and not best follow from "
+        "filters, 4 epochs instead of 30, 1,000 attacked images, 3 seeds. Best, tied and not best: by "
         "Student's 95 % interval of the differences within seeds, averaged over the perturbation sizes.",
         "phiball run supervised --scale small",
         "The paper prints its error rates only in a figure. It gives neither the norm of the ball nor the "
