@@ -28,8 +28,8 @@ exactly, and the solution has a certificate, the duality gap:
 
 The names of `phiball.refimpl`, `rng`, `backend`, `set_backend`, `robustness_report` and its types can be
 imported from `phiball` itself. All other names are in namespaces, the folders of `phiball.refimpl`:
-`phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`, `.causal`,
-`.linear` and `.sklearn`. Everything is loaded on first use. The packages:
+`phiball.inner`, `.distributions`, `.sampling`, `.risk`, `.training`, `.optimize`, `.theory`, `.qlearning`,
+`.causal`, `.linear` and `.sklearn`. Everything is loaded on first use. The packages:
 
 - `phiball.refimpl`: the mathematics, one file per concept, in the paper's symbols;
 - `phiball.backends`: arrays (NumPy, torch, CuPy), random numbers, compiled kernels;
