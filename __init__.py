@@ -13,7 +13,7 @@ exactly, and the solution carries a certificate:
 >>> import numpy as np
 >>> import phiball
 >>> phiball.worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2")
-WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
+WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)
 
 | to | use |
 | --- | --- |

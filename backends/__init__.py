@@ -14,8 +14,11 @@ from phiball.backends.arrays import (
     device,
     ignore_float_warnings,
     is_array_api_obj,
+    is_half,
+    is_torch,
     library,
     to_numpy,
+    to_single,
 )
 from phiball.backends.autograd import (
     backward,
@@ -27,11 +30,18 @@ from phiball.backends.autograd import (
     weighted_sum,
     without_gradient,
 )
-from phiball.backends.dispatch import kernel, kernel_memory
 from phiball.backends.numba.threads import threads
 from phiball.backends.qmc import gamma_quantile
 from phiball.backends.random import Rng, as_rng, rng
-from phiball.backends.selection import BACKENDS, Backend, active, backend, set_backend
+from phiball.backends.selection import (
+    BACKENDS,
+    Backend,
+    active,
+    backend,
+    kernel,
+    kernel_memory,
+    set_backend,
+)
 from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
@@ -52,6 +62,8 @@ __all__ = [
     "ignore_float_warnings",
     "input_gradient",
     "is_array_api_obj",
+    "is_half",
+    "is_torch",
     "is_traced",
     "kernel",
     "kernel_memory",
@@ -60,6 +72,7 @@ __all__ = [
     "set_backend",
     "threads",
     "to_numpy",
+    "to_single",
     "tracks_derivatives",
     "undisturbed",
     "weighted_sum",

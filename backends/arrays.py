@@ -25,8 +25,11 @@ __all__ = [
     "device",
     "ignore_float_warnings",
     "is_array_api_obj",
+    "is_half",
+    "is_torch",
     "library",
     "to_numpy",
+    "to_single",
 ]
 
 
@@ -102,6 +105,31 @@ def is_torch(x: Array) -> bool:
     """
     torch = sys.modules.get("torch")  # never import torch only to find that x is not a tensor
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_half(x: object) -> bool:
+    """Whether `x` is an array of float16 or bfloat16.
+
+    >>> import numpy as np
+    >>> is_half(np.zeros(3, dtype=np.float16)), is_half(0.5)
+    (True, False)
+    """
+    if getattr(getattr(x, "dtype", None), "itemsize", 0) != 2:
+        return False
+    return bool(array_namespace(x).isdtype(x.dtype, "real floating"))  # type: ignore[attr-defined]
+
+
+def to_single(x: Array) -> Array:
+    """`x` in single precision if it is an array in half precision, unchanged otherwise.
+
+    >>> import numpy as np
+    >>> to_single(np.zeros(3, dtype=np.float16)).dtype, to_single(0.5)
+    (dtype('float32'), 0.5)
+    """
+    if not is_half(x):
+        return x
+    xp = array_namespace(x)
+    return xp.astype(x, xp.float32)
 
 
 def detach(x: Array) -> Array:

@@ -136,7 +136,7 @@ def differentiable_solve(
       `vjp` of `phiball.backends.implicit.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
-    Returns what the rule's `solve` does; all but the gap, which is the last, carry derivatives, in every
+    Returns what the rule's `solve` does; all but the gap, which is the fourth, carry derivatives, in every
     mode of torch: backward, forward, torch.func and torch.compile.
 
     >>> import torch

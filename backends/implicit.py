@@ -18,9 +18,9 @@ Outputs = tuple[Any, ...]
 class Rule(Protocol):
     """A problem of (losses, setting, p) with a solution, and its derivatives.
 
-    `setting` is one number a row, such as eta. The solution is (value, ..., weights, gap), `outputs` tensors
-    of the shape of the rows, but for the weights, which have that of the losses. Derivatives are those of all
-    but the gap. Their products are written in torch operations, which are differentiated for second
+    `setting` is one number a row, such as eta. The solution is (value, mu, weights, gap, ...), `outputs`
+    tensors of the shape of the rows, except the weights, which have that of the losses. All but the gap have
+    derivatives. Their products are written in torch operations, which are differentiated for second
     derivatives; they are given the inputs (losses, setting, p), and the solution without value and gap.
     """
 
@@ -49,7 +49,7 @@ class _Solver(torch.autograd.Function):  # type: ignore[misc]
         solution = rule.solve(losses, setting, p)
         _keep(ctx, (losses, setting, p), solution)
         ctx.rule = rule
-        ctx.save_for_forward(losses, setting, p, *solution[1:-1])
+        ctx.save_for_forward(losses, setting, p, *_saved(solution))
         return solution
 
     @staticmethod
@@ -59,7 +59,8 @@ class _Solver(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         saved = ctx.saved_tensors
-        return *ctx.rule.jvp(saved[:3], saved[3:], tangents[:3]), None
+        value, mu, weights, *others = ctx.rule.jvp(saved[:3], saved[3:], tangents[:3])
+        return value, mu, weights, None, *others
 
 
 class _Transformed(_Solver):
@@ -73,7 +74,7 @@ class _Transformed(_Solver):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         _keep(ctx, inputs[:3], output)
         ctx.rule = inputs[3]
-        ctx.save_for_forward(*inputs[:3], *output[1:-1])
+        ctx.save_for_forward(*inputs[:3], *_saved(output))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
@@ -88,15 +89,22 @@ class _Transformed(_Solver):
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], solution: Outputs) -> None:
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(solution[-1])
-    ctx.save_for_backward(*inputs, *solution[1:-1])
+    ctx.mark_non_differentiable(solution[3])
+    ctx.save_for_backward(*inputs, *_saved(solution))
+
+
+def _saved(solution: Outputs) -> Outputs:
+    """The solution without value and gap."""
+    _, mu, weights, _, *others = solution
+    return mu, weights, *others
 
 
 def _gradients(rule: Rule, ctx: Any, factors: Any) -> list[Any]:
     saved, wanted = ctx.saved_tensors, list(ctx.needs_input_grad[:3])
-    if all(factor is None for factor in factors[:-1]):
+    factors = factors[:3] + factors[4:]
+    if all(factor is None for factor in factors):
         return [None, None, None]
-    gradients = rule.vjp(saved[:3], saved[3:], factors[:-1], wanted)
+    gradients = rule.vjp(saved[:3], saved[3:], factors, wanted)
     return [gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True)]
 
 
@@ -145,11 +153,14 @@ def _operator(outputs: int) -> Any:
     tensors = ", ".join(["Tensor"] * outputs)
 
     def solve(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
-        return _rule(rule).solve(losses.detach(), setting.detach(), None if p is None else p.detach())
+        inputs = losses.detach(), setting.detach(), None if p is None else p.detach()
+        problem = _rule(rule)
+        problem.validate(*inputs)  # not possible while the graph is traced
+        return problem.solve(*inputs)
 
     def fake(losses: Any, setting: Any, p: Any, rule: int) -> Outputs:
         shapes = [losses.shape[:-1]] * outputs
-        shapes[-2] = losses.shape
+        shapes[2] = losses.shape
         return tuple(losses.new_empty(shape) for shape in shapes)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:

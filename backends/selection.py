@@ -1,4 +1,4 @@
-"""Which backend is active: where new arrays are made, and which kernels are consulted."""
+"""The active backend, which creates new arrays, and `@kernel`, a function that a backend may replace."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
+
+from phiball.backends.arrays import Array, detach, is_torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 VARIABLE = "PHIBALL_BACKEND"
 DEFAULT = "numba"
 
@@ -20,7 +27,7 @@ class Backend:
 
     - `name`: as in PHIBALL_BACKEND, `set_backend` and `backend`.
     - `module`: the Array API namespace; `package`: the library behind it; `install`: how to install that.
-    - `kernels`: maps the name of a reference function to "module:function", imported on first use.
+    - `kernels`: the fast kernel of a reference function, both as "module:name", imported on first use.
 
     >>> float(BACKENDS["numpy"].namespace.sum(BACKENDS["numpy"].namespace.ones(3)))
     3.0
@@ -46,9 +53,9 @@ class Backend:
             f"the backend {self.name!r} needs {self.package}, which is not installed: {self.install}"
         )
 
-    def kernel(self, name: str) -> Callable[..., Any] | None:
-        """The fast kernel registered for the reference function `name`, or None."""
-        target = self.kernels.get(name)
+    def kernel(self, reference: str) -> Callable[..., Any] | None:
+        """The fast kernel registered for the reference function "module:name", or None."""
+        target = self.kernels.get(reference)
         return None if target is None else _load(target, self)
 
 
@@ -79,16 +86,16 @@ BACKENDS: dict[str, Backend] = {
             "numba",
             "pip install numba",
             {
-                "aimed_2": "phiball.backends.numba.balls:aimed_2",
-                "all_finite": "phiball.backends.numba.solve:all_finite",
-                "first_kept": "phiball.backends.numba.balls:first_kept",
-                "multiplier": "phiball.backends.numba.multiplier:multiplier",
-                "placed": "phiball.backends.numba.balls:placed",
-                "q_run": "phiball.backends.numba.qlearning:q_run",
-                "solve": "phiball.backends.numba.solve:solve",
-                "solve_ragged": "phiball.backends.numba.solve:solve_ragged",
-                "tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
-                "tilted_inf": "phiball.backends.numba.balls:tilted_inf",
+                "phiball.refimpl.distributions.tilting:aimed_2": "phiball.backends.numba.balls:aimed_2",
+                "phiball.refimpl.distributions.tilting:first_kept": "phiball.backends.numba.balls:first_kept",
+                "phiball.refimpl.distributions.tilting:tilt_sizes": "phiball.backends.numba.balls:tilt_sizes",
+                "phiball.refimpl.distributions.tilting:tilted_inf": "phiball.backends.numba.balls:tilted_inf",
+                "phiball.refimpl.distributions.uniform:placed": "phiball.backends.numba.balls:placed",
+                "phiball.refimpl.inner.multiplier:multiplier": "phiball.backends.numba.multiplier:multiplier",
+                "phiball.refimpl.inner.solvers:solve": "phiball.backends.numba.solve:solve",
+                "phiball.refimpl.inner.solvers:solve_ragged": "phiball.backends.numba.solve:solve_ragged",
+                "phiball.refimpl.qlearning.q_learning:q_run": "phiball.backends.numba.qlearning:q_run",
+                "phiball.refimpl.validation:all_finite": "phiball.backends.numba.solve:all_finite",
             },
         ),
         Backend("torch", "array_api_compat.torch", "torch", "pip install 'phiball[torch]'"),
@@ -171,3 +178,69 @@ def backend(name: str) -> Iterator[Backend]:
         yield chosen
     finally:
         _chosen.reset(token)
+
+
+def kernel(reference: Callable[P, R]) -> Callable[P, R]:
+    """Mark a reference function, which the kernel that the active backend registers for it replaces.
+
+    A kernel takes the same arguments and returns the same result. It may decline by returning
+    `NotImplemented`: then the reference runs. The reference itself stays available as the attribute
+    `reference` of the decorated function. A kernel is registered in `Backend.kernels` by the module and the
+    qualified name of its reference, so that other functions of that name are left alone.
+
+    >>> @kernel
+    ... def total(x):
+    ...     return sum(x)
+    >>> total([1, 2]), total.reference([1, 2])  # no backend has a kernel for it
+    (3, 3)
+    """
+    key = f"{reference.__module__}:{reference.__qualname__}"
+
+    @wraps(reference)
+    def dispatch(*args: P.args, **kwargs: P.kwargs) -> R:
+        fast = active().kernel(key)
+        if fast is not None:
+            result = fast(*args, **kwargs)
+            if result is not NotImplemented:
+                return cast(R, result)
+        return reference(*args, **kwargs)
+
+    cast(Any, dispatch).reference = reference
+    return dispatch
+
+
+def kernel_memory(
+    *arrays: Array | float | None, convert: bool = True
+) -> tuple[tuple[Any, ...], Callable[[tuple[Array, ...]], tuple[Array, ...]]]:
+    """Tensors without gradient history, as kernels read them, and a function that converts results back.
+
+    If the first array is a torch tensor and the active backend has kernels, tensors in main memory become
+    NumPy arrays on the same memory, unless `convert` is false: a call costs less in NumPy than in torch.
+    Other values stay as they are.
+
+    >>> import torch
+    >>> (x, eta), back = kernel_memory(torch.ones(2), 0.5)
+    >>> [type(y).__name__ for y in (x, *back((x,)))], eta
+    (['ndarray', 'Tensor'], 0.5)
+    """
+    if not is_torch(arrays[0]):
+        return arrays, _identity
+    values: list[Any] = [x for x in arrays if hasattr(x, "shape")]
+    readable = all(is_torch(x) and _in_main_memory(x) for x in values)
+    if not (convert and readable and active().kernels):
+        return tuple(map(detach, arrays)), _identity
+    return tuple(cast(Any, x).detach().numpy() if is_torch(x) else x for x in arrays), _to_torch
+
+
+def _identity(results: tuple[Array, ...]) -> tuple[Array, ...]:
+    return results
+
+
+def _to_torch(results: tuple[Any, ...]) -> tuple[Array, ...]:
+    from_numpy = import_module("torch").from_numpy
+    arrays = map(np.asarray, results)  # NumPy makes numbers of arrays without axes
+    return tuple(from_numpy(x if x.flags.writeable else x.copy()) for x in arrays)
+
+
+def _in_main_memory(x: Array) -> bool:
+    return bool(x.device.type == "cpu" and x.layout == import_module("torch").strided)

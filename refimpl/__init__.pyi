@@ -14,9 +14,9 @@ from phiball.refimpl.inner.divergences import (
     cressie_read,
     indicator,
 )
+from phiball.refimpl.inner.duality import bisection
 from phiball.refimpl.inner.worst_case import (
     WorstCase,
-    bisection,
     worst_case,
 )
 from phiball.refimpl.risk.adversarial_risk import (

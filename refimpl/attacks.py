@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from phiball.backends import Array, Rng, array_namespace, detach, without_gradient
+from phiball.backends import Array, Rng, array_namespace, detach, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import check_overflow
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.sampling.half_points import in_single, rounded
 from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
 from phiball.refimpl.types import Loss
@@ -169,7 +168,7 @@ def white_noise(x: Array, ball: Ball, rng: Rng) -> Array:
     >>> bool(np.all(ball.contains(white_noise(z, ball, rng(0)), z)))
     True
     """
-    data, x = x, valid_data(single(x))
+    data, x = x, valid_data(to_single(x))
     if not callable(getattr(ball, "sample", None)):
         raise TypeError(f"ball is {ball!r}; expected a Ball, or a distribution with its sample(z, n, rng)")
     valid_rng(rng)

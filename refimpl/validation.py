@@ -1,4 +1,4 @@
-"""Checks at the door: each message names the argument, shows the value and says what is expected."""
+"""Argument validation."""
 
 from __future__ import annotations
 
@@ -116,50 +116,36 @@ def valid_finite(name: str, x: Array) -> None:
 
 
 def valid_eta(
-    eta: Array, losses: Array, shape: tuple[int, ...] | None = None, *, rows: str = "losses.shape[:-1]"
+    eta: float | Array,
+    losses: Array,
+    shape: tuple[int, ...] | None = None,
+    *,
+    rows: str = "losses.shape[:-1]",
 ) -> Array:
     """`eta` as an array of `shape`, losses.shape[:-1], which the message calls `rows`, or an error."""
     xp = array_namespace(losses)
     shape = losses.shape[:-1] if shape is None else shape
-    if check_eta(eta, losses, shape, rows=rows):
-        with ignore_float_warnings():
-            cast = xp.astype(eta, losses.dtype, copy=False)
-        smallest, largest = _normal(losses)
-        if not xp.all((cast >= smallest) & (cast <= largest)):
-            raise ValueError(
-                f"eta is {_short(eta)}; expected positive, finite numbers within the range of "
-                f"{losses.dtype}, {smallest:.2g} to {largest:.2g}"
-            )
-        return xp.broadcast_to(cast, shape)
-    return xp.full(shape, float(eta), dtype=losses.dtype, device=device(losses))
+    if not check_eta(eta, losses, shape, rows=rows):
+        return xp.full(shape, float(eta), dtype=losses.dtype, device=device(losses))
+    with ignore_float_warnings():
+        cast = xp.astype(eta, losses.dtype, copy=False)
+    check_eta_range(cast)
+    return xp.broadcast_to(cast, shape)
 
 
 def check_eta(
-    eta: Array, losses: Array, shape: tuple[int, ...] | None = None, *, rows: str = "losses.shape[:-1]"
+    eta: float | Array,
+    losses: Array,
+    shape: tuple[int, ...] | None = None,
+    *,
+    rows: str = "losses.shape[:-1]",
 ) -> bool:
     """Whether `eta` is an array; raise unless it has the right type and shape, or is a valid number."""
-    xp = array_namespace(losses)
-    shape = losses.shape[:-1] if shape is None else shape
     if not isinstance(eta, (int, float)) and is_array_api_obj(eta):
-        check_same_array_type("eta", eta, losses)
-        _valid_memory("eta", eta)
-        if eta.dtype not in (xp.float32, xp.float64):
-            raise TypeError(f"eta has dtype {eta.dtype}; expected float32 or float64")
-        if not broadcasts(eta.shape, shape):
-            raise ValueError(
-                f"eta has shape {tuple(eta.shape)}; expected a number, or a shape that broadcasts to "
-                f"{rows} = {tuple(shape)}"
-            )
+        _check_setting("eta", eta, losses, losses.shape[:-1] if shape is None else shape, rows)
         return True
-    if isinstance(eta, (bool, str, bytes, complex)):
-        raise TypeError(f"eta is {eta!r}; expected a positive number")
-    try:
-        number = float(eta)
-    except (TypeError, ValueError):
-        raise TypeError(f"eta is {_short(eta)}; expected a positive number, or an array") from None
-    if not (number > 0 and isfinite(number)):
-        raise ValueError(f"eta is {eta!r}; expected a positive, finite number")
-    smallest, largest = _normal(losses)
+    smallest, largest = _normal_range(losses)
+    number = valid_number("eta", eta, above=0.0)
     if not smallest <= number <= largest:
         raise ValueError(
             f"eta is {eta!r}; expected a number within the range of {losses.dtype}, {smallest:.2g} to "
@@ -168,42 +154,75 @@ def check_eta(
     return False
 
 
-def _normal(x: Array) -> tuple[float, float]:
-    """The smallest and the largest normal number of the dtype of `x`: below, numbers lose their digits."""
+def check_eta_range(eta: Array) -> None:
+    """Raise unless the entries of `eta` are positive normal numbers."""
+    xp = array_namespace(eta)
+    smallest, largest = _normal_range(eta)
+    if not xp.all((eta >= smallest) & (eta <= largest)):
+        raise ValueError(
+            f"eta is {_short(eta)}; expected positive, finite numbers within the range of {eta.dtype}, "
+            f"{smallest:.2g} to {largest:.2g}"
+        )
+
+
+def _normal_range(x: Array) -> tuple[float, float]:
+    """The smallest and the largest normal number of the dtype of `x`; subnormal numbers lose digits."""
     limits = array_namespace(x).finfo(x.dtype)
     return float(limits.smallest_normal), float(limits.max)
 
 
-def valid_radius(radius: Array, losses: Array) -> Array:
-    """`radius` as an array of shape losses.shape[:-1], or an error."""
+def valid_budget(
+    budget: float | Array,
+    losses: Array,
+    shape: tuple[int, ...] | None = None,
+    *,
+    rows: str = "losses.shape[:-1]",
+) -> Array:
+    """`budget` as an array of `shape`, losses.shape[:-1], which the message calls `rows`, or an error."""
     xp = array_namespace(losses)
-    if check_radius(radius, losses):
-        with ignore_float_warnings():
-            radius = xp.astype(radius, losses.dtype, copy=False)
-        if not xp.all((radius >= 0) & xp.isfinite(radius)):
-            raise ValueError(f"radius is {_short(radius)}; expected finite numbers that are not negative")
-        return xp.broadcast_to(radius, losses.shape[:-1])
-    return xp.full(losses.shape[:-1], float(radius), dtype=losses.dtype, device=device(losses))
+    shape = losses.shape[:-1] if shape is None else shape
+    if not check_budget(budget, losses, shape, rows=rows):
+        return xp.full(shape, float(budget), dtype=losses.dtype, device=device(losses))
+    with ignore_float_warnings():
+        cast = xp.astype(budget, losses.dtype, copy=False)
+    check_budget_range(cast)
+    return xp.broadcast_to(cast, shape)
 
 
-def check_radius(radius: Array, losses: Array) -> bool:
-    """Whether `radius` is an array; raise unless it has the right type and shape, or is a valid number."""
-    if isinstance(radius, (int, float)) or not is_array_api_obj(radius):
-        number, (_, largest) = valid_number("radius", radius, least=0.0), _normal(losses)
-        if number > largest:
-            raise ValueError(
-                f"radius is {radius!r}; expected a number within the range of {losses.dtype}, up to "
-                f"{largest:.2g}"
-            )
-        return False
-    valid_array("radius", radius)
-    check_same_array_type("radius", radius, losses)
-    if not broadcasts(radius.shape, losses.shape[:-1]):
+def check_budget(
+    budget: float | Array,
+    losses: Array,
+    shape: tuple[int, ...] | None = None,
+    *,
+    rows: str = "losses.shape[:-1]",
+) -> bool:
+    """Whether `budget` is an array; raise unless it has the right type and shape, or is a valid number."""
+    if not isinstance(budget, (int, float)) and is_array_api_obj(budget):
+        _check_setting("budget", budget, losses, losses.shape[:-1] if shape is None else shape, rows)
+        return True
+    _, largest = _normal_range(losses)
+    if valid_number("budget", budget, least=0.0) > largest:
         raise ValueError(
-            f"radius has shape {tuple(radius.shape)}; expected a number, or a shape that broadcasts to "
-            f"losses.shape[:-1] = {tuple(losses.shape[:-1])}"
+            f"budget is {budget!r}; expected a number within the range of {losses.dtype}, up to {largest:.2g}"
         )
-    return True
+    return False
+
+
+def check_budget_range(budget: Array) -> None:
+    """Raise unless the entries of `budget` are finite and not negative."""
+    xp = array_namespace(budget)
+    if not xp.all((budget >= 0) & xp.isfinite(budget)):
+        raise ValueError(f"budget is {_short(budget)}; expected finite, nonnegative numbers")
+
+
+def _check_setting(name: str, x: Array, losses: Array, shape: tuple[int, ...], rows: str) -> None:
+    valid_array(name, x)
+    check_same_array_type(name, x, losses)
+    if not broadcasts(x.shape, shape):
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)}; expected a number, or a shape that broadcasts to "
+            f"{rows} = {tuple(shape)}"
+        )
 
 
 def valid_p(p: Array | None, losses: Array) -> Array | None:

@@ -224,7 +224,7 @@ def result_or_refusal(work: Any, backend_name: str, *given: Any) -> Any:
 
 
 @given(
-    st.sampled_from(["worst_case", "worst_case", "constrained_worst_case", "dual_value", "bisection"]),
+    st.sampled_from(["worst_case", "worst_case", "budget", "dual_value", "bisection"]),
     st.sampled_from(DIVERGENCES), arguments_with_p(), ETAS, BACKENDS,
 )  # fmt: skip
 def test_any_argument_of_the_inner_problem_is_solved_or_refused(
@@ -234,13 +234,17 @@ def test_any_argument_of_the_inner_problem_is_solved_or_refused(
     x, reference = f.make(), None if p is None else p.make()
     if name == "dual_value":
         out = result_or_refusal(
-            lambda: phiball.inner.dual_value(x, 0.5, eta, divergence, reference), backend_name, x, reference
+            lambda: phiball.inner.dual_value(x, 0.5, eta, divergence, p=reference),
+            backend_name,
+            x,
+            reference,
         )
     else:
+        solve = phiball.bisection if name == "bisection" else phiball.worst_case
         options = {"tol": 1e-2} if name == "bisection" else {}
-        solve = getattr(phiball, name)
+        options |= {"budget" if name == "budget" else "eta": eta}
         out = result_or_refusal(
-            lambda: solve(x, eta, divergence, p=reference, **options), backend_name, x, reference
+            lambda: solve(x, divergence=divergence, p=reference, **options), backend_name, x, reference
         )
     if out is None or f.dtype not in ("float32", "float64"):
         return
@@ -253,7 +257,7 @@ def test_any_argument_of_the_inner_problem_is_solved_or_refused(
     rows = rows.reshape(-1, rows.shape[-1])
     fields = {"value": out} if name == "dual_value" else vars(out)
     got = {k: np.reshape(to_numpy(v), rows.shape if k == "weights" else -1) for k, v in fields.items()}
-    if name == "constrained_worst_case":
+    if name == "budget":
         price = np.where(got["eta"] > 0, got["eta"], 1)
         budget = np.broadcast_to(np.asarray(eta, dtype=rows.dtype), len(rows))
         assert budget_failures(Problem.of(rows, price, reference, divergence), budget, got) == []

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from threading import Thread
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
@@ -45,36 +44,6 @@ def part(fastmath: Flags = False, inline: bool = False) -> Callable[[Callable[P,
     options: dict[str, Any] = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
     options |= {"forceinline": inline, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return cast("Callable[[Callable[P, R]], Callable[P, R]]", numba.njit(**options))
-
-
-_ready: set[Any] = set()
-
-
-def prepare(key: Any, call: Callable[[], None]) -> None:
-    """Make the first call for a kernel and its types, which compiles it, in a thread of its own.
-
-    There no interrupt can leave Numba or a lock of LLVM half way: Ctrl-C ends the wait, not the compilation.
-    """
-    if key in _ready:
-        return
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:  # the caller raises it
-            errors.append(error)
-
-    thread = Thread(target=run, daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # no thread can be started
-        call()
-    else:
-        thread.join()
-    if errors:
-        raise errors[0]
-    _ready.add(key)
 
 
 @cache

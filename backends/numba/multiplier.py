@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from phiball.backends.arrays import Array
-from phiball.backends.numba.compilation import compiled, part, prepare
+from phiball.backends.numba.compilation import compiled, part
 from phiball.backends.numba.elementary import exponential_less, log_normal
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.solve import as_numpy_view, contiguous, to_library
@@ -48,8 +48,7 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Any) -> Any:
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(_TINY)))
     out = np.empty((2, len(rows)))
     work = partial(_multipliers, rows, distributions, budgets.reshape(-1), k, series, longest, out)
-    prepare(_multipliers, partial(work, 0, 0))
-    over_rows(work, len(rows), 16 * rows.size)  # each entry is met in some ten steps
+    over_rows(work, len(rows), 16 * rows.size, _multipliers)  # each entry is met in some ten steps
     eta, cost = out.reshape(2, *losses.shape[:-1])
     return to_library(eta, f), to_library(cost, f)
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from phiball.backends.arrays import Array, detach, is_torch
 from phiball.backends.numba import closed_form, powers
-from phiball.backends.numba.compilation import compiled, prepare
+from phiball.backends.numba.compilation import compiled
 from phiball.backends.numba.primitives import SUMS
 from phiball.backends.numba.threads import over_rows
 
 
-def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
+def solve(f: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
     """(value, mu, weights, gap) as the reference gives them, or NotImplemented for other problems.
 
     Takes NumPy arrays and torch tensors in main memory, and the divergences that a kernel exists for; torch
@@ -47,7 +47,7 @@ def solve(f: Array, eta: Array, p: Array | None, d: Any) -> Any:
     return tuple(to_library(x, f) for x in shaped)
 
 
-def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any) -> Any:
+def solve_ragged(f: Array, offsets: Array, eta: Array, p: Array | None, d: Any, check: bool = False) -> Any:
     """The same for rows of different lengths: row r is f[offsets[r] : offsets[r + 1]], as of p."""
     kernel = _kernel_for(d)
     losses, ends, etas = as_numpy_view(f), as_numpy_view(offsets), as_numpy_view(eta)
@@ -67,17 +67,16 @@ def _run(
 ) -> Any:
     """(value, mu, weights, gap) of flat rows, or NotImplemented if the kernel finds something amiss."""
     n = len(offsets) - 1
-    value, mu, gap = np.empty((3, n), dtype=f.dtype)
+    numbers = np.empty((3, n), dtype=f.dtype)
+    value, mu, gap = numbers
     weights = np.empty_like(f)
     out = value, mu, weights, gap
     function, parameter = kernel
     work = partial(function, (f, offsets, eta), p, int(own), parameter, float(d.slope1), out)
-    prepare((function, f.dtype, None if p is None else p.dtype, parameter is None), partial(work, 0, 0))
-    over_rows(work, n, f.size)
-    # A loss that is not finite, or an overflow of the losses over eta.
-    if not (np.isfinite(value).all() and np.isfinite(gap).all()):
-        return NotImplemented
-    return out
+    key = (function, f.dtype, None if p is None else p.dtype, parameter is None)
+    over_rows(work, n, f.size, key)
+    # A loss or p is invalid, or losses / eta overflows: the reference solves it or raises the error.
+    return out if np.isfinite(numbers).all() else NotImplemented
 
 
 def _kernel_for(d: Any) -> tuple[Callable[..., None], Any] | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import RLock, Thread
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 VARIABLE = "PHIBALL_THREADS"
 _SPLIT_ABOVE = 1 << 18  # entries per thread; below, handing work over costs more than it saves
@@ -78,12 +78,43 @@ def _idle_cores() -> int:
         return 1 << 30
 
 
-def over_rows(work: Callable[[int, int], None], rows: int, entries: int) -> None:
+_ready: set[Any] = set()
+
+
+def _prepare(key: Any, call: Callable[[], None]) -> None:
+    """Make the first call for a kernel and its types, which compiles it, in a thread of its own.
+
+    There no interrupt can leave Numba or a lock of LLVM half way: Ctrl-C ends the wait, not the compilation.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # the caller raises it
+            errors.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started
+        call()
+    else:
+        thread.join()
+    if errors:
+        raise errors[0]
+    _ready.add(key)
+
+
+def over_rows(work: Callable[[int, int], None], rows: int, entries: int, kernel: Any = None) -> None:
     """Call `work(start, stop)` on ranges that cover all rows, on a few threads if there are enough entries.
 
+    `kernel` identifies what the first call compiles, if anything.
     `work` must release the interpreter's lock for threads to help. The caller takes parts too, and does all
     of them where the workers are busy or cannot be had. No part is running when this returns or raises.
     """
+    if kernel is not None and kernel not in _ready:
+        _prepare(kernel, partial(work, 0, 0))
     most = threads()
     count = min(most, rows, entries // _SPLIT_ABOVE)
     if count > 1 and not os.environ.get(VARIABLE):

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, detach
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, is_half, to_single
 from phiball.refimpl.distributions.feature_scale import FeatureScale
 from phiball.refimpl.distributions.geometry import Geometry
 from phiball.refimpl.distributions.norms import as_norm, check_overflow, split
 from phiball.refimpl.distributions.tilting import TILTABLE, tilted, valid_tilt
 from phiball.refimpl.distributions.uniform import quasi, uniform
-from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.validation import all_finite, valid_count, valid_number
 
 
@@ -138,7 +137,7 @@ class Ball(Geometry):
         rng = as_rng(rng)
         if is_half(x):
             kind: dict[str, Any] = {"event_ndim": event_ndim, "antithetic": antithetic, "qmc": qmc}
-            points = self.sample(single(x), n_samples, rng=rng, **kind)
+            points = self.sample(to_single(x), n_samples, rng=rng, **kind)
             check_overflow("radius", self.radius, 2 * self.reach, x)
             return array_namespace(x).astype(points, x.dtype)
         split(x, event_ndim, "x")
@@ -227,7 +226,7 @@ class Ball(Geometry):
             raise ValueError(f"norm is {self.norm!r}; expected 1, 2 or inf for tilted samples")
         if is_half(x):
             points, log_w = self.sample_tilted(
-                single(x), single(s), n_samples, rng=rng, event_ndim=event_ndim
+                to_single(x), to_single(s), n_samples, rng=rng, event_ndim=event_ndim
             )
             check_overflow("radius", self.radius, 2 * self.reach, x)
             return array_namespace(x).astype(points, x.dtype), log_w

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
-from phiball.backends import Array, array_namespace, device, is_array_api_obj, to_numpy
-from phiball.refimpl.inner.half import single
+from phiball.backends import Array, array_namespace, device, is_array_api_obj, to_numpy, to_single
 from phiball.refimpl.validation import broadcasts
 
 
@@ -44,7 +43,7 @@ class FeatureScale:
 
     def __init__(self, values: Any) -> None:
         try:
-            host = to_numpy(single(values) if is_array_api_obj(values) else values)
+            host = to_numpy(to_single(values) if is_array_api_obj(values) else values)
             xp = array_namespace(host)
             real = xp.isdtype(host.dtype, ("real floating", "integral", "bool"))
             host = xp.astype(host, xp.float64) if real else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isnan, prod
 from typing import Any
 
-from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings
+from phiball.backends import Array, array_namespace, detach, device, ignore_float_warnings, is_half, to_single
 from phiball.refimpl.distributions.feature_scale import FeatureScale
 from phiball.refimpl.distributions.moments import coordinate_variance, log_mgf, log_volume
 from phiball.refimpl.distributions.norms import (
@@ -18,7 +18,6 @@ from phiball.refimpl.distributions.norms import (
     valid_pair,
 )
 from phiball.refimpl.distributions.tilting import TILTABLE
-from phiball.refimpl.inner.half import is_half, single
 from phiball.refimpl.numerics import largest
 from phiball.refimpl.validation import all_finite, valid_count, valid_finite
 
@@ -91,7 +90,7 @@ class Geometry:
         - `points`, `x`, batch + event: points and centres, which broadcast. Returns booleans of shape batch.
         """
         kind = getattr(points, "dtype", None)
-        points, x = single(points), single(x)
+        points, x = to_single(points), to_single(x)
         valid_pair(points, x, event_ndim)
         xp = array_namespace(points)
         eps = float(xp.finfo(kind).eps)
@@ -122,7 +121,7 @@ class Geometry:
         [0.75 0.25 0.  ]
         """
         if is_half(points):
-            nearest = self.project(single(points), single(x), event_ndim=event_ndim)
+            nearest = self.project(to_single(points), to_single(x), event_ndim=event_ndim)
             return array_namespace(points).astype(nearest, points.dtype)
         valid_pair(points, x, event_ndim)
         xp = array_namespace(points)

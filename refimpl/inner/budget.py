@@ -1,4 +1,8 @@
-"""The price at which worst cases use up a common budget, for any divergence, by solving for many prices."""
+"""The inner problem with a budget for the divergence in place of a price.
+
+V(f) = max over gamma in the simplex of  sum gamma_i f_i   with  sum p_i phi(gamma_i/p_i) <= budget
+     = min over eta >= 0 of  eta budget + R_eta(f),   R_eta(f) the value of worst_case at the price eta
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,145 @@ from math import inf
 from typing import NamedTuple
 
 from phiball.backends import Array, array_namespace, ignore_float_warnings
-from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.solvers import solve
-from phiball.refimpl.numerics import tolerance
+from phiball.refimpl.inner.divergences import Divergence, centred
+from phiball.refimpl.inner.multiplier import FAMILIES, multiplier
+from phiball.refimpl.inner.solvers import Solution, check_overflow, dual_shifted, shifted, solve
+from phiball.refimpl.numerics import add_up, cast_up, largest, to_double, tolerance, total
 
+_MET = 1 + 1e-12  # times the budget: a divergence up to that has met it
 _STEPS = 300  # far above the 30 or so that are needed; bounds the loop on NaN
 _POLISH = 8  # steps for eta after the value is exact, which is flat in eta
-_CLOSE = 1e-6  # a cost this close to the radius, relatively, is that of the root and not of a jump beside it
+_CLOSE = 1e-6  # a cost this close to the budget, relatively, is that of the root and not of a jump beside it
+
+
+def solve_budget(f: Array, budget: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
+    """The fields of `WorstCase`, for valid input: f (..., m), budget (...), and p (..., m) or None."""
+    xp, dtype, losses = array_namespace(f), f.dtype, f
+    f, budget, p = to_double(f), to_double(budget), None if p is None else to_double(p)
+    top = largest(f)
+    # Something on the way would leave the range of the numbers.
+    unit = 2.0**100 if top > 1e280 else 2.0**-600 if 0 < top < 1e-200 else 1.0
+    f = f / unit
+    with ignore_float_warnings():
+        if d.family in FAMILIES:
+            value, mu, weights, gap, eta = _on_the_curve(f, budget, p, d)
+        elif d.family == "indicator":
+            value, mu, weights, gap = solve(f, xp.ones_like(budget), p, d)
+            eta = xp.zeros_like(budget)
+        elif d.family in ("absolute", "hinge"):
+            value, mu, weights, gap, eta = _transport(f, budget, p, d)
+        else:
+            value, mu, weights, gap, eta = _by_search(f, budget, p, d)
+        value, eta, mu, gap = (
+            (unit * v for v in (value, eta, mu, gap)) if unit != 1 else (value, eta, mu, gap)
+        )
+        tiny = float(xp.finfo(dtype).smallest_normal)
+        eta = xp.where((eta > 0) & (eta < tiny), xp.full_like(eta, tiny), eta)  # 0 would say that it is idle
+        value, eta, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, eta, weights, gap))
+        mu = cast_up(mu, dtype)
+    if check:
+        check_overflow(value, losses, d, "the value overflows {}: rescale the losses")
+        check_overflow(gap, losses, d, "the gap overflows {}: rescale the losses")
+        price = xp.where(budget > 0, eta, xp.zeros_like(eta))
+        message = "the multiplier eta overflows {}: rescale the losses or increase the budget"
+        check_overflow(price, losses, d, message)
+    return value, mu, weights, gap, eta
+
+
+def _on_the_curve(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+    """A smooth divergence: the worst case at the price that uses up the budget."""
+    xp = array_namespace(f)
+    c = centred(d)
+    eta, cost = multiplier(f, budget, p, c)
+    inner = (eta > 0) & (eta < xp.inf)
+    some = xp.where(inner, eta, xp.ones_like(eta))
+    # The certificate is that of the centred phi, for whose mu no digit goes to a large eta.
+    value, mu, weights, gap = solve(f, some, p, c)
+    spent = eta * (budget - cost)
+    if xp.all(inner & (2 * cost > budget) & (cost <= budget * _MET)):
+        mu = mu - eta * d.slope1 if d.slope1 else mu
+        return value + eta * budget, mu, weights, gap + spent, eta
+    distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    top, g = shifted(f, distribution)
+    zero = xp.zeros_like(top)
+    # Where the dtype has no weights that are small enough, the largest loss is a better bound.
+    gain = total(weights * g)
+    bound = xp.minimum(gain + gap + spent, zero)
+    # Weights that cost too much are mixed with the reference distribution: within the budget, as phi is convex.
+    share = xp.where(inner & (cost > budget * _MET), budget / cost, xp.ones_like(cost))[..., None]
+    weights = xp.where(share < 1, distribution + share * (weights - distribution), weights)
+    gain = total(weights * g)
+    # Without a budget the reference distribution is left, and with one that does not bind that on the largest losses.
+    at_top = xp.where(g == 0, distribution, xp.zeros_like(distribution))
+    at_top = at_top / total(at_top, keepdims=True)
+    mean, idle = total(distribution * g), eta == 0
+    bound = xp.where(inner, bound, xp.where(idle, zero, mean))
+    gap = xp.where(inner, bound - gain, zero)
+    mu = xp.where(inner, mu, top + xp.where(idle, zero, mean))
+    mu = mu - eta * d.slope1 if d.slope1 else mu
+    weights = xp.where(inner[..., None], weights, xp.where(idle[..., None], at_top, distribution))
+    return top + bound, mu, weights, gap, eta
+
+
+def _transport(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+    """The absolute value and the hinge: mass moves from the smallest losses to the largest."""
+    xp = array_namespace(f)
+    distribution = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
+    top, g = shifted(f, distribution)
+    unit = 1 / (1 - d.slope0)  # the mass that a unit of divergence moves
+    moved = unit * budget
+    level = lowest_kept(g, distribution, moved)[..., None]
+    zero = xp.zeros_like(g)
+    below = total(xp.where(g < level, distribution, zero), keepdims=True)
+    tied = total(xp.where(g == level, distribution, zero), keepdims=True)
+    at_top = xp.where(g == 0, distribution, zero)
+    mass_at_top = total(at_top, keepdims=True)
+    taken = xp.clip((moved[..., None] - below) / tied, 0.0, 1.0)
+    lost = xp.where(g < level, distribution, xp.where((g == level) & (g < 0), distribution * taken, zero))
+    gained = total(lost, keepdims=True)
+    weights = (distribution - lost) + at_top * (gained / mass_at_top)
+    eta = unit * xp.abs(level[..., 0])
+    idle = eta == 0
+    # As in `solve`: with mu rounded down, the largest loss would lie beyond the domain of phi*.
+    mu = add_up(top, -eta * (1 - tolerance(f)))
+    bound = dual_shifted(f, top, mu, xp.where(idle, xp.ones_like(eta), eta), distribution, d) + eta * budget
+    bound = xp.where(idle, zero[..., 0], bound)
+    return top + bound, mu, weights, bound - total(weights * g), eta
+
+
+def lowest_kept(g: Array, p: Array, moved: Array) -> Array:
+    """The smallest loss that keeps some mass when the mass `moved` is taken from the smallest ones."""
+    xp = array_namespace(g)
+    order = xp.argsort(g, axis=-1, stable=True)
+    ranked = xp.take_along_axis(g, order, axis=-1)
+    mass = xp.cumulative_sum(xp.take_along_axis(p, order, axis=-1), axis=-1)
+    kept = mass > (moved * (1 + tolerance(g)))[..., None]
+    return xp.min(xp.where(kept, ranked, xp.zeros_like(g)), axis=-1)
+
+
+def _by_search(f: Array, budget: Array, p: Array | None, d: Divergence) -> Solution:
+    """A divergence known by its functions: by solutions at many prices."""
+    xp = array_namespace(f)
+    m = f.shape[-1]
+    uniform = xp.full_like(f, 1 / m)
+    top, g = shifted(f, uniform if p is None else p)
+    distribution = None if p is None else xp.reshape(p, (-1, 1, m))
+    found = spend(xp.reshape(g, (-1, 1, m)), xp.reshape(budget, (-1,)), distribution, centred(d))
+    eta, upper, lower, idle = (
+        xp.reshape(x, budget.shape) for x in (found.eta, found.upper, found.lower, found.idle)
+    )
+    _, mu, _, gap = solve(f, eta, p, centred(d))
+    upper = xp.minimum(upper, xp.zeros_like(upper))
+    value, gap = top + upper, gap + (upper - lower)
+    weights = xp.reshape(found.weights, f.shape)
+    if 0 < d.curvature1 < inf:  # then no other distribution costs nothing, and no price reaches it
+        none = budget == 0
+        mean = top + total((uniform if p is None else p) * g)
+        value, gap = xp.where(none, mean, value), xp.where(none, xp.zeros_like(gap), gap)
+        eta = xp.where(none, xp.full_like(eta, inf), eta)
+        mu = xp.where(none, mean, mu)
+    mu = mu - eta * d.slope1 if d.slope1 else mu
+    return value, mu, weights, gap, xp.where(idle, xp.zeros_like(eta), eta)
 
 
 class Budgeted(NamedTuple):
@@ -40,12 +176,12 @@ class _Side(NamedTuple):
     weights: Array
 
 
-def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
+def spend(f: Array, budget: Array, p: Array | None, c: Divergence) -> Budgeted:
     """Maximise the mean expected loss under a budget, with f of shape (problems, rows, m), for a centred phi.
 
     The optimum lies between a price whose worst case is too far and one whose worst case is near enough.
     Their mixture that just meets the budget bounds the value from below. That bound is where the tangents of
-    the convex function eta radius + R_eta at the two meet, which is exact where the function is piecewise
+    the convex function eta budget + R_eta at the two meet, which is exact where the function is piecewise
     linear. Newton's method in log eta, that crossing, and halving between the two give the next price.
     """
     xp = array_namespace(f)
@@ -56,43 +192,43 @@ def spend(f: Array, radius: Array, p: Array | None, c: Divergence) -> Budgeted:
     with ignore_float_warnings():
         spread = xp.where(top > bottom, top - bottom, xp.ones_like(top))
         target = tolerance(f) * (spread + xp.where(top > -bottom, xp.abs(top), xp.abs(bottom)))
-        far = _at(f, spread * (eps / (1 + radius)), p, distribution, c)
+        far = _at(f, spread * (eps / (1 + budget)), p, distribution, c)
         near = _at(f, spread / eps, p, distribution, c)
-        idle = far.cost <= radius
-        eta, upper = _smaller(far.eta, far.gain + far.eta * (radius - far.cost), near, radius)
+        idle = far.cost <= budget
+        eta, upper = _smaller(far.eta, far.gain + far.eta * (budget - far.cost), near, budget)
         # A budget too small for both: only the reference distribution is sure to meet it.
         zero, mean = xp.zeros_like(eta), xp.mean(xp.sum(distribution * f, axis=-1), axis=-1)
         reference = _Side(near.eta, mean, zero, zero, distribution)
-        short = near.cost > radius
+        short = near.cost > budget
         far, near = _choose(short, near, far), _choose(short, reference, near)
         rest = _POLISH
         for step in range(_STEPS):
-            share = _share(far, near, radius)
+            share = _share(far, near, budget)
             lower = near.gain + share * (far.gain - near.gain)
-            miss = xp.minimum(xp.abs(far.cost - radius), xp.abs(near.cost - radius))
-            ended = (near.eta <= far.eta * (1 + 4 * eps)) | (miss <= 4 * eps * radius) | idle
+            miss = xp.minimum(xp.abs(far.cost - budget), xp.abs(near.cost - budget))
+            ended = (near.eta <= far.eta * (1 + 4 * eps)) | (miss <= 4 * eps * budget) | idle
             rest = rest - 1 if xp.all(ended | (upper - lower <= target)) else _POLISH
             if rest == 0 or xp.all(ended):
                 break
             jump = far.cost - near.cost
             crossing = (far.gain - near.gain) / xp.where(jump > 0, jump, xp.ones_like(jump))
             halfway = xp.sqrt(far.eta) * xp.sqrt(near.eta)
-            best = _choose(xp.abs(far.cost - radius) < xp.abs(near.cost - radius), far, near)
-            newton = best.eta * xp.exp(xp.log(radius / best.cost) * best.cost / best.slope)
+            best = _choose(xp.abs(far.cost - budget) < xp.abs(near.cost - budget), far, near)
+            newton = best.eta * xp.exp(xp.log(budget / best.cost) * best.cost / best.slope)
             new = _inside(newton, far, near, _inside(crossing, far, near, halfway))
             new = halfway if step % 3 == 2 and rest == _POLISH else new
             tried = _at(f, xp.where(ended, eta, new), p, distribution, c)
-            eta, upper = _smaller(eta, upper, tried, radius)
-            far = _choose(~ended & (tried.cost > radius), tried, far)
-            near = _choose(~ended & (tried.cost <= radius), tried, near)
+            eta, upper = _smaller(eta, upper, tried, budget)
+            far = _choose(~ended & (tried.cost > budget), tried, far)
+            near = _choose(~ended & (tried.cost <= budget), tried, near)
         # Where one of the two is the root, it is a better multiplier than the flat bottom of the value shows,
         # and its weights are what belongs to that.
         weights = near.weights + share[:, None, None] * (far.weights - near.weights)
-        miss = _CLOSE * radius
+        miss = _CLOSE * budget
         for side in (far, near):
-            closer = xp.abs(side.cost - radius) <= miss
-            eta, miss = xp.where(closer, side.eta, eta), xp.where(closer, xp.abs(side.cost - radius), miss)
-            exact = closer & (miss <= 16 * eps * radius)
+            closer = xp.abs(side.cost - budget) <= miss
+            eta, miss = xp.where(closer, side.eta, eta), xp.where(closer, xp.abs(side.cost - budget), miss)
+            exact = closer & (miss <= 16 * eps * budget)
             lower = xp.where(exact, side.gain, lower)
             weights = xp.where(exact[:, None, None], side.weights, weights)
     return Budgeted(eta, upper, lower, weights, idle)
@@ -126,9 +262,9 @@ def _phi(ratio: Array, c: Divergence) -> Array:
     return xp.minimum(phi, xp.minimum(c.phi(ratio * (1 - tol)), c.phi(ratio * (1 + tol))))
 
 
-def _smaller(eta: Array, upper: Array, side: _Side, radius: Array) -> tuple[Array, Array]:
+def _smaller(eta: Array, upper: Array, side: _Side, budget: Array) -> tuple[Array, Array]:
     xp = array_namespace(eta)
-    new = side.gain + side.eta * (radius - side.cost)
+    new = side.gain + side.eta * (budget - side.cost)
     return xp.where(new < upper, side.eta, eta), xp.where(new < upper, new, upper)
 
 
@@ -143,9 +279,9 @@ def _inside(new: Array, far: _Side, near: _Side, otherwise: Array) -> Array:
     return array_namespace(new).where((new > far.eta) & (new < near.eta), new, otherwise)
 
 
-def _share(far: _Side, near: _Side, radius: Array) -> Array:
+def _share(far: _Side, near: _Side, budget: Array) -> Array:
     """How much of `far` the mixture with `near` holds: all if it is near enough itself."""
     xp = array_namespace(far.eta)
     jump = far.cost - near.cost
-    share = (radius - near.cost) / xp.where(jump > 0, jump, xp.ones_like(jump))
+    share = (budget - near.cost) / xp.where(jump > 0, jump, xp.ones_like(jump))
     return xp.where(jump > 0, xp.clip(share, 0.0, 1.0), xp.ones_like(share))

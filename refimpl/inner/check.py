@@ -8,16 +8,16 @@ from typing import Any
 
 from phiball.backends import active, ignore_float_warnings, is_array_api_obj, library, to_numpy
 from phiball.refimpl.inner.constants import derive_constants
-from phiball.refimpl.inner.divergences import Divergence, valid_divergence
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 
 _TOL = 1e-6  # for quantities of order one, some of them differences of nearby values
 
 
-def check_divergence(d: Divergence) -> list[str]:
+def check_divergence(divergence: str | Divergence) -> list[str]:
     """List what is wrong with a divergence, in words.
 
     Arguments:
-    - `d`: the divergence, for example your own.
+    - `divergence`: for example your own.
 
     Returns one sentence per fault, and an empty list if there is none. The functions are evaluated on a grid
     of the active backend. Checked are: phi is convex, with phi(1) = 0, and infinite below zero; conj is its
@@ -31,7 +31,7 @@ def check_divergence(d: Divergence) -> list[str]:
     >>> check_divergence(replace(ENTROPIC, recession=3.0))
     ['recession is 3, but the functions give inf.']
     """
-    valid_divergence(d)
+    d = as_divergence(divergence)
     xs = sorted({0.0, *(10 ** (e / 8) for e in range(-24, 25)), *(1 + i / 50 for i in range(-20, 21))})
     lowest, highest = max(d.slope0, -8.0) - 2.0, min(d.recession, 8.0)
     ss = [lowest + (highest - lowest) * (i + 0.37) / 160 for i in range(160)]

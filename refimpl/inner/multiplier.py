@@ -26,17 +26,17 @@ _SMALL, _TERMS = 0.25, 12  # phi(exp(t)) is summed as a series up to t^12 where 
 
 
 @kernel
-def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
-    """(eta, cost): the multiplier of the constraint cost <= radius, and the divergence of its worst case.
+def multiplier(f: Array, budget: Array, p: Array | None, d: Divergence) -> tuple[Array, Array]:
+    """(eta, cost): the multiplier of the constraint cost <= budget, and the divergence of its worst case.
 
-    For a divergence of FAMILIES and valid input: f has shape (..., m), radius (...), p (..., m) or None. eta
-    is 0 where the radius reaches the distribution on the largest losses, and infinite where it is 0. Where phi(0) is
-    infinite, the cost is below a radius that would need weights below the range of the dtype. It is computed
+    For a divergence of FAMILIES and valid input: f has shape (..., m), budget (...), p (..., m) or None. eta
+    is 0 where the budget reaches the distribution on the largest losses, and infinite where it is 0. Where phi(0) is
+    infinite, the cost is below a budget that would need weights below the range of the dtype. It is computed
     in float64, as the curve is steep where a loss just has weight.
     """
     xp = array_namespace(f)
     dtype, k = f.dtype, order(d)
-    f, radius = xp.astype(f, xp.float64), xp.astype(radius, xp.float64)
+    f, budget = xp.astype(f, xp.float64), xp.astype(budget, xp.float64)
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else xp.astype(p, xp.float64)
     with ignore_float_warnings():
         _, g = shifted(f, p)
@@ -45,11 +45,11 @@ def multiplier(f: Array, radius: Array, p: Array | None, d: Divergence) -> tuple
             xp.min(g, axis=-1) == 0
         )  # all losses are the largest, though their masses may not add up to one
         most = xp.where(alike, xp.zeros_like(most), most)
-        idle = alike | (radius >= most)
+        idle = alike | (budget >= most)
         tiny = float(xp.finfo(dtype).smallest_normal)
-        eta, cost = _root(g, p, radius, most, k, ~idle & (radius > 0), tiny)
-        eta = xp.where(idle, xp.zeros_like(eta), xp.where(radius > 0, eta, xp.full_like(eta, xp.inf)))
-        cost = xp.where(idle, most, xp.where(radius > 0, cost, xp.zeros_like(cost)))
+        eta, cost = _root(g, p, budget, most, k, ~idle & (budget > 0), tiny)
+        eta = xp.where(idle, xp.zeros_like(eta), xp.where(budget > 0, eta, xp.full_like(eta, xp.inf)))
+        cost = xp.where(idle, most, xp.where(budget > 0, cost, xp.zeros_like(cost)))
     return xp.astype(eta, dtype), xp.astype(cost, dtype)
 
 
@@ -75,35 +75,35 @@ class _Point(NamedTuple):
 
 
 def _root(
-    g: Array, p: Array, radius: Array, most: Array, k: float, wanted: Array, tiny: float
+    g: Array, p: Array, budget: Array, most: Array, k: float, wanted: Array, tiny: float
 ) -> tuple[Array, Array]:
-    """(eta, cost) with cost = radius, for the rows that are `wanted`; eta is at least `tiny`."""
+    """(eta, cost) with cost = budget, for the rows that are `wanted`; eta is at least `tiny`."""
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
-    spread, zero = -xp.min(g, axis=-1), xp.zeros_like(radius)
+    spread, zero = -xp.min(g, axis=-1), xp.zeros_like(budget)
     # Ratios are down to about (spread/beta)^(1/a), and must not underflow where phi(0) is large or infinite.
     longest = 690.0 if k > 0.5 else min(690.0, (1 - k) * (-14 - log(tiny)))
     end = xp.maximum(spread * exp(-longest), xp.full_like(spread, 1e-290))
-    odds = radius / (1 - radius / most)
+    odds = budget / (1 - budget / most)
     start = xp.maximum(_start(g, p, odds, k), end)
-    point, beta = _newton(g, p, radius, most, k, ~wanted, start, zero, end)
-    missed = wanted & (xp.abs(point.cost - radius) > 8 * eps * radius) & (beta > end)
+    point, beta = _newton(g, p, budget, most, k, ~wanted, start, zero, end)
+    missed = wanted & (xp.abs(point.cost - budget) > 8 * eps * budget) & (beta > end)
     if k > 2 and xp.any(missed):
         # The smallest loss with weight is so close to having none that neighbouring numbers beta differ.
         # So the curve is followed in its distance from that loss, which has all its digits.
         close = (g >= -(beta * (1 + 16 * eps))[..., None]) & (p > 0)
         lowest = xp.min(xp.where(close, g, xp.zeros_like(g)), axis=-1)
         start = xp.maximum(beta + lowest, eps * beta)
-        again, _ = _newton(g, p, radius, most, k, ~missed, start, lowest, 1e-307 + zero)
-        better = missed & (xp.abs(again.cost - radius) < xp.abs(point.cost - radius))
+        again, _ = _newton(g, p, budget, most, k, ~missed, start, lowest, 1e-307 + zero)
+        better = missed & (xp.abs(again.cost - budget) < xp.abs(point.cost - budget))
         point = _Point(*(xp.where(better, x, y) for x, y in zip(again, point, strict=True)))
     return xp.maximum(point.eta, xp.full_like(point.eta, tiny)), point.cost
 
 
 def _newton(
-    g: Array, p: Array, radius: Array, most: Array, k: float, met: Array, x: Array, anchor: Array, end: Array
+    g: Array, p: Array, budget: Array, most: Array, k: float, met: Array, x: Array, anchor: Array, end: Array
 ) -> tuple[_Point, Array]:
-    """The point of the curve with cost = radius, and x = beta + anchor there, from a start; not where `met`.
+    """The point of the curve with cost = budget, and x = beta + anchor there, from a start; not where `met`.
 
     Newton's method on log(cost/(most - cost)), which is close to a straight line in log beta at both of its
     ends, and a bracket. It stops at the `end` where the root lies below that.
@@ -111,14 +111,14 @@ def _newton(
     xp = array_namespace(g)
     eps = float(xp.finfo(g.dtype).eps)
     low, high = xp.zeros_like(x), xp.full_like(x, inf)
-    goal = xp.log(radius / (1 - radius / most))
+    goal = xp.log(budget / (1 - budget / most))
     for _ in range(_STEPS):
         point = _at(x, anchor, g, p, k)
-        far = point.cost > radius
+        far = point.cost > budget
         low, high = xp.where(far, x, low), xp.where(far, high, x)
         left = 1 - point.cost / most
         step = (goal - xp.log(point.cost / left)) * point.cost * left / point.slope
-        met = met | (xp.abs(point.cost - radius) <= 2 * eps * radius) | (xp.abs(step) <= 2 * eps)
+        met = met | (xp.abs(point.cost - budget) <= 2 * eps * budget) | (xp.abs(step) <= 2 * eps)
         met = met | (low >= high * (1 - 4 * eps)) | (~far & (x <= end))
         if xp.all(met):
             break

@@ -8,28 +8,30 @@ or the distance to a pole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from phiball.backends import Array, array_namespace, device, ignore_float_warnings, kernel
 from phiball.refimpl.inner.divergences import Divergence, centred
 from phiball.refimpl.numerics import add_up, cast_up, to_double, tolerance, total, two_sum
-from phiball.refimpl.validation import double_distribution
+from phiball.refimpl.validation import double_distribution, valid_finite
 
+Solution = tuple[Array, ...]  # (value, mu, weights, gap), and eta where the problem has a budget
 _STEPS = 200  # far above what any method here needs; bounds the loop on NaN
 
 
 @kernel
-def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, Array, Array, Array]:
+def solve(f: Array, eta: Array, p: Array | None, d: Divergence, check: bool = False) -> Solution:
     """Maximise sum gamma_i f_i - eta sum p_i phi(gamma_i/p_i) over the simplex.
 
-    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform distribution. The
-    types and shapes are valid, and eta. Numbers in p that are not probabilities raise an error, and a loss
-    that is not finite makes the value NaN, so that neither need be looked for before.
-    Returns the fields of `WorstCase`: (value, mu, weights, gap).
+    f has shape (..., m), eta shape (...); p broadcasts to the shape of f, or is None for the uniform
+    distribution. Types, shapes and eta are valid. A p that is not a distribution raises an error. A loss that
+    is not finite makes the value NaN, or raises an error if `check` is true.
+    Returns (value, mu, weights, gap), as in `WorstCase`.
     """
     xp = array_namespace(f)
-    dtype, c = f.dtype, centred(d)
+    losses, dtype, c = f, f.dtype, centred(d)
     distribution = p = None if p is None else xp.broadcast_to(double_distribution("p", p), f.shape)
     f, eta = to_double(f), to_double(eta)
     p = xp.full_like(f, 1 / f.shape[-1]) if p is None else p
@@ -64,7 +66,59 @@ def solve(f: Array, eta: Array, p: Array | None, d: Divergence) -> tuple[Array, 
         if c.family != "indicator":
             mu = _multiplier(top, drop, eta, d, dtype)
         value, mu, weights, gap = (xp.astype(v, dtype, copy=False) for v in (value, mu, weights, gap))
+    if check:
+        check_overflow(value, losses, d)
+        check_overflow(gap, losses, d)
+        check_overflow(mu, losses, d, "mu overflows {}: rescale the losses or decrease eta")
     return value, mu, weights, gap
+
+
+@kernel
+def solve_ragged(
+    f: Array, offsets: Array, eta: Array, p: Array | None, d: Divergence, check: bool = False
+) -> Solution:
+    """`solve` for rows of different lengths: f is flat, and row r is f[offsets[r] : offsets[r + 1]]."""
+    return solve_by_length(lambda f, eta, p: solve(f, eta, p, d, check), f, offsets, eta, p)
+
+
+def solve_by_length(
+    solver: Callable[[Array, Array, Array | None], Solution],
+    f: Array,
+    offsets: Array,
+    setting: Array,
+    p: Array | None,
+) -> Solution:
+    """The solution of ragged rows: `solver` is called once for all rows of each length."""
+    xp = array_namespace(f)
+    starts = offsets[:-1]
+    lengths = offsets[1:] - starts
+    rows, entries, solutions = [], [], []
+    for length in map(int, xp.unique_values(lengths)):
+        (row,) = xp.nonzero(lengths == length)
+        entry = xp.take(starts, row)[:, None] + xp.arange(length, device=device(f))
+        flat = xp.reshape(entry, (-1,))
+        same_length, p_of = (None if x is None else xp.reshape(xp.take(x, flat), entry.shape) for x in (f, p))
+        solutions.append(solver(same_length, xp.take(setting, row), p_of))
+        rows.append(row)
+        entries.append(flat)
+    row_order, entry_order = xp.argsort(xp.concat(rows)), xp.argsort(xp.concat(entries))
+
+    def merge(fields: tuple[Array, ...]) -> Array:
+        if fields[0].ndim == 1:
+            return xp.take(xp.concat(list(fields)), row_order)
+        return xp.take(xp.concat([xp.reshape(x, (-1,)) for x in fields]), entry_order)
+
+    return tuple(map(merge, zip(*solutions, strict=True)))
+
+
+def check_overflow(x: Array, losses: Array, d: Divergence, message: str = "") -> None:
+    """Raise unless a field `x` of a solution is finite; a loss that is not finite is reported first."""
+    xp = array_namespace(x)
+    if not xp.all(xp.isfinite(x)):
+        valid_finite("losses", losses)
+        message = message or "losses / eta overflows {}: rescale the losses or increase eta"
+        hint = ", or test the divergence with check_divergence" if d.family is None else ""
+        raise ValueError(message.format(losses.dtype) + hint)
 
 
 def _multiplier(top: Array, drop: Array, eta: Array, d: Divergence, dtype: Any) -> Array:

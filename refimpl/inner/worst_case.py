@@ -8,10 +8,8 @@ This is Eq. (expression:R) of the paper's Section 3, with a reference distributi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from phiball.backends import (
     Array,
@@ -20,25 +18,32 @@ from phiball.backends import (
     device,
     differentiable_solve,
     ignore_float_warnings,
+    is_array_api_obj,
+    is_half,
+    is_torch,
+    is_traced,
     kernel_memory,
+    to_single,
     tracks_derivatives,
 )
+from phiball.refimpl.inner.budget import solve_budget
+from phiball.refimpl.inner.budget_derivatives import SolvedBudget
 from phiball.refimpl.inner.derivatives import Solved, Triple
-from phiball.refimpl.inner.divergences import Divergence, centred, valid_divergence
-from phiball.refimpl.inner.half import halved, is_half, single
-from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted, solve
-from phiball.refimpl.numerics import add_up, to_double, tolerance, total
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
+from phiball.refimpl.inner.solvers import Solution, solve, solve_by_length, solve_ragged
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.validation import (
-    broadcasts,
+    check_budget,
+    check_budget_range,
     check_eta,
+    check_eta_range,
     check_p,
     check_same_array_type,
     valid_array,
+    valid_budget,
     valid_eta,
     valid_finite,
     valid_losses,
-    valid_number,
     valid_p,
 )
 
@@ -47,127 +52,138 @@ from phiball.refimpl.validation import (
 class WorstCase:
     """The solution of an inner problem, batched over leading axes.
 
-    - `value` (...): the optimal value R(f).
+    - `value` (...): the optimal value.
     - `mu` (...): the multiplier of the constraint sum gamma = 1.
     - `weights` (..., m): gamma, the worst-case probabilities.
-    - `gap` (...): the dual value at `mu` minus the primal value at `weights`. By weak duality R(f) lies
-      between the two, whoever computed them; `dual_value` and `primal_value` recompute both. The gap is of
-      the size of rounding in the dtype of the losses, and may be negative by that much.
+    - `gap` (...): an upper bound on the optimal value minus a lower bound, by weak duality. It is of the size
+      of rounding in the dtype of the losses, and may be negative by that much.
+    - `eta` (...): the price; with a budget, the multiplier of its constraint, which is the derivative of the
+      value in the budget: 0 where the budget does not bind, infinite at budget 0 if phi is smooth at 1.
 
-    Everything is computed in double precision, and rounded to the dtype of the losses at the end. The value
-    is within abs(gap) + 8 eps (8 + log2 m) scale of R(f), for every length, memory order and stride of the
-    arrays. eps is that of the dtype, scale the largest abs f where p > 0, times 1 + abs(k) for
-    `cressie_read(k)`: see `phiball.refimpl.numerics.rounding`.
+    At a price the bounds are `dual_value` at `mu` and `primal_value` at `weights`; with a budget, the dual
+    value at `eta` and the expected loss of `weights`. refimpl/INNER.md states the accuracy.
     """
 
     value: Array
     mu: Array
     weights: Array
     gap: Array
+    eta: Array
     __repr__ = one_line
 
 
 def worst_case(
     losses: Array,
-    eta: float | Array,
-    divergence: Divergence,
+    eta: float | Array | None = None,
+    divergence: str | Divergence = "entropic",
     *,
+    budget: float | Array | None = None,
     p: Array | None = None,
+    offsets: Array | list[int] | None = None,
     check: bool = True,
 ) -> WorstCase:
-    r"""Solve the inner problem: the worst distribution on given losses, and its value.
+    r"""Solve the inner problem: the worst-case distribution on given losses, and its value.
 
-    $$R(f) = \max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i / p_i)
-    = \min_\mu \mu + \eta \sum_i p_i \phi^*((f_i - \mu) / \eta)$$
+    $$\max_{\gamma \in \Delta_m} \sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i / p_i), \quad
+    \text{or} \quad \max_\gamma \sum_i \gamma_i f_i \text{ subject to }
+    \sum_i p_i \phi(\gamma_i / p_i) \le \text{budget}$$
 
     Arguments:
     - `losses` (..., m): f, floating-point numbers of any supported library.
-    - `eta`: a positive number, or an array that broadcasts to losses.shape[:-1].
-    - `divergence`: phi, for example `ENTROPIC`.
+    - `eta`, `budget`: the price, positive, or the budget, nonnegative: exactly one of the two, a number or an
+      array that broadcasts to losses.shape[:-1].
+    - `divergence`: phi, as a `Divergence` or its name: "entropic"/"kl", "quadratic"/"chi2", "absolute"/"tv"
+      or "hinge".
     - `p`: the reference distribution, which broadcasts to losses.shape; uniform by default.
+    - `offsets` (n + 1,): with flat losses, row r is losses[offsets[r] : offsets[r + 1]].
     - `check`: False skips the test for NaN and infinities in the losses.
 
-    Returns `value` (...), `mu` (...), `weights` (..., m) and `gap` (...). The gap, dual value minus primal
-    value, certifies the solution, which is exact to rounding. With torch, `value`, `mu` and `weights` carry
-    derivatives; for the other libraries see `worst_case_jvp`. refimpl/INNER.md covers accuracy, ties, half
-    precision and points where the solution is not differentiable.
+    Returns a `WorstCase` with `value`, `mu`, `weights`, `gap` and `eta`. The gap certifies the solution, which
+    is exact to rounding. With torch, all but the gap carry derivatives; other libraries have
+    `worst_case_jvp`. refimpl/INNER.md covers edge cases.
 
     Reference: Eq. (expression:R) and Theorem 1 (I).
 
     >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> worst_case(np.array([0.0, 1.0]), 0.5, QUADRATIC)
-    WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)
+    >>> worst_case(np.array([0.0, 1.0]), eta=0.5, divergence="chi2")
+    WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)
+    >>> worst_case(np.array([0.0, 1.0, 2.0]), budget=0.1, divergence="chi2").weights.round(4)
+    array([0.1508, 0.3333, 0.5159])
     """
+    divergence = as_divergence(divergence)
+    if (eta is None) == (budget is None):
+        raise TypeError(f"expected exactly one of eta and budget, got {'neither' if eta is None else 'both'}")
     if is_half(losses):
-        solution = worst_case(single(losses), single(eta), divergence, p=single(p), check=check)
-        return halved(solution, losses.dtype)
-    if tracks_derivatives(losses, eta, p):
-        return WorstCase(*differentiable_solve(_Rule, (divergence, check), losses, eta, p))
-    return WorstCase(*_solve(losses, eta, divergence, p, check=check))
-
-
-def _solve(
-    losses: Array, eta: float | Array, divergence: Divergence, p: Array | None, *, check: bool
-) -> tuple[Array, Array, Array, Array]:
-    valid_divergence(divergence)
-    arrays: tuple[Array, ...] = detach(losses), detach(eta), detach(p)
-    back: Callable[[Array], Array] = _same
-    if divergence.family is not None:  # else its functions expect the library of the losses
-        arrays, back = kernel_memory(*arrays)
-    f, eta, p = arrays
-    valid_losses(f)
-    eta = valid_eta(eta, f)
-    if p is not None:
-        check_p(p, f)
-        with ignore_float_warnings():  # what overflows is no distribution
-            p = array_namespace(f).astype(p, f.dtype, copy=False)
-    value, mu, weights, gap = solve(f, eta, p, divergence)
-    if check:
-        check_value(value, f, divergence)
-        check_value(mu + gap, f, divergence, what="a multiplier or a gap")
-    return back(value), back(mu), back(weights), back(gap)
-
-
-def _same(x: Array) -> Array:
-    return x
-
-
-def check_value(
-    value: Array, losses: Array, divergence: Divergence, setting: str = "eta", what: str = "a value"
-) -> None:
-    """Raise unless the values are finite; a loss that is not leaves a value that is not."""
-    xp = array_namespace(value)
-    if not xp.all(xp.isfinite(value)):
-        valid_finite("losses", losses)
-        raise ValueError(
-            f"losses, {setting} and {divergence.name} give {what} that is not finite in {losses.dtype}; "
-            f"expected losses whose range it holds, over {setting} too, and a divergence without fault "
-            "(check_divergence)"
+        solution = worst_case(
+            to_single(losses),
+            to_single(eta),
+            divergence,
+            budget=to_single(budget),
+            p=to_single(p),
+            offsets=offsets,
+            check=check,
         )
+        return _round_to(solution, losses.dtype)
+    problem = _Price(divergence, check) if budget is None else _Budget(divergence, check)
+    setting = eta if budget is None else budget
+    if offsets is not None:
+        return WorstCase(*_solve_ragged(problem, losses, offsets, setting, p))
+    if is_torch(losses) and tracks_derivatives(losses, setting, p):
+        solution = differentiable_solve(type(problem), (divergence, check), losses, setting, p)
+        return WorstCase(*solution) if eta is None else WorstCase(*solution, _rows_of(eta, solution[0]))
+    return WorstCase(*problem.solve(losses, setting, p, validated=False))
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """How a library that differentiates solves the inner problem, and differentiates the solution."""
+class _Problem:
+    """A problem as `differentiable_solve` takes it: how to validate, solve and differentiate it."""
 
     divergence: Divergence
     check: bool
-    outputs: ClassVar[int] = 4
 
-    def validate(self, losses: Array, eta: float | Array, p: Array | None) -> None:
-        valid_divergence(self.divergence)
+    def validate(self, losses: Array, setting: float | Array, p: Array | None) -> None:
         valid_losses(losses)
-        check_eta(eta, losses)
+        self.check_setting(setting, losses)
         if p is not None:
             check_p(p, losses)
 
-    def solve(self, losses: Array, eta: Array, p: Array | None) -> tuple[Array, Array, Array, Array]:
-        return _solve(losses, eta, self.divergence, p, check=self.check)
+    def solve(
+        self, losses: Array, setting: float | Array, p: Array | None, *, validated: bool = True
+    ) -> Solution:
+        """The solution; unless `validated`, the types and shapes are checked, and the setting is appended."""
+        # The functions of a divergence without a family expect the library of the losses.
+        (f, setting, p), back = kernel_memory(losses, setting, p, convert=self.divergence.family is not None)
+        if validated:
+            self.check_range(setting)
+            return back(self.maximise(f, setting, p))
+        valid_losses(f)
+        setting = self.valid_setting(setting, f)
+        if p is not None:
+            check_p(p, f)
+        return back((*self.maximise(f, setting, p), setting)[:5])
+
+
+class _Price(_Problem):
+    outputs: ClassVar[int] = 4
+    check_setting = staticmethod(check_eta)
+    check_range = staticmethod(check_eta_range)
+    valid_setting = staticmethod(valid_eta)
+
+    def maximise(self, f: Array, eta: Array, p: Array | None) -> Solution:
+        if p is not None:
+            with ignore_float_warnings():  # overflow is rejected below as an invalid distribution
+                p = array_namespace(f).astype(p, f.dtype, copy=False)
+        return solve(f, eta, p, self.divergence, self.check)
+
+    def maximise_ragged(self, f: Array, offsets: Array, eta: Array, p: Array | None) -> Solution:
+        if p is not None:
+            with ignore_float_warnings():  # overflow is rejected below as an invalid distribution
+                p = array_namespace(f).astype(p, f.dtype, copy=False)
+        return solve_ragged(f, offsets, eta, p, self.divergence, self.check)
 
     def jvp(
         self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
-    ) -> tuple[Array, Array, Array]:
+    ) -> Solution:
         return Solved(self.divergence, *inputs, *outputs).jvp(*tangents)
 
     def vjp(
@@ -177,187 +193,119 @@ class _Rule:
         factors: tuple[Array, ...],
         wanted: list[bool],
     ) -> Triple:
-        return Solved(self.divergence, *inputs, *outputs).vjp(factors[0], factors[1], factors[2], wanted)
+        return Solved(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
 
 
-def bisection(
-    losses: Array,
-    eta: float | Array,
-    divergence: Divergence,
-    *,
-    tol: float,
-    p: Array | None = None,
-) -> WorstCase:
-    """Solve the inner problem by bisection, Algorithm 2 of the paper, to a certified gap of `tol`.
+class _Budget(_Problem):
+    outputs: ClassVar[int] = 5
+    check_setting = staticmethod(check_budget)
+    check_range = staticmethod(check_budget_range)
+    valid_setting = staticmethod(valid_budget)
 
-    Arguments:
-    - `tol`: the largest gap, dual value minus primal value, a positive number.
-    - The others are those of `worst_case`.
+    def maximise(self, f: Array, budget: Array, p: Array | None) -> Solution:
+        p = valid_p(p, f)
+        if self.check and p is not None:
+            valid_finite("losses", f)  # also where p is zero
+        return solve_budget(f, budget, p, self.divergence, self.check)
 
-    Returns what `worst_case` does, without gradients; `value` is the dual value at `mu`, and `weights` are
-    normalised. phi must be differentiable, with a differentiable conjugate. The bracket and the stopping rule
-    are corrected (claims C1 to C4).
+    def maximise_ragged(self, f: Array, offsets: Array, budget: Array, p: Array | None) -> Solution:
+        return solve_by_length(self.maximise, f, offsets, budget, p)
 
-    >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
-    0.75
-    """
-    _refuse_derivatives("bisection", losses, eta, p)
-    f, eta, p = _problem(losses, eta, divergence, p)
-    p = array_namespace(f).astype(p, f.dtype, copy=False)
-    if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
-        raise ValueError(f"tol is {tol!r}; expected a positive number")
-    if not 0 < divergence.curvature1 < float("inf"):
+    def jvp(
+        self, inputs: tuple[Array, ...], outputs: tuple[Array, ...], tangents: tuple[Array, ...]
+    ) -> Solution:
+        return SolvedBudget(self.divergence, *inputs, *outputs).jvp(*tangents)
+
+    def vjp(
+        self,
+        inputs: tuple[Array, ...],
+        outputs: tuple[Array, ...],
+        factors: tuple[Array, ...],
+        wanted: list[bool],
+    ) -> Triple:
+        return SolvedBudget(self.divergence, *inputs, *outputs).vjp(*factors, wanted=wanted)
+
+
+def _rows_of(eta: float | Array, value: Array) -> Array:
+    """`eta` with the shape and dtype of `value`."""
+    xp = array_namespace(value)
+    if not is_torch(eta):
+        return xp.full_like(value, float(eta))
+    return xp.broadcast_to(xp.astype(eta, value.dtype, copy=False), value.shape)
+
+
+def _solve_ragged(
+    problem: _Price | _Budget, losses: Array, offsets: Array, setting: float | Array, p: Array | None
+) -> Solution:
+    valid_array("losses", losses)
+    if losses.ndim != 1 or losses.shape[0] == 0:
         raise ValueError(
-            f"divergence is {divergence.name}, which is kinked: bisection needs a smooth phi with a "
-            "smooth conjugate; use worst_case, which solves it exactly"
+            f"losses has shape {tuple(losses.shape)}; expected a flat array of at least one loss with offsets"
         )
-    xp = array_namespace(f)
-    c = centred(divergence)
-    with ignore_float_warnings():
-        top, g = shifted(f, p)
-        u = g / eta[..., None]
-        # s = (max f - mu)/eta - g, so that the bracket of mu is [0, range/eta] for s.
-        low, high = xp.zeros_like(top), -xp.min(u, axis=-1)
-        if c.recession < xp.inf:
-            high = xp.where(high > c.recession, xp.full_like(high, c.recession), high)
-        while True:
-            s = low + (high - low) / 2
-            x = p * xp.where(p > 0, c.dconj(s[..., None] + u), xp.zeros_like(u))
-            mass = total(x)
-            mu = add_up(add_up(top, -eta * s), -eta * divergence.slope1)
-            weights = x / mass[..., None]
-            dual = dual_shifted(f, top, mu, eta, p, divergence)
-            gap = dual - primal_shifted(g, weights, eta, p, c)
-            met = gap <= tol
-            if xp.all(met):
-                return WorstCase(top + dual, mu, weights, gap)
-            stuck = ~met & ((s <= low) | (s >= high))
-            if xp.any(stuck):
-                reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
-                raise ValueError(
-                    f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
-                    "expected a larger tol, and a divergence without fault (check_divergence); worst_case "
-                    "solves the problem to rounding"
-                )
-            # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
-            low = xp.where(met | (mass <= 1), s, low)
-            high = xp.where(met | ~(mass <= 1), s, high)  # NaN moves it too, and the search ends
+    offsets = _valid_offsets(offsets, losses)
+    setting = problem.valid_setting(setting, losses, (offsets.shape[0] - 1,), rows="(len(offsets) - 1,)")
+    if p is not None:
+        valid_array("p", p)
+        check_same_array_type("p", p, losses)
+        if p.shape != losses.shape:
+            raise ValueError(f"p has shape {tuple(p.shape)}; expected that of losses, {tuple(losses.shape)}")
+    if tracks_derivatives(losses, setting, p):
+
+        def solve_rows(f: Array, setting: Array, p: Array | None) -> Solution:
+            solution = differentiable_solve(type(problem), (problem.divergence, problem.check), f, setting, p)
+            return (*solution, setting)[:5]
+
+        return solve_by_length(solve_rows, losses, offsets, setting, p)
+    f, setting, p = detach(losses), detach(setting), detach(p)
+    return (*problem.maximise_ragged(f, offsets, setting, p), setting)[:5]
 
 
-def dual_value(
-    losses: Array,
-    mu: float | Array,
-    eta: float | Array,
-    divergence: Divergence,
-    p: Array | None = None,
-) -> Array:
-    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$.
-
-    Arguments:
-    - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
-    - The others are those of `worst_case`.
-
-    Returns an array of shape losses.shape[:-1]. It is infinite where (f_i - mu)/eta exceeds the recession of
-    phi, or the range of the dtype. It carries no gradient, and an argument that requires one is refused.
-
-    >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
-    0.75
-    """
-    _refuse_derivatives("dual_value", losses, mu, eta, p)
-    f, eta, p = _problem(losses, eta, divergence, p)
-    xp, dtype = array_namespace(f), f.dtype
-    if isinstance(mu, (int, float)):
-        valid_number("mu", mu)
-        mu = xp.full_like(eta, mu)
-    valid_array("mu", mu)
-    check_same_array_type("mu", mu, f)
-    if not broadcasts(mu.shape, eta.shape):
+def _valid_offsets(offsets: Array, losses: Array) -> Array:
+    """`offsets` as an array of integers, or an error unless they increase from 0 to the number of losses."""
+    xp = array_namespace(losses)
+    if isinstance(offsets, (list, tuple)):
+        offsets = xp.asarray(offsets, device=device(losses))
+    if not is_array_api_obj(offsets):
+        raise TypeError(
+            f"offsets is of type {type(offsets).__name__}; expected a list of integers, or an array of the "
+            "library of the losses"
+        )
+    check_same_array_type("offsets", offsets, losses)
+    if not xp.isdtype(offsets.dtype, "integral"):
+        raise TypeError(f"offsets has dtype {offsets.dtype}; expected integers")
+    if offsets.ndim != 1 or offsets.shape[0] < 2:
         raise ValueError(
-            f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
+            f"offsets has shape {tuple(offsets.shape)}; expected (n + 1,) for n rows, at least one"
         )
-    valid_finite("mu", mu)
-    f, eta, mu = to_double(f), to_double(eta), xp.broadcast_to(to_double(detach(mu)), eta.shape)
-    with ignore_float_warnings():
-        top, _ = shifted(f, p)
-        value = top + dual_shifted(f, top, mu, eta, p, divergence)
-        value = xp.where(xp.abs(value) < xp.inf, value, xp.full_like(value, xp.inf))
-        return xp.astype(value, dtype, copy=False)
-
-
-def primal_value(
-    losses: Array,
-    weights: Array,
-    eta: float | Array,
-    divergence: Divergence,
-    p: Array | None = None,
-) -> Array:
-    r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, a lower bound on $R(f)$.
-
-    Arguments:
-    - `weights` (..., m): gamma, not negative, with sum one along the last axis.
-    - The others are those of `worst_case`.
-
-    Returns an array of shape losses.shape[:-1]. It is minus infinity where gamma_i > 0 = p_i. It carries no
-    gradient, and an argument that requires one is refused.
-
-    >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
-    0.75
-    """
-    _refuse_derivatives("primal_value", losses, weights, eta, p)
-    f, eta, p = _problem(losses, eta, divergence, p)
-    xp, dtype = array_namespace(f), f.dtype
-    valid_array("weights", weights)
-    check_same_array_type("weights", weights, f)
-    if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
+    first, last = int(offsets[0]), int(offsets[-1])
+    if (first, last) != (0, losses.shape[0]):
         raise ValueError(
-            f"weights has shape {tuple(weights.shape)}; expected one that broadcasts to losses.shape = "
-            f"{tuple(f.shape)} and has the same last axis"
+            f"offsets goes from {first} to {last}; expected from 0 to the number of losses, {losses.shape[0]}"
         )
-    slack = 2 * tolerance(weights)
-    weights = xp.broadcast_to(to_double(detach(weights)), f.shape)
-    if not xp.all(weights >= 0):
-        raise ValueError("weights contains a negative number or NaN; expected probabilities")
-    with ignore_float_warnings():
-        whole = total(weights)
-    off = xp.abs(whole - 1)
-    if not xp.all(off <= tolerance(f) ** 0.5):
-        worst = float(xp.reshape(whole, (-1,))[int(xp.argmax(off))])
-        raise ValueError(f"weights sums to {worst!r} along the last axis; expected 1")
-    f, eta = to_double(f), to_double(eta)
-    if divergence.family == "indicator":  # by the rounding of their dtype weights may lie above its end
-        end = p / divergence.parameter
-        weights = xp.where((weights > end) & (weights <= end * (1 + slack)), end, weights)
-    with ignore_float_warnings():
-        top, g = shifted(f, p)
-        value = top + primal_shifted(g, weights, eta, p, centred(divergence))
-        outside = xp.any((p == 0) & (weights > 0), axis=-1)
-        value = xp.where(outside | ~(value > -xp.inf), xp.full_like(value, -xp.inf), value)
-        return xp.astype(value, dtype, copy=False)
-
-
-def _problem(
-    losses: Array, eta: float | Array, divergence: Divergence, p: Array | None
-) -> tuple[Array, Array, Array]:
-    """(f, eta, p) as arrays of the right shape, p in double precision, after the checks that three share."""
-    valid_divergence(divergence)
-    valid_losses(losses)
-    f = detach(losses)
-    eta, p = valid_eta(detach(eta), f), valid_p(None if p is None else detach(p), f)
-    valid_finite("losses", f)
-    xp = array_namespace(f)
-    uniform = xp.full(f.shape, 1 / f.shape[-1], dtype=xp.float64, device=device(f)) if p is None else p
-    return f, eta, uniform
-
-
-def _refuse_derivatives(name: str, *arrays: float | Array | None) -> None:
-    if tracks_derivatives(*arrays):
+    offsets = xp.astype(offsets, xp.int64, copy=False)
+    if not xp.all(offsets[1:] > offsets[:-1]):
+        row = int(xp.argmin(offsets[1:] - offsets[:-1]))
         raise ValueError(
-            f"an argument of {name} requires a gradient or is traced by torch, but its result carries no "
-            "derivative; expected tensors without, by detach(), or worst_case, whose result carries them"
+            f"offsets goes from {int(offsets[row])} to {int(offsets[row + 1])} at row {row}; expected at "
+            "least one loss a row"
         )
+    return offsets
+
+
+def _round_to(solution: WorstCase, dtype: Any) -> WorstCase:
+    """A solution in single precision rounded to half, with the rounding of its value in its gap."""
+    numbers = {field.name: getattr(solution, field.name) for field in fields(solution)}
+    value = numbers["value"]
+    rounded = _cast(value, dtype)
+    xp = array_namespace(value)
+    error = xp.abs(detach(xp.astype(rounded, value.dtype)) - detach(value))
+    # The factor and the smallest float16 outweigh the rounding of the gap itself.
+    numbers["gap"] = (numbers["gap"] + error) * (1 + 2**-7) + 2**-24
+    return WorstCase(**{name: _cast(x, dtype) for name, x in numbers.items()})
+
+
+def _cast(x: Array, dtype: Any) -> Array:
+    if is_traced(x):  # torch has no warnings to ignore, and its compiler rejects this context
+        return array_namespace(x).astype(x, dtype)
+    with ignore_float_warnings():
+        return array_namespace(x).astype(x, dtype)

@@ -7,7 +7,6 @@ from math import inf
 
 from phiball.backends import Array, array_namespace, device
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.constrained import constrained_worst_case
 from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.linear.losses import LinearLoss, valid_loss
@@ -57,7 +56,7 @@ class Reweighting:
         xp = array_namespace(losses)
         distribution = None if bool(xp.all(p == p[0])) else p  # equal weights have compiled solvers
         if eta is None:
-            within = constrained_worst_case(losses, self.budget or 0.0, phi, p=distribution)
+            within = worst_case(losses, None, phi, budget=self.budget or 0.0, p=distribution)
             eta, mu, weights = float(within.eta), within.mu, within.weights
             value = within.value - within.gap
         else:

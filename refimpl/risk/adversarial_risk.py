@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phiball.backends import Array, array_namespace, as_rng, detach, device
+from phiball.backends import Array, array_namespace, as_rng, detach, device, to_single
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Block, Data, StreamLoss, blocks, is_stream
 from phiball.refimpl.sampling.half_points import in_single, rounded
@@ -160,7 +159,7 @@ def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Arr
     xp = array_namespace(x)
     points = attack(block.local_loss(loss), x, ball.rows(block.i, event_ndim=x.ndim - 1))
     name = "attack(loss, x, ball)"
-    valid_array(name, single(points))
+    valid_array(name, to_single(points))
     check_same_array_type(name, points, x, other="x")
     if tuple(points.shape) != tuple(x.shape):
         raise ValueError(f"{name} has shape {tuple(points.shape)}; expected that of x, {tuple(x.shape)}")
@@ -168,8 +167,8 @@ def _attacked(attack: Attack, loss: Loss, block: Block, ball: Ball, *, like: Arr
     if not xp.all(xp.isfinite(points)):
         raise ValueError(f"{name} contains NaN or infinity; expected finite numbers")
     if not xp.all(ball.contains(points, x, event_ndim=x.ndim - 1)):
-        worst = float(xp.max(ball.length(single(points) - single(x), event_ndim=x.ndim - 1)))
+        worst = float(xp.max(ball.length(to_single(points) - to_single(x), event_ndim=x.ndim - 1)))
         raise ValueError(f"{name} moves a point by {worst!r}; expected at most the radius {ball.radius!r}")
     if ball.clip is not None and not xp.all((points >= ball.clip[0]) & (points <= ball.clip[1])):
         raise ValueError(f"{name} leaves the box clip = {ball.clip}; expected points inside it")
-    return single(points)
+    return to_single(points)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from phiball.backends import Array, array_namespace, is_array_api_obj
-from phiball.refimpl.inner.budget import spend
-from phiball.refimpl.inner.constrained import solve_constrained
+from phiball.refimpl.inner.budget import solve_budget, spend
 from phiball.refimpl.inner.divergences import Divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
-from phiball.refimpl.validation import valid_finite, valid_number, valid_radius
-
-
-def valid_budget(budget: float | Array, losses: Array) -> float | Array:
-    """The budget as a float, or as an array (N,) with one budget per data point."""
-    if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
-        return valid_radius(budget, losses)
-    return valid_number("budget", budget, least=0.0)
+from phiball.refimpl.validation import valid_budget, valid_finite, valid_number
 
 
 def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
@@ -27,7 +19,10 @@ def budget_estimate(f: Array, budget: float | Array, c: Divergence) -> Estimate:
     """
     xp = array_namespace(f)
     valid_finite("loss(x, i)", f)
-    budget = valid_budget(budget, f)
+    if is_array_api_obj(budget) and getattr(budget, "ndim", 0) > 0:
+        budget = valid_budget(budget, f, rows="(N,)")
+    else:
+        budget = valid_number("budget", budget, least=0.0)
     upper, eta, gap = _solve(f, budget, c)
     n = f.shape[-1]
     h = n // 2
@@ -49,7 +44,7 @@ def _solve(f: Array, budget: float | Array, c: Divergence) -> tuple[Array, Array
         problem = f[None, ...]  # one problem, whose rows are the data points
         eta, upper, lower, _, _ = spend(problem, xp.full_like(f[:1, 0], budget), None, c)
         return upper, eta, upper - lower
-    upper, eta, _, _, gap = solve_constrained(f, budget, None, c)
+    upper, _, _, gap, eta = solve_budget(f, budget, None, c)
     spread = xp.max(f, axis=-1) - xp.min(f, axis=-1)
     spread = xp.where(spread > 0, spread, xp.ones_like(spread))
     eps = float(xp.finfo(f.dtype).eps)

@@ -13,9 +13,9 @@ from typing import Any
 
 from phiball.backends import Array, Rng, array_namespace, detach, device, to_numpy, tracks_derivatives
 from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.ragged import solve_ragged, worst_case_ragged
+from phiball.refimpl.inner.solvers import check_overflow, solve_ragged
 from phiball.refimpl.inner.solvers import solve as inner_solve
-from phiball.refimpl.inner.worst_case import check_value
+from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.estimators import normalised, signed_weights
 from phiball.refimpl.sampling.streaming import joined, packed
@@ -185,7 +185,7 @@ def _solve_ragged(
     offsets = _moved(_offsets(lengths), losses)
     if log_p is not None or tracks_derivatives(losses):
         p = None if log_p is None else _distributions(log_p, rows, sizes, xp=xp)
-        solution = worst_case_ragged(losses, offsets, eta, divergence, p=p)
+        solution = worst_case(losses, eta, divergence, p=p, offsets=offsets)
         values, weights = solution.value, solution.weights
     else:
         eta = _each(eta, lengths.shape[0], losses)
@@ -207,7 +207,7 @@ def _total(values: Array, losses: Array, divergence: Divergence) -> Array:
     """The sum of the values, or an error unless they are finite: then the losses are, too."""
     total = array_namespace(values).sum(values)
     if not isfinite(float(detach(total))):
-        check_value(values, losses, divergence)
+        check_overflow(values, losses, divergence)
     return total
 
 

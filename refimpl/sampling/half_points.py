@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phiball.backends import Array, array_namespace, is_traced
-from phiball.refimpl.inner.half import is_half, single
+from phiball.backends import Array, array_namespace, is_half, is_traced, to_single
 from phiball.refimpl.numerics import largest
 
 
@@ -17,7 +16,7 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
     """
     if not is_half(x):
         return (x, *functions)
-    return (single(x), *(_rounding(function, x.dtype) for function in functions))
+    return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
 
 
 def rounded(points: Array, like: Array) -> Array:
@@ -30,7 +29,7 @@ def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[...
         return function
 
     def call(x: Array, *rest: Array) -> Array:
-        return single(function(_cast(x, dtype), *rest))
+        return to_single(function(_cast(x, dtype), *rest))
 
     return call
 

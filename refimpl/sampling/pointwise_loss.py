@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phiball.backends import Array, array_namespace, detach, is_array_api_obj
-from phiball.refimpl.inner.half import single
+from phiball.backends import Array, array_namespace, detach, is_array_api_obj, to_single
 
 ExampleLoss = Callable[[Array, Array], Array]
 
@@ -67,7 +66,7 @@ def default_loss(output: Array, y: Array) -> Array:
     Returns the losses (k,), in float32 for outputs in half precision.
     """
     xp = array_namespace(output)
-    output = single(output)
+    output = to_single(output)
     k = output.shape[0]
     if xp.isdtype(y.dtype, "real floating"):
         if output.size != y.size:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from inspect import signature
 from typing import TypeVar
 
-from phiball.backends import Array, Rng, array_namespace, detach, device, without_gradient
+from phiball.backends import Array, Rng, array_namespace, detach, device, to_single, without_gradient
 from phiball.refimpl.distributions.balls import Ball
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta
 
@@ -64,7 +63,7 @@ def evaluate(loss: Loss, x: Array, i: Array, *, half: bool = False) -> Array:
             raise
         raise TypeError(f"loss is {loss!r}; expected a function of two arguments, loss(x, i)") from error
     if half:
-        f = single(f)
+        f = to_single(f)
     valid_array("loss(x, i)", f)
     check_same_array_type("loss(x, i)", f, x, other="x")
     if tuple(f.shape) != (x.shape[0],):

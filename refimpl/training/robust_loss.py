@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import inf, prod
 from typing import Any
 
-from phiball.backends import Array, Rng, array_namespace, as_rng, detach
+from phiball.backends import Array, Rng, array_namespace, as_rng, detach, to_single
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.inner.divergences import ENTROPIC
-from phiball.refimpl.inner.half import single
 from phiball.refimpl.sampling.estimators import SG
 from phiball.refimpl.sampling.proposals import Tilted, input_gradients
 from phiball.refimpl.training.regularized_loss import RegularizedLoss
@@ -106,7 +105,7 @@ class RobustLoss:
         def measured(points: Array, i: Array) -> Array:
             g = slope(points, i)
             if tuple(getattr(g, "shape", ())) == tuple(points.shape):
-                sizes = ball.dual_norm(single(detach(g)), event_ndim=points.ndim - 1)
+                sizes = ball.dual_norm(to_single(detach(g)), event_ndim=points.ndim - 1)
                 self._size, self._shape = array_namespace(sizes).mean(sizes), tuple(points.shape)
                 self._moving = None if mask is None else _moving(ball, self._shape)
             return g

@@ -15,7 +15,7 @@ from phiball.backends import backend
 from phiball.backends.numba import elementary
 from phiball.backends.numba import solve as numba_solve
 from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, cressie_read, indicator, worst_case
-from phiball.refimpl.inner import dual_value, primal_value, worst_case_ragged
+from phiball.refimpl.inner import dual_value, primal_value
 from phiball.refimpl.inner.solvers import solve
 from tests.support.divergences import anonymous, name_of, on_each, select
 
@@ -47,7 +47,7 @@ def assert_same(f: Any, eta: Any, d: Divergence, p: Any = None) -> None:
     assert np.all(np.abs(gap) <= 32 * eps * spread)
     # mu need not be unique: it is as good as the reference's if the certificate holds at it.
     if m <= 1000 and (d.parameter is None or abs(d.parameter) < 5):
-        recomputed = dual_value(f, fast[1], etas, d, p) - primal_value(f, fast[2], etas, d, p)
+        recomputed = dual_value(f, fast[1], etas, d, p=p) - primal_value(f, fast[2], etas, d, p=p)
         # A weight is rounded to the dtype, which a kinked phi charges for to first order.
         charge = 4 * eps * np.asarray(etas, dtype=float) if d.family in ("absolute", "hinge") else 0.0
         assert np.all(np.abs(recomputed - gap) <= 64 * eps * spread + charge)
@@ -118,7 +118,9 @@ def test_invalid_numbers_are_reported_wherever_they_stand(d: Divergence, m: int)
             with pytest.raises(ValueError, match=message):
                 worst_case(losses, 0.3, d, p=p)
             with pytest.raises(ValueError, match=message):
-                worst_case_ragged(losses.reshape(-1), [0, m, 2 * m, 3 * m], 0.3, d, p=p.reshape(-1))
+                worst_case(
+                    losses.reshape(-1), offsets=[0, m, 2 * m, 3 * m], eta=0.3, divergence=d, p=p.reshape(-1)
+                )
         for bad, p in product((np.nan, np.inf, -np.inf), (None, distribution)):
             f = losses.copy()
             f[row, place] = bad

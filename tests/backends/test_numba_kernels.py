@@ -14,7 +14,7 @@ from phiball.backends import array_namespace, backend, rng, to_numpy
 from phiball.backends.numba import qlearning as numba_qlearning
 from phiball.refimpl import ENTROPIC, QUADRATIC, SG, Divergence, cressie_read
 from phiball.refimpl.distributions import moments, tilting, uniform
-from phiball.refimpl.inner import constrained_worst_case
+from phiball.refimpl.inner import worst_case
 from phiball.refimpl.inner.divergences import centred
 from phiball.refimpl.inner.multiplier import multiplier
 from phiball.refimpl.qlearning import (
@@ -158,9 +158,9 @@ def test_price_of_a_budget(d: Divergence) -> None:
 
 def test_price_of_a_budget_for_arrays_of_any_shape() -> None:
     f, budget = np.random.default_rng(1).random((2, 3, 7)), np.array([[0.1], [0.2]])
-    expected = constrained_worst_case(f, budget, QUADRATIC)
+    expected = worst_case(f, budget=budget, divergence=QUADRATIC)
     for make in makers():
-        found = constrained_worst_case(make(f), make(budget), QUADRATIC)
+        found = worst_case(make(f), budget=make(budget), divergence=QUADRATIC)
         for name in ("value", "eta", "weights"):
             x = to_numpy(getattr(found, name))
             rtol = 1e-13 if x.dtype == np.float64 else 1e-5

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,8 @@ from phiball.backends import (
     selection,
     set_backend,
 )
+from phiball.backends.numba import solve as numba_solve
+from phiball.refimpl import ENTROPIC
 
 NAMES = ["numpy", "numba", "torch", "cupy", "strict"]
 
@@ -150,8 +153,8 @@ def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.Mo
     module = ModuleType("quick_kernels")
     module.triple = compiled  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "quick_kernels", module)
-    backend = Backend("quick", "numpy", "numpy", "", {"triple": "quick_kernels:triple"})
-    monkeypatch.setitem(BACKENDS, "quick", backend)
+    quick = Backend("quick", "numpy", "numpy", "", {f"{__name__}:triple": "quick_kernels:triple"})
+    monkeypatch.setitem(BACKENDS, "quick", quick)
     with backend("quick"):
         assert triple(2, plus=1) == ("kernel", 7)
         assert triple(3, plus=1) == ("reference", 10)
@@ -164,10 +167,34 @@ def test_kernel_replaces_its_reference_unless_it_declines(monkeypatch: pytest.Mo
     assert (triple.__name__, triple.__doc__) == ("triple", "Three times x.")
 
 
+def test_function_with_the_name_of_a_reference_is_not_replaced() -> None:
+    """Kernels are registered by the function that they replace, so that a namesake keeps its own code."""
+
+    def solve(*arguments: object) -> str:
+        return "mine"
+
+    solve.__qualname__ = "solve"  # as at the top of a module
+    problem = np.zeros(2), np.ones(()), None, ENTROPIC
+    with backend("numba"):
+        assert active().kernel("phiball.refimpl.inner.solvers:solve") is numba_solve.solve
+        assert kernel(solve)(*problem) == "mine"
+
+
+def test_every_registered_kernel_replaces_an_existing_reference() -> None:
+    for name, chosen in BACKENDS.items():
+        for reference in chosen.kernels:
+            module, function = reference.split(":")
+            assert hasattr(getattr(import_module(module), function), "reference"), reference
+            if name == "numba":
+                assert callable(chosen.kernel(reference)), reference
+
+
 def test_kernel_is_imported_on_first_use_and_a_missing_library_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    late = Backend("late", "numpy", "quicklib", "pip install quicklib", {"triple": "no_such_module:triple"})
+    late = Backend(
+        "late", "numpy", "quicklib", "pip install quicklib", {f"{__name__}:triple": "nowhere:triple"}
+    )
     monkeypatch.setitem(BACKENDS, "late", late)
     with backend("late"):
         assert active().kernel("other") is None

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from phiball.backends import backend, threads
-from phiball.backends.numba import compilation
 from phiball.backends.numba import threads as module
 from phiball.backends.numba.threads import over_rows
 from phiball.refimpl import QUADRATIC, worst_case
@@ -113,7 +112,7 @@ def test_an_error_in_a_thread_reaches_the_caller(by_caller: bool) -> None:
 def test_the_caller_works_alone_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = _solve_batch()
     module._queues.clear()
-    compilation._ready.clear()  # so that there is no thread to compile in either
+    module._ready.clear()  # so that there is no thread to compile in either
 
     def fail(self: Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -269,6 +269,7 @@ def test_invalid_arguments() -> None:
         "decision is None": lambda: conditional_loss(wrong, loss, data),
         "cost is None": lambda: conditional_loss(loss, wrong, data),
         "data is None; expected a Conditional": lambda: conditional_loss(loss, loss, wrong),
+        "divergence is 0.5": value(d=0.5),
     }
     for error, calls in ((ValueError, values), (TypeError, kinds)):
         for message, call in calls.items():

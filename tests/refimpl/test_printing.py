@@ -18,9 +18,10 @@ from tests.support.arrays import Arrays
 
 def test_numbers_and_shapes_are_shown(doubles: Arrays) -> None:
     solution = worst_case(doubles.asarray([0.0, 1.0]), 0.5, QUADRATIC)
-    assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0)"
+    assert repr(solution) == "WorstCase(value=0.75, mu=0, weights of shape (2,), gap=0, eta=0.5)"
     solution = worst_case(doubles.asarray(np.zeros((3, 2, 5))), 0.5, QUADRATIC)
-    shapes = "value of shape (3, 2), mu of shape (3, 2), weights of shape (3, 2, 5), gap of shape (3, 2)"
+    shapes = "value of shape (3, 2), mu of shape (3, 2), weights of shape (3, 2, 5), gap of shape (3, 2), "
+    shapes += "eta of shape (3, 2)"
     assert repr(solution) == f"WorstCase({shapes})"
 
 

@@ -146,7 +146,10 @@ class Trial:
             raise InvalidAnswer("the sum of the weights is not positive")
         restored = {name: array(x) for name, x in arrays.items()}
         # Missing fields come from worst_case, so that claims about the others can be checked.
-        return replace(worst_case(losses, eta, d, p=p), **restored) if absent else WorstCase(**restored)
+        if absent:
+            return replace(worst_case(losses, eta, d, p=p), **restored)
+        price = eta if isinstance(eta, float) else to_numpy(eta)
+        return WorstCase(**restored, eta=array(np.full(losses.shape[:-1], price)))
 
     def judge(self, piece: Evidence | Curve) -> Evidence | None:
         """Return the evidence with this solver's tolerance; None if it is not checked."""

@@ -24,7 +24,7 @@ from phiball.refimpl import (
     indicator,
     worst_case,
 )
-from phiball.refimpl.inner import constrained_worst_case, dual_value, primal_value, worst_case_jvp
+from phiball.refimpl.inner import dual_value, primal_value, worst_case_jvp
 from tests.support.divergences import ELASTIC, HALF, QUARTIC_BY_FUNCTIONS, anonymous, name_of, select
 
 torch = pytest.importorskip("torch", reason="torch: not installed")
@@ -199,7 +199,7 @@ def test_compiled_into_one_graph_with_a_model() -> None:
 
     def loss(x: Any, eta: Any, p: Any) -> Any:
         f = (model(x)[:, 0] - 1) ** 2
-        price, radius = worst_case(f, eta, QUADRATIC, p=p), constrained_worst_case(f, 0.1, ENTROPIC)
+        price, radius = worst_case(f, eta, QUADRATIC, p=p), worst_case(f, budget=0.1, divergence=ENTROPIC)
         tail = worst_case(f, eta, cvar, p=p)
         found = price.value, price.mu, price.weights @ x, radius.value, radius.eta, radius.weights @ x
         return torch.cat([part.reshape(-1) for part in (*found, tail.value, tail.weights @ x)])

@@ -47,8 +47,8 @@ def test_values_are_those_of_the_definitions(
     primal = float(definitions.primal_objective(f, arrays.numpy(weights).astype(float), *how))
     most = float(arrays.xp.finfo(arrays.dtype).max)
     for found, exact in (
-        (dual_value(x, mu, eta, d, q), dual),
-        (primal_value(x, weights, eta, d, q), primal),
+        (dual_value(x, mu, eta, d, p=q), dual),
+        (primal_value(x, weights, eta, d, p=q), primal),
     ):
         if abs(exact) > most / 1e3:
             assert abs(float(found)) > most / 1e6
@@ -61,7 +61,7 @@ def test_values_are_those_of_the_definitions(
 def test_mass_outside_p_has_infinite_divergence(arrays: Arrays) -> None:
     f, p, w = (arrays.asarray(v) for v in ([0.0, 1.0], [1.0, 0.0], [0.5, 0.5]))
     for d in select(usual=True):
-        assert float(primal_value(f, w, 1.0, d, p)) == -inf, d.name
+        assert float(primal_value(f, w, 1.0, d, p=p)) == -inf, d.name
 
 
 def test_the_gap_of_large_losses_keeps_its_digits() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from phiball.backends import array_namespace
-from phiball.refimpl import ABSOLUTE, HINGE, QUADRATIC, Divergence, bisection, indicator, worst_case
+from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, bisection, indicator, worst_case
 from phiball.refimpl.inner import dual_value, primal_value
 from phiball.refimpl.inner.divergences import centred
 from tests.support.arrays import Arrays
@@ -128,7 +128,7 @@ def test_library_dtype_and_device_are_kept_and_arguments_unchanged(arrays: Array
     f, eta, p = given
     for d in select(usual=True):
         out = worst_case(f, eta, d, p=p)
-        values = (dual_value(f, out.mu, eta, d, p), primal_value(f, out.weights, eta, d, p))
+        values = (dual_value(f, out.mu, eta, d, p=p), primal_value(f, out.weights, eta, d, p=p))
         for x in (out.value, out.mu, out.weights, out.gap, *values):
             assert (type(x), x.dtype, x.device) == (type(f), f.dtype, f.device), d.name
         for x, old in zip(given, before, strict=True):
@@ -173,7 +173,7 @@ def test_within_tol_of_the_exact_solution(arrays: Arrays) -> None:
         assert np.all(w[:, 3] == 0)
         np.testing.assert_allclose(w[1], before[2][1], atol=8 * arrays.eps)  # equal losses
         # Anyone can recompute the certificate.
-        dual, primal = dual_value(f, out.mu, eta, d, p), primal_value(f, out.weights, eta, d, p)
+        dual, primal = dual_value(f, out.mu, eta, d, p=p), primal_value(f, out.weights, eta, d, p=p)
         np.testing.assert_allclose(arrays.numpy(dual), value, atol=slack)
         np.testing.assert_allclose(arrays.numpy(dual - primal), arrays.numpy(out.gap), atol=slack)
         assert out.value.dtype == out.weights.dtype == f.dtype
@@ -273,3 +273,25 @@ def test_a_wrong_conjugate_shows_in_the_gap(doubles: Arrays) -> None:
     wrong = replace(QUARTIC, dconj=lambda s: array_namespace(s).clip(1 + s, min=0.0))
     out = worst_case(doubles.asarray([0.0, 1.0, 3.0]), 0.5, wrong)
     assert float(out.gap) > 1e-2
+
+
+def test_eta_is_returned_for_each_row(arrays: Arrays) -> None:
+    f, eta = arrays.asarray(np.eye(3)), arrays.asarray([0.1, 0.2, 0.3])
+    for given, expected in ((0.25, [0.25] * 3), (eta, arrays.numpy(eta))):
+        out = worst_case(f, given, QUADRATIC).eta
+        assert (out.dtype, tuple(out.shape)) == (arrays.dtype, (3,))
+        np.testing.assert_array_equal(arrays.numpy(out), np.asarray(expected, dtype=arrays.numpy(f).dtype))
+
+
+def test_exactly_one_of_eta_and_budget_is_required() -> None:
+    for settings, got in (({}, "neither"), ({"eta": 1.0, "budget": 1.0}, "both")):
+        with pytest.raises(TypeError, match=f"exactly one of eta and budget, got {got}"):
+            worst_case(np.eye(2), **settings)
+
+
+def test_divergence_by_name_is_entropic_by_default() -> None:
+    f = np.array([0.0, 0.3, 1.0])
+    for name, d in (("kl", ENTROPIC), ("chi2", QUADRATIC), ("tv", ABSOLUTE), ("hinge", HINGE)):
+        assert float(worst_case(f, 0.2, name).value) == float(worst_case(f, 0.2, d).value)
+        assert float(dual_value(f, 1.0, 1.0, name)) == float(dual_value(f, 1.0, 1.0, d))
+    assert float(worst_case(f, 0.2).value) == float(worst_case(f, 0.2, ENTROPIC).value)

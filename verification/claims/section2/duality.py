@@ -28,7 +28,6 @@ from phiball.refimpl import (
     worst_case,
     worst_case_density,
 )
-from phiball.refimpl.inner import constrained_worst_case
 from phiball.refimpl.inner.worst_case import WorstCase
 from phiball.refimpl.risk.density import Density
 from phiball.verification.framework.assessment import Assessment, Consequence, Kind
@@ -409,7 +408,7 @@ def _(*args: Any, attack: Any, **rest: Any) -> Any:
     phi=st.sampled_from([ENTROPIC, QUADRATIC]),
 )
 def budget_has_the_price(
-    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = constrained_worst_case
+    f: list[float], ratio: float, phi: Divergence, solve: Callable[..., Any] = worst_case
 ) -> Iterator[Evidence]:
     """The worst case at the price eta is that within a budget, whose Lagrangian multiplier is eta."""
     spread = max(f) - min(f)
@@ -419,7 +418,7 @@ def budget_has_the_price(
     if spread < 1e-3 or np.any(x < 1e-6):
         return
     budget = float(np.mean(x * np.log(x)) if phi == ENTROPIC else np.mean((x - 1) ** 2) / 2)
-    got = solve(array(f), budget, phi)
+    got = solve(array(f), None, phi, budget=budget)
     # A budget is second order in the weights: its rounding is that of x, over the root of its size.
     slack = 2.0**-40 * (max(map(abs, f)) + eta) / budget**0.5
     yield Evidence(abs(float(got.value) - float(best.value) - eta * budget), slack, "the value")
@@ -429,5 +428,5 @@ def budget_has_the_price(
 
 
 @budget_has_the_price.mutant("a tenth more of the budget")
-def _(f: Array, radius: float, phi: Divergence) -> Any:
-    return constrained_worst_case(f, 1.1 * radius, phi)
+def _(f: Array, eta: None, phi: Divergence, *, budget: float) -> Any:
+    return worst_case(f, eta, phi, budget=1.1 * budget)

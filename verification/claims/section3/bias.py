@@ -159,7 +159,7 @@ def _curl() -> Evidence:
 @expectation_is_a_subgradient.mutant("does not divide gamma by its sum")
 def _(rows: Array, eta: float, phi: Divergence, *, tol: float) -> WorstCase:
     exact = worst_case(rows, eta, phi)
-    return WorstCase(exact.value, exact.mu, bisected_weights(rows, eta, phi, 3), exact.gap)
+    return WorstCase(exact.value, exact.mu, bisected_weights(rows, eta, phi, 3), exact.gap, exact.eta)
 
 
 # --- The bias of a level --------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from phiball.refimpl import ENTROPIC, QUADRATIC, cressie_read, indicator, worst_case
-from phiball.refimpl.inner import constrained_worst_case, worst_case_ragged
 from phiball.verification.oracles.exact_solver import solve_exactly
 
 ROWS = np.random.default_rng(3).exponential(size=(40, 6)).astype(np.float16)
@@ -54,10 +53,10 @@ def test_every_form_is_that_of_single_precision_rounded(kind: str) -> None:
     cases = [
         (worst_case(f, eta, ENTROPIC, p=p), worst_case(wide, eta, ENTROPIC, p=p)),
         (worst_case(f, f[:, 0], ENTROPIC), worst_case(wide, wide[:, 0], ENTROPIC)),
-        (constrained_worst_case(f, eta, QUADRATIC), constrained_worst_case(wide, eta, QUADRATIC)),
+        (worst_case(f, budget=eta, divergence=QUADRATIC), worst_case(wide, budget=eta, divergence=QUADRATIC)),
         (
-            worst_case_ragged(flat, offsets, 0.5, QUADRATIC),
-            worst_case_ragged(wide.reshape(-1), offsets, 0.5, QUADRATIC),
+            worst_case(flat, offsets=offsets, eta=0.5, divergence=QUADRATIC),
+            worst_case(wide.reshape(-1), offsets=offsets, eta=0.5, divergence=QUADRATIC),
         ),
     ]
     for half, full in cases:

@@ -1,4 +1,4 @@
-"""The radius form against exact solutions at a price, whose minimum over the price it is; its derivatives."""
+"""The budget form against exact solutions at a price, whose minimum over the price it is; its derivatives."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ import pytest
 from mpmath import mp
 
 from phiball.backends import backend
-from phiball.refimpl import ABSOLUTE, ENTROPIC, HINGE, QUADRATIC, Divergence, cressie_read, indicator
-from phiball.refimpl.inner import constrained_worst_case
-from phiball.refimpl.inner.constrained_derivatives import SolvedConstrained
+from phiball.refimpl import (
+    ABSOLUTE,
+    ENTROPIC,
+    HINGE,
+    QUADRATIC,
+    Divergence,
+    cressie_read,
+    indicator,
+    worst_case,
+)
+from phiball.refimpl.inner.budget_derivatives import SolvedBudget
 from phiball.verification.oracles.definitions import phi
 from phiball.verification.oracles.exact_solver import solve_exactly
 from tests.support.divergences import QUARTIC_BY_FUNCTIONS, ROUNDED_ABSOLUTE, anonymous, name_of, on_each
@@ -39,7 +47,7 @@ def test_budget_is_kept_and_no_dual_bound_is_below_the_value(d: Divergence) -> N
     """Weights within the budget attain the value, and the exact dual at eta bounds it from above."""
     for backend_name, p, budget in product(("numpy", "numba"), (None, P), (0.003, 0.05, 0.2, 0.7, 3.0)):
         with backend(backend_name):
-            found = constrained_worst_case(F, budget, d, p=p)
+            found = worst_case(F, budget=budget, divergence=d, p=p)
         distribution = np.full(6, 1 / 6) if p is None else p
         value, weights = float(found.value), found.weights
         assert spent(weights, d, distribution) <= budget * (1 + 1e-12)
@@ -62,28 +70,28 @@ def test_budget_at_which_a_loss_barely_has_weight(k: float, above: float) -> Non
         ratios = [4 * v / mp.fsum(x) for v in x]
         budget = mp.fsum(phi(v, "cressie_read", k) for v in ratios) / 4
         weights = np.array([float(v / 4) for v in ratios])
-    found = constrained_worst_case(f, float(budget), cressie_read(k))
+    found = worst_case(f, budget=float(budget), divergence=cressie_read(k))
     np.testing.assert_allclose(found.weights, weights, atol=1e-6)
     assert abs(float(found.value) - weights @ f) <= 1e-13
     assert abs(float(found.gap)) <= 1e-13
 
 
 def test_closed_forms() -> None:
-    """Chi-square by the mean and the variance, total variation by moved mass, CVaR at any radius."""
+    """Chi-square by the mean and the variance, total variation by moved mass, CVaR at any budget."""
     mean, variance = F.mean(), F.var()
-    for radius in (0.0, 1e-4, 0.02):
-        chi = constrained_worst_case(F, radius, QUADRATIC)
-        assert float(chi.value) == pytest.approx(mean + (2 * radius * variance) ** 0.5, abs=1e-15)
+    for budget in (0.0, 1e-4, 0.02):
+        chi = worst_case(F, budget=budget, divergence=QUADRATIC)
+        assert float(chi.value) == pytest.approx(mean + (2 * budget * variance) ** 0.5, abs=1e-15)
     # A sixth of the mass goes from the lowest loss to the largest.
-    assert float(constrained_worst_case(F, 1 / 3, ABSOLUTE).value) == pytest.approx(mean + 1.32 / 6)
-    assert float(constrained_worst_case(F, 1 / 6, HINGE).value) == pytest.approx(mean + 1.32 / 6)
-    for radius in (0.0, 5.0):
-        assert float(constrained_worst_case(F, radius, indicator(0.5)).value) == pytest.approx(1.9 / 3)
+    assert float(worst_case(F, budget=1 / 3, divergence=ABSOLUTE).value) == pytest.approx(mean + 1.32 / 6)
+    assert float(worst_case(F, budget=1 / 6, divergence=HINGE).value) == pytest.approx(mean + 1.32 / 6)
+    for budget in (0.0, 5.0):
+        assert float(worst_case(F, budget=budget, divergence=indicator(0.5)).value) == pytest.approx(1.9 / 3)
 
 
 def test_a_radius_that_does_not_bind_gives_the_maximum() -> None:
     for d in (ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, HINGE):
-        solution = constrained_worst_case(F, 1e3, d)
+        solution = worst_case(F, budget=1e3, divergence=d)
         assert (float(solution.value), float(solution.eta), float(solution.gap)) == (0.9, 0, 0)
         np.testing.assert_allclose(solution.weights, [0, 0, 1, 0, 0, 0], rtol=1e-15)
 
@@ -93,21 +101,21 @@ def test_losses_of_any_size() -> None:
     for backend_name in ("numpy", "numba"):
         with backend(backend_name):
             for d in (ENTROPIC, QUADRATIC, cressie_read(1.5), cressie_read(3), HINGE, QUARTIC_BY_FUNCTIONS):
-                plain = constrained_worst_case(F, 0.2, d, p=P)
+                plain = worst_case(F, budget=0.2, divergence=d, p=P)
                 for size in (1e-290, 1e-160, 1e160, 1e300, 1e308):
-                    solution = constrained_worst_case(F * size, 0.2, d, p=P)
+                    solution = worst_case(F * size, budget=0.2, divergence=d, p=P)
                     np.testing.assert_allclose(solution.weights, plain.weights, rtol=1e-12, atol=1e-14)
                     assert float(solution.value / size) == pytest.approx(float(plain.value), rel=1e-13)
                     assert abs(float(solution.gap / size)) < 1e-13, (backend_name, d.name, size)
-            with pytest.raises(ValueError, match="radius and entropic give a multiplier that is not finite"):
-                constrained_worst_case(F * 1e308, 1e-30, ENTROPIC)
+            with pytest.raises(ValueError, match="the multiplier eta overflows float64"):
+                worst_case(F * 1e308, budget=1e-30, divergence=ENTROPIC)
 
 
 def test_equal_losses_and_a_radius_of_zero_beside_other_rows() -> None:
-    f, radius = np.array([[1.0, 1, 1], [0, 1, 2], [0, 1, 2]]), np.array([0.1, 0.0, 0.1])
+    f, budget = np.array([[1.0, 1, 1], [0, 1, 2], [0, 1, 2]]), np.array([0.1, 0.0, 0.1])
     for d in NAMED:
-        out = constrained_worst_case(f, radius, d)
-        alone = constrained_worst_case(f[2], 0.1, d)
+        out = worst_case(f, budget=budget, divergence=d)
+        alone = worst_case(f[2], budget=0.1, divergence=d)
         np.testing.assert_allclose(out.value, [1.0, 1.0, float(alone.value)], rtol=1e-14, err_msg=d.name)
         np.testing.assert_allclose(out.weights[:2], 1 / 3, rtol=1e-14, err_msg=d.name)
         np.testing.assert_allclose(out.weights[2], alone.weights, rtol=1e-12, err_msg=d.name)
@@ -115,27 +123,27 @@ def test_equal_losses_and_a_radius_of_zero_beside_other_rows() -> None:
 
 def test_invalid_arguments() -> None:
     f = np.stack([F, F])
-    for losses, radius, message in (
-        (F, -0.1, "radius is -0.1; expected a finite number that is not negative"),
-        (f, np.ones(3), r"radius has shape \(3,\)"),
+    for losses, budget, message in (
+        (F, -0.1, "budget is -0.1; expected a finite number that is not negative"),
+        (f, np.ones(3), r"budget has shape \(3,\)"),
         (F * np.nan, 0.1, "losses contains nan"),
-        (f, np.array([0.1, -1.0]), r"radius is .*; expected finite numbers that are not negative"),
-        (f, np.ma.masked_array([0.1, 0.2], [False, True]), "radius is a masked array"),
-        (f, np.array([0.1j, 0.2]), "radius has dtype complex128; expected float32 or float64"),
-        (f, np.array([1, 2]), "radius has dtype int64; expected float32 or float64"),
+        (f, np.array([0.1, -1.0]), r"budget is .*; expected finite, nonnegative numbers"),
+        (f, np.ma.masked_array([0.1, 0.2], [False, True]), "budget is a masked array"),
+        (f, np.array([0.1j, 0.2]), "budget has dtype complex128; expected float32 or float64"),
+        (f, np.array([1, 2]), "budget has dtype int64; expected float32 or float64"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
-            constrained_worst_case(losses, radius, ENTROPIC)
+            worst_case(losses, budget=budget, divergence=ENTROPIC)
 
 
 # --- Derivatives -------------------------------------------------------------------------------------------
 
 
 def fields(d: Divergence) -> Any:
-    """All that carries derivatives, as a function of losses, radius and a distribution that need not sum to one."""
+    """All that carries derivatives, as a function of losses, budget and a distribution that need not sum to one."""
 
-    def function(f: Any, radius: Any, p: Any) -> Any:
-        out = constrained_worst_case(f, radius, d, p=p / p.sum(-1, keepdim=True))
+    def function(f: Any, budget: Any, p: Any) -> Any:
+        out = worst_case(f, budget=budget, divergence=d, p=p / p.sum(-1, keepdim=True))
         return out.value, out.eta, out.mu, out.weights
 
     return function
@@ -163,25 +171,25 @@ def test_levels_that_exchange_mass_around_a_bend() -> None:
     """Forward and backward derivatives are adjoint, and those of differences, where r is not zero between."""
     f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0]])
     p = np.array([[0.3, 0.2, 0.4, 0.1], [0.1, 0.3, 0.2, 0.4]])
-    radius, along_radius, step = np.array([0.2, 0.3]), np.array([0.3, -0.2]), 1e-4
+    budget, along_budget, step = np.array([0.2, 0.3]), np.array([0.3, -0.2]), 1e-4
     generator = np.random.default_rng(0)
     df, dp = generator.normal(size=(2, 2, 4))
     dp = dp - dp.mean(axis=1, keepdims=True)
-    factors = [generator.normal(size=shape) for shape in ((2,), (2,), (2,), (2, 4))]
+    factors = [generator.normal(size=shape) for shape in ((2,), (2,), (2, 4), (2,))]
 
     def solve(t: float) -> Any:
         how = {"p": p + t * dp}
-        out = constrained_worst_case(f + t * df, radius + t * along_radius, ROUNDED_ABSOLUTE, **how)
-        return out.value, out.eta, out.mu, out.weights
+        out = worst_case(f + t * df, budget=budget + t * along_budget, divergence=ROUNDED_ABSOLUTE, **how)
+        return out.value, out.mu, out.weights, out.eta
 
-    _, eta, mu, weights = solve(0.0)
+    _, mu, weights, eta = solve(0.0)
     low, high = (np.take_along_axis(weights / p, g(f, axis=1)[:, None], 1) for g in (np.argmin, np.argmax))
     assert np.all((low > 0) & (low < 0.5) & (high > 1.5))  # the lowest level gives mass to the largest one
-    at = SolvedConstrained(ROUNDED_ABSOLUTE, f, radius, p, eta, mu, weights)
-    forward = at.jvp(df, along_radius, dp)
-    in_f, in_radius, in_p = at.vjp(*factors, [True, True, True])
+    at = SolvedBudget(ROUNDED_ABSOLUTE, f, budget, p, mu, weights, eta)
+    forward = at.jvp(df, along_budget, dp)
+    in_f, in_budget, in_p = at.vjp(*factors, [True, True, True])
     along = sum(float(np.sum(w * x)) for w, x in zip(factors, forward, strict=True))
-    back = float(np.sum(in_f * df) + np.sum(in_radius * along_radius) + np.sum(in_p * dp))
+    back = float(np.sum(in_f * df) + np.sum(in_budget * along_budget) + np.sum(in_p * dp))
     assert back == pytest.approx(along, rel=1e-12)
     for after, before, derivative in zip(solve(step), solve(-step), forward, strict=True):
         np.testing.assert_allclose(derivative, (after - before) / (2 * step), atol=1e-6)
@@ -189,13 +197,13 @@ def test_levels_that_exchange_mass_around_a_bend() -> None:
 
 def test_rows_of_rows_have_the_derivatives_of_rows() -> None:
     f = np.array([[0.0, 1.0, 1.3, 2.0], [3.0, 1.8, 1.2, -1.0], [0.3, 0.1, 0.7, 0.2]])
-    radius = np.array([0.2, 0.3, 0.01])
+    budget = np.array([0.2, 0.3, 0.01])
     df = np.random.default_rng(1).normal(size=f.shape)
 
     def tangent(shape: tuple[int, ...]) -> Any:
-        g, r, dg = f.reshape(*shape, 4), radius.reshape(shape), df.reshape(*shape, 4)
-        out = constrained_worst_case(g, r, ROUNDED_ABSOLUTE)
-        at = SolvedConstrained(ROUNDED_ABSOLUTE, g, r, None, out.eta, out.mu, out.weights)
+        g, r, dg = f.reshape(*shape, 4), budget.reshape(shape), df.reshape(*shape, 4)
+        out = worst_case(g, budget=r, divergence=ROUNDED_ABSOLUTE)
+        at = SolvedBudget(ROUNDED_ABSOLUTE, g, r, None, out.mu, out.weights, out.eta)
         return [x.reshape(3, -1) for x in at.jvp(dg, None, None)]
 
     for flat, nested in zip(tangent((3,)), tangent((3, 1)), strict=True):
@@ -209,7 +217,7 @@ def test_torch_func() -> None:
     func, f, r = torch.func, torch.tensor(np.stack([F, F[::-1] / 2])), torch.tensor([0.01, 0.02]).double()
 
     def chi(f: Any, r: Any) -> Any:
-        return constrained_worst_case(f, r, QUADRATIC).value
+        return worst_case(f, budget=r, divergence=QUADRATIC).value
 
     def closed(f: Any, r: Any) -> Any:
         return f.mean(-1) + (2 * r * f.var(-1, correction=0)) ** 0.5

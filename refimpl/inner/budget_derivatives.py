@@ -1,17 +1,17 @@
-"""Derivatives of the worst case within a radius, from its optimality conditions.
+"""Derivatives of the worst case within a budget, from its optimality conditions.
 
-Those of `derivatives.py` hold at the price eta, which moves so that the divergence stays at the radius:
+Those of `derivatives.py` hold at the price eta, which moves so that the divergence stays at the budget:
 
-    dvalue = sum gamma_i df_i + eta dradius + eta sum phi*(s_i) dq_i
-    deta   = (sum r_i d_i (df_i - sum a_j df_j) + eta (sum (d_i phi*'(s_i) - phi*(s_i)) dq_i - dradius)) / K
+    dvalue = sum gamma_i df_i + eta dbudget + eta sum phi*(s_i) dq_i
+    deta   = (sum r_i d_i (df_i - sum a_j df_j) + eta (sum (d_i phi*'(s_i) - phi*(s_i)) dq_i - dbudget)) / K
 
 with d_i = s_i - sum a_j s_j and K = sum r_i d_i^2. The derivatives of mu and of the weights are those at that
 price. Backwards, a change of eta and mu takes up the regression of the factors of the weights on d.
 
 Where phi is straight at two levels of losses, the distance between them fixes eta, and they exchange mass as
-the radius or p changes: the regression is then the line through the two. Where the radius does not bind, eta
-stays zero and the weights stay on the same losses. At radius zero eta is infinite and the weights stay at p;
-neither has a derivative in the radius.
+the budget or p changes: the regression is then the line through the two. Where the budget does not bind, eta
+stays zero and the weights stay on the same losses. At budget zero eta is infinite and the weights stay at p;
+neither has a derivative in the budget.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from phiball.refimpl.printing import one_line
 
 
 @dataclass(frozen=True)
-class SolvedConstrained:
-    """A problem with a radius, and its solution: f, p and gamma have shape (..., m), the others (...)."""
+class SolvedBudget:
+    """A problem with a budget, and its solution: f, p and gamma have shape (..., m), the others (...)."""
 
     divergence: Divergence
     f: Array
-    radius: Array
+    budget: Array
     p: Array | None
-    eta: Array
     mu: Array
     weights: Array
+    eta: Array
     __repr__ = one_line
 
     def jvp(
-        self, df: Array | None, dradius: Array | None, dp: Array | None
+        self, df: Array | None, dbudget: Array | None, dp: Array | None
     ) -> tuple[Array, Array, Array, Array]:
-        """The derivatives of value, eta, mu and weights along a direction; None stands for zero."""
+        """The derivatives of value, mu, weights and eta along a direction; None stands for zero."""
         with ignore_float_warnings():
             xp = array_namespace(self.f)
             at = _Binding(self)
             df = xp.zeros_like(self.f) if df is None else df
-            dradius = xp.zeros_like(self.eta) if dradius is None else dradius
+            dbudget = xp.zeros_like(self.eta) if dbudget is None else dbudget
             mass = conj = level = xp.zeros_like(self.f)
             if dp is not None:
                 mass, conj, level = at.along(dp, at.density, at.conj(), at.g)
             value = _sum(self.weights * df + xp.where(at.free, level, at.price * conj))
-            value = value + xp.where(dradius == 0, dradius, self.eta * dradius)
-            d, spent = at.distance, dradius + _sum(conj)
+            value = value + xp.where(dbudget == 0, dbudget, self.eta * dbudget)
+            d, spent = at.distance, dbudget + _sum(conj)
             pull = df - _column(at.takes * df)
             eta = (_sum(d * (at.r * pull + at.price * mass)) - self.eta * spent) * at.ease
             mu = _sum(at.moves * df) + at.softness * _sum(mass) + at.mu_in_eta * eta
@@ -67,27 +67,27 @@ class SolvedConstrained:
                 weights = xp.where(two, T + upper * up - lower * (sum_T + up), weights)
                 eta, mu = xp.where(two[..., 0], eta2, eta), xp.where(two[..., 0], mu2, mu)
             _refuse(eta, mu, weights)
-            return value, eta, mu, weights
+            return value, mu, weights, eta
 
     def vjp(
         self,
         value: Array | None,
-        eta: Array | None,
         mu: Array | None,
         weights: Array | None,
+        eta: Array | None,
         wanted: list[bool],
     ) -> Triple:
-        """The gradients in f, radius and p, as far as `wanted`, of a sum of the four with given factors."""
+        """The gradients in f, budget and p, as far as `wanted`, of a sum of the four with given factors."""
         if eta is mu is weights is None and not wanted[1] and not wanted[2]:  # Danskin's theorem
             return None if value is None else value[..., None] * self.weights, None, None
         with ignore_float_warnings():
             xp = array_namespace(self.f)
             at = _Binding(self)
             conj = at.conj() if wanted[2] or not (eta is mu is weights is None) else xp.zeros_like(self.f)
-            in_f, in_q, in_radius = xp.zeros_like(self.f), xp.zeros_like(self.f), xp.zeros_like(self.eta)
+            in_f, in_q, in_budget = xp.zeros_like(self.f), xp.zeros_like(self.f), xp.zeros_like(self.eta)
             if value is not None:
                 in_f = value[..., None] * self.weights
-                in_radius = xp.where(value == 0, value, value * self.eta)
+                in_budget = xp.where(value == 0, value, value * self.eta)
                 in_q = value[..., None] * xp.where(at.free, at.g, at.price * conj)
             if not (eta is mu is weights is None):
                 zero = xp.zeros_like(self.eta)
@@ -101,20 +101,20 @@ class SolvedConstrained:
                     two = at.levels[2]
                     both = zip(at.two_levels(conj, *factors), more, strict=True)
                     more = tuple(xp.where(two if x.ndim == two.ndim else two[..., 0], x, y) for x, y in both)
-                in_f, in_radius, in_q = in_f + more[0], in_radius + more[1], in_q + more[2]
+                in_f, in_budget, in_q = in_f + more[0], in_budget + more[1], in_q + more[2]
                 _refuse(more[0], more[1] if wanted[1] else None, more[2] if wanted[2] else None)
-            return in_f, in_radius, at.in_p(in_q) if wanted[2] else None
+            return in_f, in_budget, at.in_p(in_q) if wanted[2] else None
 
 
 class _Binding(Local):
     """The solution at its price, and what a change of the price does; columns have shape (..., 1).
 
-    - `idle`, `free`: columns, whether the radius does not bind, or is zero; `price`: eta, or one near it.
+    - `idle`, `free`: columns, whether the budget does not bind, or is zero; `price`: eta, or one near it.
     - `r`: the curvature, zero where idle; `distance`: d; `s`: (f - mu)/eta; `width`: that of the two levels.
     - `ease`: 1/K, zero where idle, and NaN where nothing tells how eta moves.
     """
 
-    def __init__(self, solved: SolvedConstrained) -> None:
+    def __init__(self, solved: SolvedBudget) -> None:
         f, eta, p = solved.f, solved.eta, solved.p
         xp = array_namespace(f)
         eps = float(xp.finfo(f.dtype).eps)
@@ -143,7 +143,7 @@ class _Binding(Local):
             self.width = xp.where(self.levels[2], width, xp.ones_like(width))
 
     def binding(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
-        """The gradients in f, radius and q for factors of eta, mu and weights, by the regression."""
+        """The gradients in f, budget and q for factors of eta, mu and weights, by the regression."""
         xp = array_namespace(conj)
         a, d, price = self.takes, self.distance, self.price[..., 0]
         rest = weights - _column(a * weights)
@@ -152,13 +152,13 @@ class _Binding(Local):
         # Nothing times a derivative that does not exist is nothing.
         by_eta = xp.where(factor == 0, factor, factor * self.ease)
         line = xp.where(slope == 0, slope, slope * self.ease)
-        in_radius = line - price * by_eta
+        in_budget = line - price * by_eta
         line = xp.where(self.free[..., 0], xp.zeros_like(line), line)  # weights at p do not move with f
         move = (price * by_eta - line)[..., None]
         push = self.r / self.price * (rest + move * d)
         in_f = mu[..., None] * self.moves + push - a * _column(push)
         in_q = (rest + move * d + (mu * self.softness)[..., None]) * self.density - move * conj
-        return in_f, in_radius, in_q
+        return in_f, in_budget, in_q
 
     def two_levels(self, conj: Array, eta: Array, mu: Array, weights: Array) -> tuple[Array, Array, Array]:
         """The same where two levels exchange mass, by the line through them."""
@@ -179,8 +179,8 @@ def _refuse(*derivatives: Array | None) -> None:
     for x in derivatives:
         if x is not None and not is_traced(x) and array_namespace(x).any(array_namespace(x).isnan(x)):
             raise ValueError(
-                "eta, mu or weights of constrained_worst_case have no derivative here: the radius is 0, or "
-                "phi is straight at the solution; expected a positive radius, or the value alone"
+                "eta, mu or weights of worst_case have no derivative here: the budget is 0, or "
+                "phi is straight at the solution; expected a positive budget, or the value alone"
             )
 
 

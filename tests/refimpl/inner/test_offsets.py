@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phiball.refimpl import ENTROPIC, QUADRATIC, Divergence, worst_case
-from phiball.refimpl.inner import worst_case_ragged
+from phiball.refimpl import ABSOLUTE, ENTROPIC, QUADRATIC, Divergence, cressie_read, indicator, worst_case
 from tests.support.arrays import Arrays
-from tests.support.divergences import on_each
+from tests.support.divergences import anonymous, on_each
 
 LENGTHS = [3, 1, 17, 3, 40, 1, 2, 128, 17]
 OFFSETS = [0, *accumulate(LENGTHS)]
@@ -33,7 +32,7 @@ def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
     f, eta, distribution = (doubles.asarray(x) for x in _problem())
     offsets = doubles.asarray(OFFSETS, doubles.xp.int64)
     for p in (None, distribution):
-        together = worst_case_ragged(f, offsets, eta, d, p=p)
+        together = worst_case(f, offsets=offsets, eta=eta, divergence=d, p=p)
         for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:])):
             alone = worst_case(f[part], float(eta[row]), d, p=None if p is None else p[part])
             size = 8 * doubles.eps * (1 + abs(float(alone.value)))
@@ -48,8 +47,12 @@ def test_rows_are_solved_as_alone(doubles: Arrays, d: Divergence) -> None:
 
 def test_one_eta_and_a_list_of_offsets() -> None:
     f, _, _ = _problem()
-    whole = worst_case_ragged(f, np.array(OFFSETS, dtype=np.int32), np.full(len(LENGTHS), 0.3), ENTROPIC)
-    np.testing.assert_array_equal(worst_case_ragged(f, OFFSETS, 0.3, ENTROPIC).weights, whole.weights)
+    whole = worst_case(
+        f, offsets=np.array(OFFSETS, dtype=np.int32), eta=np.full(len(LENGTHS), 0.3), divergence=ENTROPIC
+    )
+    np.testing.assert_array_equal(
+        worst_case(f, offsets=OFFSETS, eta=0.3, divergence=ENTROPIC).weights, whole.weights
+    )
 
 
 @on_each(core=True)
@@ -63,7 +66,9 @@ def test_derivatives(d: Divergence) -> None:
 
     cosines = torch.cos(torch.arange(f.shape[0]))
     offsets = torch.asarray(OFFSETS)
-    together = torch.autograd.grad(total(worst_case_ragged(f, offsets, eta, d, p=p), cosines), arguments)
+    together = torch.autograd.grad(
+        total(worst_case(f, offsets=offsets, eta=eta, divergence=d, p=p), cosines), arguments
+    )
     alone = sum(
         total(worst_case(f[part], eta[row], d, p=p[part]), cosines[part])
         for row, part in enumerate(map(slice, OFFSETS, OFFSETS[1:]))
@@ -72,6 +77,18 @@ def test_derivatives(d: Divergence) -> None:
         finite = torch.isfinite(expected)
         assert torch.equal(torch.isfinite(gradient), finite)
         torch.testing.assert_close(gradient[finite], expected[finite], rtol=1e-10, atol=1e-10)
+
+
+def test_budget_with_offsets_equals_rows_of_their_own() -> None:
+    f, p = np.sin(np.arange(9.0)), np.r_[np.full(4, 0.25), np.full(5, 0.2)]
+    budget = np.array([0.1, 0.3])
+    for d in (ENTROPIC, QUADRATIC, cressie_read(3), ABSOLUTE, indicator(0.4), anonymous(ENTROPIC)):
+        out = worst_case(f, budget=budget, divergence=d, p=p, offsets=[0, 4, 9])
+        for row, part in enumerate((slice(0, 4), slice(4, 9))):
+            alone = worst_case(f[part], budget=float(budget[row]), divergence=d, p=p[part])
+            assert float(out.eta[row]) == float(alone.eta), d.name
+            assert float(out.value[row]) == float(alone.value), d.name
+            np.testing.assert_array_equal(out.weights[part], alone.weights)
 
 
 F = np.arange(5.0)
@@ -96,4 +113,4 @@ def test_invalid_arguments() -> None:
         (F, [0, 2, 5], 1.0, np.array([1.5, -0.5, 0.5, 0.5, 0.0]), "p contains -0.5"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
-            worst_case_ragged(losses, offsets, eta, QUADRATIC, p=p)
+            worst_case(losses, offsets=offsets, eta=eta, divergence=QUADRATIC, p=p)

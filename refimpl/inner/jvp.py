@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from phiball.backends import Array, array_namespace, is_array_api_obj
 from phiball.refimpl.inner.derivatives import Solved
-from phiball.refimpl.inner.divergences import Divergence
+from phiball.refimpl.inner.divergences import Divergence, as_divergence
 from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_eta, valid_number
+from phiball.refimpl.validation import broadcasts, check_same_array_type, valid_array, valid_number
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class WorstCaseTangent:
 def worst_case_jvp(
     losses: Array,
     eta: float | Array,
-    divergence: Divergence,
+    divergence: str | Divergence = "entropic",
     dlosses: Array | None = None,
     *,
     deta: float | Array | None = None,
@@ -53,6 +53,7 @@ def worst_case_jvp(
     >>> print(round(float(tangent.value), 4), np.round(tangent.weights, 4))
     0.6667 [ 0.     -0.3333  0.3333]
     """
+    divergence = as_divergence(divergence)
     solution = worst_case(losses, eta, divergence, p=p)
     xp = array_namespace(losses)
     distribution = (
@@ -62,7 +63,7 @@ def worst_case_jvp(
         raise ValueError("dp is given without p; expected the distribution p that it is a direction of")
     if deta is not None and not is_array_api_obj(deta):
         deta = xp.full_like(solution.mu, valid_number("deta", deta))
-    solved = Solved(divergence, losses, valid_eta(eta, losses), distribution, solution.mu, solution.weights)
+    solved = Solved(divergence, losses, solution.eta, distribution, solution.mu, solution.weights)
     directions = (
         _direction("dlosses", dlosses, losses, losses.shape),
         _direction("deta", deta, losses, losses.shape[:-1]),

@@ -1,0 +1,213 @@
+"""Primal and dual values of the inner problem, and bisection to a certified gap (Algorithm 2)."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from phiball.backends import (
+    Array,
+    array_namespace,
+    detach,
+    device,
+    ignore_float_warnings,
+    tracks_derivatives,
+)
+from phiball.refimpl.inner.divergences import Divergence, as_divergence, centred
+from phiball.refimpl.inner.solvers import dual_shifted, primal_shifted, shifted
+from phiball.refimpl.inner.worst_case import WorstCase
+from phiball.refimpl.numerics import add_up, to_double, tolerance, total
+from phiball.refimpl.validation import (
+    broadcasts,
+    check_same_array_type,
+    valid_array,
+    valid_eta,
+    valid_finite,
+    valid_losses,
+    valid_number,
+    valid_p,
+)
+
+
+def bisection(
+    losses: Array,
+    eta: float | Array,
+    divergence: str | Divergence = "entropic",
+    *,
+    tol: float,
+    p: Array | None = None,
+) -> WorstCase:
+    """Solve the inner problem by bisection, Algorithm 2 of the paper, to a certified gap of `tol`.
+
+    Arguments:
+    - `tol`: the largest gap, dual value minus primal value, a positive number.
+    - The others are those of `worst_case`.
+
+    Returns what `worst_case` does, without gradients; `value` is the dual value at `mu`, and `weights` are
+    normalised. phi must be differentiable, with a differentiable conjugate. The bracket and the stopping rule
+    are corrected (claims C1 to C4).
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> print(round(float(bisection(np.array([0.0, 1.0]), 0.5, QUADRATIC, tol=1e-9).value), 8))
+    0.75
+    """
+    _refuse_derivatives("bisection", losses, eta, p)
+    divergence = as_divergence(divergence)
+    f, eta, p = _problem(losses, eta, p)
+    p = array_namespace(f).astype(p, f.dtype, copy=False)
+    if not (isinstance(tol, (int, float)) and tol > 0 and isfinite(tol)):
+        raise ValueError(f"tol is {tol!r}; expected a positive number")
+    if not 0 < divergence.curvature1 < float("inf"):
+        raise ValueError(
+            f"divergence is {divergence.name}, which is kinked: bisection needs a smooth phi with a "
+            "smooth conjugate; use worst_case, which solves it exactly"
+        )
+    xp = array_namespace(f)
+    c = centred(divergence)
+    with ignore_float_warnings():
+        top, g = shifted(f, p)
+        u = g / eta[..., None]
+        # s = (max f - mu)/eta - g, so that the bracket of mu is [0, range/eta] for s.
+        low, high = xp.zeros_like(top), -xp.min(u, axis=-1)
+        if c.recession < xp.inf:
+            high = xp.where(high > c.recession, xp.full_like(high, c.recession), high)
+        while True:
+            s = low + (high - low) / 2
+            x = p * xp.where(p > 0, c.dconj(s[..., None] + u), xp.zeros_like(u))
+            mass = total(x)
+            mu = add_up(add_up(top, -eta * s), -eta * divergence.slope1)
+            weights = x / mass[..., None]
+            dual = dual_shifted(f, top, mu, eta, p, divergence)
+            gap = dual - primal_shifted(g, weights, eta, p, c)
+            met = gap <= tol
+            if xp.all(met):
+                return WorstCase(top + dual, mu, weights, gap, eta)
+            stuck = ~met & ((s <= low) | (s >= high))
+            if xp.any(stuck):
+                reached = float(xp.max(xp.where(stuck, gap, xp.zeros_like(gap))))
+                raise ValueError(
+                    f"tol is {tol!r}, but {f.dtype} certifies no gap below {reached:.1e} here; "
+                    "expected a larger tol, and a divergence without fault (check_divergence); worst_case "
+                    "solves the problem to rounding"
+                )
+            # h(mu) <= 0 moves the upper end of mu down, which is the lower end of s up.
+            low = xp.where(met | (mass <= 1), s, low)
+            high = xp.where(met | ~(mass <= 1), s, high)  # NaN moves it too, and the search ends
+
+
+def dual_value(
+    losses: Array,
+    mu: float | Array,
+    eta: float | Array,
+    divergence: str | Divergence = "entropic",
+    *,
+    p: Array | None = None,
+) -> Array:
+    r"""The dual value $\mu + \eta \sum_i p_i \phi^*((f_i - \mu)/\eta)$, an upper bound on $R(f)$.
+
+    Arguments:
+    - `mu`: a number, or an array that broadcasts to losses.shape[:-1].
+    - The others are those of `worst_case`.
+
+    Returns an array of shape losses.shape[:-1]. It is infinite where (f_i - mu)/eta exceeds the recession of
+    phi, or the range of the dtype. It carries no gradient, and an argument that requires one is refused.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> float(dual_value(np.array([0.0, 1.0]), 0.0, 0.5, QUADRATIC))
+    0.75
+    """
+    _refuse_derivatives("dual_value", losses, mu, eta, p)
+    divergence = as_divergence(divergence)
+    f, eta, p = _problem(losses, eta, p)
+    xp, dtype = array_namespace(f), f.dtype
+    if isinstance(mu, (int, float)):
+        valid_number("mu", mu)
+        mu = xp.full_like(eta, mu)
+    valid_array("mu", mu)
+    check_same_array_type("mu", mu, f)
+    if not broadcasts(mu.shape, eta.shape):
+        raise ValueError(
+            f"mu has shape {tuple(mu.shape)}; expected one that broadcasts to {tuple(eta.shape)}"
+        )
+    valid_finite("mu", mu)
+    f, eta, mu = to_double(f), to_double(eta), xp.broadcast_to(to_double(detach(mu)), eta.shape)
+    with ignore_float_warnings():
+        top, _ = shifted(f, p)
+        value = top + dual_shifted(f, top, mu, eta, p, divergence)
+        value = xp.where(xp.abs(value) < xp.inf, value, xp.full_like(value, xp.inf))
+        return xp.astype(value, dtype, copy=False)
+
+
+def primal_value(
+    losses: Array,
+    weights: Array,
+    eta: float | Array,
+    divergence: str | Divergence = "entropic",
+    *,
+    p: Array | None = None,
+) -> Array:
+    r"""The primal value $\sum_i \gamma_i f_i - \eta \sum_i p_i \phi(\gamma_i/p_i)$, a lower bound on $R(f)$.
+
+    Arguments:
+    - `weights` (..., m): gamma, not negative, with sum one along the last axis.
+    - The others are those of `worst_case`.
+
+    Returns an array of shape losses.shape[:-1]. It is minus infinity where gamma_i > 0 = p_i. It carries no
+    gradient, and an argument that requires one is refused.
+
+    >>> import numpy as np
+    >>> from phiball.refimpl import QUADRATIC
+    >>> float(primal_value(np.array([0.0, 1.0]), np.array([0.0, 1.0]), 0.5, QUADRATIC))
+    0.75
+    """
+    _refuse_derivatives("primal_value", losses, weights, eta, p)
+    divergence = as_divergence(divergence)
+    f, eta, p = _problem(losses, eta, p)
+    xp, dtype = array_namespace(f), f.dtype
+    valid_array("weights", weights)
+    check_same_array_type("weights", weights, f)
+    if weights.ndim == 0 or not broadcasts(weights.shape, f.shape) or weights.shape[-1] != f.shape[-1]:
+        raise ValueError(
+            f"weights has shape {tuple(weights.shape)}; expected one that broadcasts to losses.shape = "
+            f"{tuple(f.shape)} and has the same last axis"
+        )
+    slack = 2 * tolerance(weights)
+    weights = xp.broadcast_to(to_double(detach(weights)), f.shape)
+    if not xp.all(weights >= 0):
+        raise ValueError("weights contains a negative number or NaN; expected probabilities")
+    with ignore_float_warnings():
+        whole = total(weights)
+    off = xp.abs(whole - 1)
+    if not xp.all(off <= tolerance(f) ** 0.5):
+        worst = float(xp.reshape(whole, (-1,))[int(xp.argmax(off))])
+        raise ValueError(f"weights sums to {worst!r} along the last axis; expected 1")
+    f, eta = to_double(f), to_double(eta)
+    if divergence.family == "indicator":  # by the rounding of their dtype weights may lie above its end
+        end = p / divergence.parameter
+        weights = xp.where((weights > end) & (weights <= end * (1 + slack)), end, weights)
+    with ignore_float_warnings():
+        top, g = shifted(f, p)
+        value = top + primal_shifted(g, weights, eta, p, centred(divergence))
+        outside = xp.any((p == 0) & (weights > 0), axis=-1)
+        value = xp.where(outside | ~(value > -xp.inf), xp.full_like(value, -xp.inf), value)
+        return xp.astype(value, dtype, copy=False)
+
+
+def _problem(losses: Array, eta: float | Array, p: Array | None) -> tuple[Array, Array, Array]:
+    """(f, eta, p) as valid arrays of the right shape, p in double precision."""
+    valid_losses(losses)
+    f = detach(losses)
+    eta, p = valid_eta(detach(eta), f), valid_p(None if p is None else detach(p), f)
+    valid_finite("losses", f)
+    xp = array_namespace(f)
+    uniform = xp.full(f.shape, 1 / f.shape[-1], dtype=xp.float64, device=device(f)) if p is None else p
+    return f, eta, uniform
+
+
+def _refuse_derivatives(name: str, *arrays: float | Array | None) -> None:
+    if tracks_derivatives(*arrays):
+        raise ValueError(
+            f"an argument of {name} requires a gradient or is traced by torch, but its result carries no "
+            "derivative; expected tensors without, by detach(), or worst_case, whose result carries them"
+        )
