@@ -26,6 +26,7 @@ from phiball.backends.autograd import (
     differentiates,
     input_gradient,
     is_traced,
+    losses_and_gradient,
     tracks_derivatives,
     weighted_sum,
     without_gradient,
@@ -42,7 +43,6 @@ from phiball.backends.selection import (
     kernel_memory,
     set_backend,
 )
-from phiball.backends.undisturbed import undisturbed
 
 __all__ = [
     "BACKENDS",
@@ -68,13 +68,13 @@ __all__ = [
     "kernel",
     "kernel_memory",
     "library",
+    "losses_and_gradient",
     "rng",
     "set_backend",
     "threads",
     "to_numpy",
     "to_single",
     "tracks_derivatives",
-    "undisturbed",
     "weighted_sum",
     "without_gradient",
 ]

@@ -1,4 +1,4 @@
-"""Gradients, for the library that differentiates by itself: of losses in their points, and of solvers."""
+"""Automatic differentiation: gradients of losses in their points, and derivatives of solvers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phiball.backends.arrays import Array, array_namespace, is_array_api_obj, is
 def input_gradient(
     loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
 ) -> Array:
-    """The gradient of each loss(x, i) in its own x, by torch's automatic differentiation.
+    """Compute the gradient of each loss(x, i) in its own x with torch.
 
     Arguments:
     - `loss`: a function of x (k, ...) and i (k,) that returns losses (k,), each of which depends on its own x
@@ -23,14 +23,12 @@ def input_gradient(
     - `i` (k,): the index of the data point that each x comes from, passed on to `loss`.
     - `create_graph`: True keeps the graph, so that a function of the gradients can be trained.
 
-    Returns a tensor of the shape of `x`, after one forward and one backward pass. The parameters of a model
-    keep their .grad, and the model keeps its mode. Under torch.no_grad() or torch.inference_mode() the
-    gradients are the same.
+    Returns a tensor of the shape of `x`, after one forward and one backward pass. The .grad of a model's
+    parameters and its mode do not change. Gradients are computed under torch.no_grad() and
+    torch.inference_mode() too.
 
     Raises ValueError if the loss does not depend on x: with zeros, an attack would make any model look
-    robust. Raises TypeError for an array of a library that does not differentiate.
-
-    Functions that take a gradient(x, i), such as attacks, take `functools.partial(input_gradient, loss)`.
+    robust. Raises TypeError for an array of a library without automatic differentiation.
 
     >>> import torch
     >>> from phiball.backends import input_gradient
@@ -38,19 +36,29 @@ def input_gradient(
     >>> input_gradient(lambda x, i: torch.sum(x**2, -1), x, torch.arange(2)).tolist()
     [[2.0, 4.0], [6.0, 8.0]]
     """
+    return losses_and_gradient(loss, x, i, create_graph=create_graph)[1]
+
+
+def losses_and_gradient(
+    loss: Callable[[Array, Array], Array], x: Array, i: Array, *, create_graph: bool = False
+) -> tuple[Array, Array]:
+    """Compute the losses (k,) together with their `input_gradient`, in the same pass.
+
+    >>> import torch
+    >>> losses, g = losses_and_gradient(lambda x, i: torch.sum(x**2, -1), torch.ones(1, 2), torch.arange(1))
+    >>> losses.tolist(), g.tolist()
+    ([2.0], [[2.0, 2.0]])
+    """
     if not is_torch(x):
         kind = f"a {library(x)} array" if is_array_api_obj(x) else f"of type {type(x).__name__}"
-        raise TypeError(
-            f"x is {kind}, which has no automatic differentiation; expected a torch tensor, or, where "
-            "one is taken, a function gradient(x, i)"
-        )
+        raise TypeError(f"x is {kind}, without automatic differentiation; expected a torch tensor")
     if not x.is_floating_point():
         raise TypeError(f"x has dtype {x.dtype}; expected floating-point numbers")
     if x.ndim == 0:
         raise ValueError("x has shape (); expected at least one axis, the first of which counts the points")
     torch: Any = import_module("torch")
     with torch.inference_mode(False), torch.enable_grad():
-        # With a graph to be kept, what x itself was made from stays in it.
+        # A graph that is kept includes the operations that made x.
         point = x if create_graph and x.requires_grad else _leaf(x)
         losses = loss(point, i)
         if not is_torch(losses) or tuple(losses.shape) != tuple(x.shape[:1]):
@@ -69,7 +77,7 @@ def input_gradient(
             "loss(x, i) does not depend on x; expected losses computed from x by torch operations, "
             "without detach() or no_grad() between them"
         )
-    return gradient
+    return losses, gradient
 
 
 def _leaf(x: Array) -> Array:

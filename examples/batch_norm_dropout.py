@@ -1,32 +1,32 @@
-"""Batch normalisation and dropout: what the pass for the gradients in x does to the batch statistics.
+"""Batch normalisation and dropout: which passes should update the running statistics?
 
 A robust step passes through the model twice: at the data points, for the gradients in x, and at the perturbed
-points, which train it. Both passes update the running statistics, unless told otherwise. Three choices are
-compared here: both passes count (what happens by default), the perturbed points alone, the data points alone.
+points, which train it. By default both passes update the running statistics. This script compares three
+choices: both passes, the perturbed points alone, the data points alone.
 
 python examples/batch_norm_dropout.py
 """
 
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 
-from phiball import Ball, RobustLoss, input_gradient, pgm, rng
+from phiball import Ball, RobustLoss, pgm, pointwise_loss
+from phiball.backends import input_gradient
 
 torch.set_num_threads(1)
 digits = load_digits()
 x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 
 
-def counting(model, counts):
-    """Let passes count in the running statistics, or not."""
+def update_statistics(model, update):
+    """Let passes update the running statistics, or not."""
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.momentum = 0.1 if counts else 0.0
+            module.momentum = 0.1 if update else 0.0
 
 
-def train(data_count, perturbed_count, seed):
-    """Return a network whose running statistics are those of the passes that count."""
+def train(at_data, at_perturbed, seed):
+    """Return a network whose running statistics come from the chosen passes."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(
         torch.nn.Linear(64, 128),
@@ -36,21 +36,18 @@ def train(data_count, perturbed_count, seed):
         torch.nn.Linear(128, 10),
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    robust = RobustLoss(0.5, rng=seed)
+    robust = RobustLoss(0.5, rng=seed, clip=(0, 1))
     for _ in range(15):
         for b in torch.randperm(1197).split(64):
-            yb = y[b]
+            losses = pointwise_loss(model, y[b])
 
-            def losses(z, i):
-                return cross_entropy(model(z), yb[i], reduction="none")
-
-            def slopes(z, i):  # the pass at the data points
-                counting(model, data_count)
+            def gradient(z, i, losses=losses):  # the pass at the data points
+                update_statistics(model, at_data)
                 g = input_gradient(losses, z, i)
-                counting(model, perturbed_count)
+                update_statistics(model, at_perturbed)
                 return g
 
-            loss = robust(losses, x[b], input_gradient=slopes)
+            loss = robust(losses, x[b], gradient=gradient)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -58,16 +55,12 @@ def train(data_count, perturbed_count, seed):
 
 
 def errors(model):
-    """Return the errors on 600 digits, as they are and under attacks, in %."""
-
-    def losses(z, i):
-        return cross_entropy(model(z), y[1197:][i], reduction="none")
-
-    attacked = pgm(lambda z, i: input_gradient(losses, z, i), x[1197:], Ball(2, 0.5), loss=losses, rng=rng(0))
+    """Return the errors on 600 digits, clean and under attack, in %."""
+    attacked = pgm(pointwise_loss(model, y[1197:]), x[1197:], Ball(2, 0.5, clip=(0, 1)), rng=0)
     return [100 * float((model(z).argmax(-1) != y[1197:]).float().mean()) for z in (x[1197:], attacked)]
 
 
-for name, counts in ("both", (True, True)), ("perturbed", (False, True)), ("data", (True, False)):
-    found = torch.tensor([errors(train(*counts, seed)) for seed in range(3)])
+for name, passes in ("both", (True, True)), ("perturbed", (False, True)), ("data", (True, False)):
+    found = torch.tensor([errors(train(*passes, seed)) for seed in range(3)])
     (clean, attacked), spread = found.mean(0), found.std(0) / 3**0.5
     print(f"{name:9} error {clean:.1f} ± {spread[0]:.1f} %, under attack {attacked:.1f} ± {spread[1]:.1f} %")

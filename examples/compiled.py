@@ -1,14 +1,13 @@
-"""torch.compile: compile the model, and call the loss on it as ever.
+"""torch.compile: compile the model, and pass the compiled model to the loss.
 
-One tilted point per data point keeps the number of points that of the batch, so that one compilation per
-size of the batch is enough. Other estimators vary it: compile with dynamic=True for them.
+RobustLoss evaluates one perturbed point per data point, so one compilation per batch size is enough. RTMLMC
+varies the number of points: compile with dynamic=True for it.
 
 python examples/compiled.py
 """
 
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 
 from phiball import RobustLoss
 
@@ -19,12 +18,11 @@ x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.
 plain = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 model = torch.compile(plain, backend="aot_eager", dynamic=True)  # the default backend needs a C++ compiler
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-robust = RobustLoss(0.5)
+robust = RobustLoss(0.5, clip=(0, 1))
 
 for _ in range(10):
     for b in torch.randperm(1197).split(64):
-        yb = y[b]
-        loss = robust(lambda z, i: cross_entropy(model(z), yb[i], reduction="none"), x[b])
+        loss = robust(model, x[b], y[b])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

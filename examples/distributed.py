@@ -1,7 +1,7 @@
-"""DistributedDataParallel under torchrun, with a checkpoint: the same command goes on where it was stopped.
+"""DistributedDataParallel under torchrun, with a checkpoint: the same command resumes training.
 
 torchrun --nproc-per-node 2 examples/distributed.py [checkpoint.pt]
-python examples/distributed.py trains in one process, with other perturbations
+python examples/distributed.py trains in one process, with different perturbations
 """
 
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from phiball import RobustLoss, rng
@@ -26,18 +25,18 @@ rank, world = dist.get_rank(), dist.get_world_size()
 
 digits = load_digits()
 x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
-torch.manual_seed(0)  # the same weights on every rank; the wrapper would see to that too
+torch.manual_seed(0)  # the same weights on every rank, which the wrapper ensures too
 layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 model = DistributedDataParallel(layers)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-robust = RobustLoss(0.5, rng=rng(0).spawn(world)[rank])  # each rank draws its own perturbations
+robust = RobustLoss(0.5, clip=(0, 1), rng=rng(0).spawn(world)[rank])  # own perturbations on each rank
 
 file, first = Path(sys.argv[1]) if len(sys.argv) > 1 else None, 0
 if file is not None and file.exists():
     state = torch.load(file, weights_only=True)
     if len(state["robust"]) != world:
         raise SystemExit(
-            f"{file} is of {len(state['robust'])} processes, not {world}: each draws its own points"
+            f"{file} is from {len(state['robust'])} processes, not {world}: each draws its own points"
         )
     layers.load_state_dict(state["layers"])
     optimizer.load_state_dict(state["optimizer"])
@@ -47,17 +46,16 @@ for epoch in range(first, EPOCHS):
     order = torch.randperm(1197, generator=torch.Generator().manual_seed(epoch))  # the same on every rank
     for batch in order[:1152].split(64):
         b = batch[rank::world]
-        yb = y[b]
-        loss = robust(lambda z, i, yb=yb: cross_entropy(model(z), yb[i], reduction="none"), x[b])
+        loss = robust(model, x[b], y[b])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     if file is not None:
-        sources = [None] * world  # of each rank, with its random numbers
-        dist.all_gather_object(sources, robust.state_dict())
-        if rank == 0:  # in one step: a run that is killed leaves this file or the last one
+        states = [None] * world  # the random state of each rank
+        dist.all_gather_object(states, robust.state_dict())
+        if rank == 0:  # write, then rename: a killed run leaves a complete file
             state = {"layers": layers.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "robust": sources, "epoch": epoch + 1}, f"{file}.new")
+            torch.save({**state, "robust": states, "epoch": epoch + 1}, f"{file}.new")
             Path(f"{file}.new").replace(file)
 
 error = float((layers(x[1197:]).argmax(-1) != y[1197:]).float().mean())

@@ -5,7 +5,6 @@ python examples/gradient_accumulation.py
 
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 
 from phiball import RobustLoss
 
@@ -15,15 +14,14 @@ digits = load_digits()
 x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target)
 model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-robust = RobustLoss(0.5)
+robust = RobustLoss(0.5, clip=(0, 1))
 
 SMALL = 4
 for _ in range(10):
     for batch in torch.randperm(1197).split(64):
         optimizer.zero_grad()
         for b in batch.tensor_split(SMALL):
-            yb = y[b]
-            loss = robust(lambda z, i: cross_entropy(model(z), yb[i], reduction="none"), x[b])
+            loss = robust(model, x[b], y[b])
             (loss * len(b) / len(batch)).backward()  # the mean over the whole batch
         optimizer.step()
 

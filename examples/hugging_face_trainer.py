@@ -1,7 +1,8 @@
-"""Hugging Face Trainer with perturbed embeddings: words cannot be moved, their embeddings can.
+"""Hugging Face Trainer with perturbed embeddings.
 
-The model is a tiny transformer with random weights, and the sentences are made up: nothing is downloaded. A
-sentence is positive if it has more good words than bad ones. Padding does not move: it is masked.
+Words cannot be perturbed, but their embeddings can. The model is a tiny transformer with random weights, and
+the sentences are synthetic: nothing is downloaded. A sentence is positive if it has more good words than bad
+ones. Padding is masked and does not move.
 
 python examples/hugging_face_trainer.py
 """
@@ -9,10 +10,9 @@ python examples/hugging_face_trainer.py
 import tempfile
 
 import torch
-from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
-from phiball import Ball, RobustLoss, input_gradient, pgm, rng
+from phiball import Ball, RobustLoss, pgm, pointwise_loss
 
 torch.set_num_threads(1)
 WORDS, LENGTH = 40, 12  # words 1 to 10 are good, 11 to 20 bad, 0 is padding
@@ -31,37 +31,35 @@ def sentences(n, seed):
     return [{"input_ids": w, "attention_mask": m, "labels": label} for w, m, label in rows]
 
 
-def losses(model, mask, labels):
-    """Return the function that gives the loss of embeddings z, perturbed copies of those of sentence i."""
-    return lambda z, i: cross_entropy(
-        model(inputs_embeds=z, attention_mask=mask[i]).logits, labels[i], reduction="none"
-    )
+def scorer(model, mask):
+    """Return the model as a function of embeddings, one per sentence of the batch and in its order."""
+    return lambda z: model(inputs_embeds=z, attention_mask=mask).logits
 
 
 class RobustTrainer(Trainer):
-    """A Trainer whose loss is robust in the embeddings."""
+    """A Trainer that is robust to perturbed embeddings."""
 
-    robust = RobustLoss(RADIUS)
+    robust = RobustLoss(RADIUS, rng=0)
 
     def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
         """Return the robust loss: the lines that change."""
-        mask, labels = inputs["attention_mask"], inputs["labels"]
+        mask = inputs["attention_mask"]
         embeddings = model.get_input_embeddings()(inputs["input_ids"])
-        return self.robust(losses(model, mask, labels), embeddings, mask=mask[:, :, None])
+        return self.robust(scorer(model, mask), embeddings, inputs["labels"], mask=mask[:, :, None])
 
 
 def errors(model, data):
-    """Return the errors as they are and under attacks on the embeddings, in %."""
+    """Return the errors, clean and under attacks on the embeddings, in %."""
     model.eval()
     batch = {name: torch.stack([row[name] for row in data]) for name in data[0]}
     mask, labels = batch["attention_mask"], batch["labels"]
     z = model.get_input_embeddings()(batch["input_ids"]).detach()
-    loss = losses(model, mask, labels)
+    scores = scorer(model, mask)
     ball = Ball(2, RADIUS).masked(mask[:, :, None])
-    attacked = pgm(lambda z, i: input_gradient(loss, z, i), z, ball, steps=5, rng=rng(0), loss=loss)
+    attacked = pgm(pointwise_loss(scores, labels), z, ball, steps=5, rng=0)
     with torch.no_grad():
-        scores = [model(inputs_embeds=a, attention_mask=mask).logits for a in (z, attacked)]
-    return [100 * float((s.argmax(-1) != labels).float().mean()) for s in scores]
+        predicted = [scores(a).argmax(-1) for a in (z, attacked)]
+    return [100 * float((p != labels).float().mean()) for p in predicted]
 
 
 torch.manual_seed(0)
@@ -76,7 +74,7 @@ config = BertConfig(
 )
 model = BertForSequenceClassification(config)
 with tempfile.TemporaryDirectory() as folder:
-    for kind in (Trainer, RobustTrainer):  # trained plainly first, then made robust
+    for kind in (Trainer, RobustTrainer):  # standard training first, then robust training
         arguments = TrainingArguments(
             folder,
             num_train_epochs=5,

@@ -1,4 +1,4 @@
-"""Lightning: one line in `training_step`, and a callback that logs how robust the model has become.
+"""Lightning: one line in `training_step`, and a callback that logs the error under attack.
 
 python examples/lightning_module.py
 """
@@ -10,7 +10,6 @@ import warnings
 import lightning
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from phiball import RobustLoss, robustness_report
@@ -22,11 +21,11 @@ x, y = torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.
 
 
 class Network(lightning.LightningModule):
-    """A network that is trained against attacks of l2 radius 0.5."""
+    """A network trained against attacks of l2 radius 0.5."""
 
     def __init__(self):
         super().__init__()
-        self.robust = RobustLoss(0.5)
+        self.robust = RobustLoss(0.5, clip=(0, 1))
         self.layers = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
 
     def forward(self, z):
@@ -35,19 +34,18 @@ class Network(lightning.LightningModule):
 
     def training_step(self, batch, _):
         """Return the robust loss: the line that changes."""
-        xb, yb = batch
-        return self.robust(lambda z, i: cross_entropy(self(z), yb[i], reduction="none"), xb)
+        return self.robust(self, *batch)
 
     def configure_optimizers(self):
         """Return the optimizer."""
         return torch.optim.Adam(self.parameters(), lr=3e-3)
 
     def on_save_checkpoint(self, checkpoint):
-        """Make the random numbers a part of the checkpoint."""
+        """Save the random state."""
         checkpoint["robust"] = self.robust.state_dict()
 
     def on_load_checkpoint(self, checkpoint):
-        """Go on with the same random numbers."""
+        """Restore the random state."""
         self.robust.load_state_dict(checkpoint["robust"])
 
 

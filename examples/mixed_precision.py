@@ -1,11 +1,10 @@
-"""Mixed precision: autocast around the call, nothing else. Data in bfloat16 work too.
+"""Mixed precision: autocast around the call. Data in bfloat16 work too.
 
 python examples/mixed_precision.py
 """
 
 import torch
 from sklearn.datasets import load_digits
-from torch.nn.functional import cross_entropy
 
 from phiball import RobustLoss
 
@@ -19,12 +18,11 @@ def train(autocast, dtype):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)).to(dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    robust = RobustLoss(0.5)
+    robust = RobustLoss(0.5, clip=(0, 1))
     for _ in range(10):
         for b in torch.randperm(1197).split(64):
-            xb, yb = x[b].to(dtype), y[b]
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-                loss = robust(lambda z, i: cross_entropy(model(z), yb[i], reduction="none"), xb)
+                loss = robust(model, x[b].to(dtype), y[b])
             optimizer.zero_grad()
             loss.backward()  # with float16 on a GPU: scaler.scale(loss).backward()
             optimizer.step()

@@ -30,7 +30,7 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 Gradient: TypeAlias = Callable[[Array, Array], Array]
 """A function gradient(x, i): the gradients of the losses of points x (k,) + event in x, of its shape.
 
-With torch losses it is `functools.partial(phiball.backends.input_gradient, loss)`.
+Only libraries without automatic differentiation need one.
 
 >>> import numpy as np
 >>> gradient: Gradient = lambda x, i: 2 * x  # of the loss |x|^2
@@ -66,10 +66,10 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True)
 class LevelGroup:
-    """The data points that get one level, and how their solutions count.
+    """The data points of one level, and how their solutions are weighted.
 
     - `level`: l, for 2^l perturbed points per data point.
-    - `members`: the places of the data points in the batch, as a tuple, a range or an array on the host.
+    - `members`: the positions of the data points in the batch, as a tuple, a range or a NumPy array.
     - `weight`: the factor of their values and weights, 1/P(l) for RT-MLMC.
     - `telescoping`: whether the mean of the two halves is subtracted, see `phiball.sampling.signed_weights`.
 
@@ -101,7 +101,7 @@ class Estimator(Protocol):
     """
 
     def assign_levels(self, n: int, rng: Rng, *, like: Array) -> list[LevelGroup]:
-        """Assign a level to each of n data points; every place 0, ..., n - 1 is in exactly one group.
+        """Assign a level to each of n data points; each position 0, ..., n - 1 is in exactly one group.
 
         Random numbers are drawn from `rng` in the library and on the device of `like`.
         """
@@ -109,30 +109,28 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True)
 class PreparedProposal:
-    """A proposal made ready for a batch of data points.
+    """A proposal prepared for a batch of data points.
 
     - `x` (N,) + event: the data points.
     - `eta`: the weight of the divergence, a number or an array (N,).
-    - `draw`: a function draw(index, n, rng) that returns n points of each data point of `index` (k,), of
-      shape (k, n) + event, and the log of the reference density over that which they were drawn from, (k, n);
-      None for logs that are all 0.
-    - `every` (N,): 0, ..., N - 1, which means all data points to `draw`, without a copy of x; or None.
-    - `independent`: True if the n points of a data point are independent. Data points of many levels may then
-      be drawn by one call, with n = 1 and an index that repeats each as often as it has points.
+    - `draw`: a function draw(rows, n, rng) that returns n points for each data point of `rows` (k,), of shape
+      (k, n) + event, and log(nu/q) (k, n), the log of the reference density over the density that they were
+      drawn from. None for `rows` means all data points, None for the log means zeros.
+    - `independent`: True if the n points of a data point are independent. Data points of several levels may
+      then be drawn by one call with n = 1, where `rows` repeats each data point once per perturbed point.
 
     >>> import numpy as np
     >>> from phiball import Ball, Uniform, rng
-    >>> source, x = rng(0), np.zeros((5, 3))
-    >>> prepared = Uniform().prepare(Ball(2, 0.5), x, 1.0, lambda x, i: 0 * x, source, 100)
-    >>> points, log_w = prepared.draw(np.array([0, 4]), 8, source)
+    >>> x, i = np.zeros((5, 3)), np.arange(5)
+    >>> prepared = Uniform().prepare(Ball(2, 0.5), x, i, 1.0, lambda x, i: x[:, 0], rng(0), 100)
+    >>> points, log_w = prepared.draw(np.array([0, 4]), 8, rng(0))
     >>> points.shape, log_w
     ((2, 8, 3), None)
     """
 
     x: Array
     eta: float | Array
-    draw: Callable[[Array, int, Rng], tuple[Array, Array | None]]
-    every: Array | None = None
+    draw: Callable[[Array | None, int, Rng], tuple[Array, Array | None]]
     independent: bool = False
     __repr__ = one_line
 
@@ -142,23 +140,28 @@ class Proposal(Protocol):
 
     >>> from phiball import ENTROPIC, Ball, Tilted
     >>> proposal: Proposal = Tilted()
-    >>> proposal.valid_for(Ball(2, 0.5), ENTROPIC)
+    >>> proposal.check(Ball(2, 0.5), ENTROPIC)
     """
 
     @property
     def self_normalised(self) -> bool:
         """Whether the weights of the points of each data point are normalised to sum to one."""
 
-    def valid_for(self, distribution: Distribution, divergence: Divergence) -> None:
-        """Raise unless points can be drawn for that distribution and weighted for that divergence."""
+    def check(self, reference: Distribution, divergence: Divergence) -> None:
+        """Raise unless points can be drawn for this reference distribution and weighted for this divergence."""
 
     def prepare(
         self,
-        distribution: Distribution,
+        reference: Distribution,
         x: Array,
+        i: Array,
         eta: float | Array,
-        gradient: Gradient,
+        loss: Loss,
         rng: Rng,
         chunk: int,
     ) -> PreparedProposal:
-        """Get ready for the data points x (N,) + event, at most `chunk` points per call of `gradient`."""
+        """Prepare to draw around the data points x (N,) + event.
+
+        `i` (N,) is the second argument of `loss` for each x. The loss is evaluated at most `chunk` points at
+        a time.
+        """

@@ -320,13 +320,13 @@ def call_with_points(name: str, ball: Any, x: Any, v: Any, eta: Any, divergence:
     if name == "sample_tilted":
         return ball.sample_tilted(x, v, 2, rng=phiball.rng(1))[0]
     if name == "white_noise":
-        return phiball.white_noise(x, ball, phiball.rng(1))
+        return phiball.white_noise(x, ball, rng=1)
     if name == "onto_simplex":
         return phiball.optimize.onto_simplex(v)
     if name == "fgm":
-        return phiball.fgm(lambda z, i: v, x, ball)
+        return phiball.fgm(None, x, ball, gradient=lambda z, i: v)
     if name == "pgm":
-        return phiball.pgm(lambda z, i: v, x, ball, steps=3, rng=phiball.rng(1))
+        return phiball.pgm(None, x, ball, gradient=lambda z, i: v, steps=3, rng=1)
     if name == "adversarial_risk":
         return phiball.adversarial_risk(loss, x, ball, n_samples=3, rng=phiball.rng(1)).values
     if name == "RegularizedLoss":

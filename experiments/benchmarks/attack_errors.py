@@ -14,7 +14,7 @@ from math import inf
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from phiball.backends import Array, backend, rng
+from phiball.backends import Array, backend
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     HINT,
@@ -56,17 +56,15 @@ def train_victim(seed: int, *, epochs: int = 20, test_images: int = TEST_IMAGES)
 
 def attacks_on(victim: Classifier) -> dict[str, Attack]:
     """Return all attacks on the images of `victim`; the last iterate of PGM is what torchattacks returns."""
-    gradient, loss, x = victim.gradient, victim.loss, victim.x
+    loss, x = victim.loss, victim.x
     named: dict[str, Attack] = {
-        "white noise": lambda ball, seed: white_noise(x, ball, rng(seed)),
-        "FGM": lambda ball, seed: fgm(gradient, x, ball),
-        "FGM, random start": lambda ball, seed: fgm(gradient, x, ball, rng=rng(seed)),
-        "IFGM": lambda ball, seed: ifgm(gradient, x, ball, steps=STEPS),
-        OURS: lambda ball, seed: pgm(gradient, x, ball, steps=STEPS, rng=rng(seed)),
-        "PGM, best iterate": lambda ball, seed: pgm(gradient, x, ball, steps=STEPS, rng=rng(seed), loss=loss),
-        "PGM, best of 4 runs": lambda ball, seed: pgm(
-            gradient, x, ball, steps=STEPS, rng=rng(seed), loss=loss, restarts=4
-        ),
+        "white noise": lambda ball, seed: white_noise(x, ball, rng=seed),
+        "FGM": lambda ball, seed: fgm(loss, x, ball),
+        "FGM, random start": lambda ball, seed: fgm(loss, x, ball, rng=seed),
+        "IFGM": lambda ball, seed: ifgm(loss, x, ball, steps=STEPS),
+        OURS: lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed, keep_best=False),
+        "PGM, best iterate": lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed),
+        "PGM, best of 4 runs": lambda ball, seed: pgm(loss, x, ball, steps=STEPS, rng=seed, restarts=4),
     }
     torchattacks = optional_module("torchattacks")
     if torchattacks is not None:

@@ -84,7 +84,7 @@ def estimate(
     classifier: Classifier, ball: Ball, eta: float, label: str, level: int, count: int, source: Rng
 ) -> Mean:
     """Estimate the risk of the test images and its gradient `count` times, from 2^level points per image."""
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), PROPOSALS[label], check_index=False)
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(level), PROPOSALS[label])
     parameters = list(classifier.model.parameters())
     seen, values, gradients = 0, [], []
 

@@ -82,7 +82,7 @@ def _step(size: int) -> Work:
     nn, source = torch.nn, torch.Generator().manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     x, y = torch.rand((BATCH, 64), generator=source), torch.randint(10, (BATCH,), generator=source)
-    objective = RegularizedLoss(Ball(2, 0.5), 0.5, ENTROPIC, SG(round(log2(size))), check_index=False)
+    objective = RegularizedLoss(Ball(2, 0.5), 0.5, ENTROPIC, SG(round(log2(size))))
     draws = rng(0)
 
     def loss(z: Any, i: Any) -> Any:

@@ -15,7 +15,7 @@ from math import inf
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from phiball.backends import Array, input_gradient, rng
+from phiball.backends import Array, rng
 from phiball.backends.progress import Update, silent
 from phiball.experiments.benchmarks.harness import (
     MEMORY,
@@ -107,7 +107,7 @@ def _objective_step(
     chunk: int | None = None,
     seed: int = 0,
 ) -> Gradient:
-    objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal or Uniform(), check_index=False)
+    objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, proposal or Uniform())
     source = rng(seed)
     if chunk is not None:
         return partial(objective.backward, work.loss, work.x, rng=source, chunk=chunk)
@@ -117,7 +117,6 @@ def _objective_step(
 def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient]:
     """Return all methods: functions that leave the gradient of a step in the parameters."""
     last = 2 if quick else 4
-    slope = partial(input_gradient, work.loss)
     ours = partial(_objective_step, work, seed=seed)
 
     def plain(make: Callable[[], Array]) -> Gradient:
@@ -128,8 +127,8 @@ def paper_steps(work: Workload, *, quick: bool, seed: int) -> dict[str, Gradient
 
     return {
         "ERM": plain(lambda: work.x),
-        "FGM": plain(lambda: fgm(slope, work.x, BALL)),
-        f"IFGM, {STEPS} steps": plain(lambda: ifgm(slope, work.x, BALL, steps=STEPS)),
+        "FGM": plain(lambda: fgm(work.loss, work.x, BALL)),
+        f"IFGM, {STEPS} steps": plain(lambda: ifgm(work.loss, work.x, BALL, steps=STEPS)),
         "tilted linf, SG(0)": ours(SG(0), Tilted(), CUBE, CUBE_ETA),
         "tilted l2, SG(0)": ours(SG(0), Tilted()),
         MULTILEVEL: ours(RTMLMC(LEVEL)),

@@ -297,7 +297,7 @@ def _noise(problem: BatchProblem, ball: Ball, worst: WorstPoints, n_noise: int, 
     """(losses, wrong), means over uniform points of the ball; `worst` keeps the worst of them."""
     sums = np.zeros((2, len(worst.loss)))
     for _ in range(n_noise):
-        x = white_noise(problem.x, ball, rng)
+        x = white_noise(problem.x, ball, rng=rng)
         sums += problem.score(x)
         worst.update(problem, x)
     return sums[0] / n_noise, sums[1] / n_noise
@@ -310,9 +310,9 @@ def _attack(name: str, problem: BatchProblem, ball: Ball, settings: AttackSettin
     if name == "search" or gradient is None:
         return random_search(problem, problem.x, ball, n_queries=settings.n_queries, rng=rng)
     if name == "fgm":
-        return fgm(gradient, problem.x, ball)
+        return fgm(None, problem.x, ball, gradient=gradient)
     steps, restarts = settings.steps, settings.restarts
-    return pgm(gradient, problem.x, ball, steps=steps, restarts=restarts, rng=rng, loss=problem.loss)
+    return pgm(problem.loss, problem.x, ball, gradient=gradient, steps=steps, restarts=restarts, rng=rng)
 
 
 def _wrong_in_huge_ball(
@@ -320,7 +320,8 @@ def _wrong_in_huge_ball(
 ) -> Any:
     """Where PGM breaks the model in a ball ten times the largest: everywhere, if gradients are useful."""
     ball = threat.ball(norm, 10 * max(threat.radii))
-    return problem.score(pgm(problem.gradient, problem.x, ball, steps=settings.steps))[1]
+    points = pgm(None, problem.x, ball, gradient=problem.gradient, steps=settings.steps)
+    return problem.score(points)[1]
 
 
 def _risks(

@@ -10,12 +10,11 @@ step nor the best loss has changed since then.
 
 from __future__ import annotations
 
-from functools import partial
 from importlib import import_module
 from math import ceil
 from typing import Any
 
-from phiball.backends import Array, Rng, input_gradient
+from phiball.backends import Array, Rng
 from phiball.experiments.training.loop import cross_entropy_loss
 from phiball.refimpl import Ball, pgm, white_noise
 
@@ -49,7 +48,7 @@ def after_pgm(model: Any, x: Array, y: Array, ok: Array, ball: Ball, steps: int,
     if ok.any():
         # In float32 gradients vanish where the network is certain.
         loss = cross_entropy_loss(lambda x: model(x).double(), y[ok])
-        attacked = pgm(partial(input_gradient, loss), x[ok], ball, steps=steps, rng=rng)
+        attacked = pgm(loss, x[ok], ball, steps=steps, rng=rng, keep_best=False)
         still[ok] = is_right(model, attacked, y[ok])
     return still
 
@@ -111,7 +110,7 @@ def apgd(
         (slope,) = torch.autograd.grad(values.sum(), points)
         return values.detach(), slope, logits.detach().argmax(-1) != y
 
-    now = white_noise(x, ball, rng)
+    now = white_noise(x, ball, rng=rng)
     value, slope, fooled = at(now)
     best, top, best_slope = now, value, slope
     before = now

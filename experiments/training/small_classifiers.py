@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from phiball.backends import Array, input_gradient, rng
+from phiball.backends import Array, rng
 from phiball.experiments.datasets import images
 from phiball.experiments.training.image_networks import torch_seed
 from phiball.experiments.training.loop import Schedule, cross_entropy_loss, train_network
@@ -30,10 +30,6 @@ class Classifier:
     def loss(self, x: Array, i: Array) -> Array:
         """Return the cross-entropy of each x, a perturbed copy of test image i."""
         return cross_entropy_loss(self.model, self.y)(x, i)
-
-    def gradient(self, x: Array, i: Array) -> Array:
-        """Return the gradient of each loss in its x."""
-        return input_gradient(self.loss, x, i)
 
     def errors(self, x: Array) -> int:
         """Return how many of the images x, perturbed copies of the test images, are misclassified."""

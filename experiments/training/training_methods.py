@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
-from phiball.backends import Array, Rng, input_gradient
+from phiball.backends import Array, Rng
 from phiball.refimpl import (
     ENTROPIC,
     RTMLMC,
@@ -55,10 +55,10 @@ def plain_training() -> Method:
 def adversarial_training(
     family: str, setting: str, evaluations: float, attack: Callable[..., Array]
 ) -> Method:
-    """Return training at the points that `attack(gradient, x, rng)` finds."""
+    """Return training at the points that `attack(loss, x, rng)` finds."""
 
     def objective(loss: Loss, x: Array, rng: Rng) -> Array:
-        return mean_loss(loss, attack(partial(input_gradient, loss), x, rng))
+        return mean_loss(loss, attack(loss, x, rng))
 
     return Method(family, setting, evaluations, objective)
 
@@ -66,8 +66,8 @@ def adversarial_training(
 def random_start_fgm(setting: str, ball: Ball) -> Method:
     """Return FGM from a uniform point of the ball."""
 
-    def attack(gradient: Callable[..., Array], x: Array, rng: Rng) -> Array:
-        return fgm(gradient, x, ball, rng=rng)
+    def attack(loss: Loss, x: Array, rng: Rng) -> Array:
+        return fgm(loss, x, ball, rng=rng)
 
     return adversarial_training("random-start FGM", setting, 2, attack)
 
@@ -76,7 +76,7 @@ def regularized_training(
     family: str, setting: str, ball: Ball, eta: float, divergence: Divergence, estimator: SG | RTMLMC
 ) -> Method:
     """Return training with the regularised loss, estimated at uniform points of the ball."""
-    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform(), check_index=False)
+    objective = RegularizedLoss(ball, eta, divergence, estimator, Uniform())
     return Method(family, setting, estimator.evaluations, partial(_by_objective, objective))
 
 
@@ -84,7 +84,7 @@ def tilted_training(
     family: str, setting: str, ball: Ball, proposal: Tilted, eta: float = UNWEIGHTED_ETA
 ) -> Method:
     """Return training at one tilted point of the ball."""
-    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal, check_index=False)
+    objective = RegularizedLoss(ball, eta, ENTROPIC, SG(0), proposal)
     return Method(family, setting, 2, partial(_by_objective, objective))
 
 

@@ -13,7 +13,7 @@ from phiball.backends import Array, array_namespace, as_rng, detach, device, to_
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.printing import one_line
 from phiball.refimpl.sampling.batches import Block, Data, StreamLoss, blocks, is_stream
-from phiball.refimpl.sampling.half_points import in_single, rounded
+from phiball.refimpl.sampling.precision import in_single, rounded
 from phiball.refimpl.sampling.streaming import CHUNK, evaluated, in_rows, joined, tiles
 from phiball.refimpl.types import Loss
 from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count

@@ -17,10 +17,9 @@ from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.risk.budget import budget_estimate
 from phiball.refimpl.risk.estimate import Estimate, standard_error, summarize
 from phiball.refimpl.risk.quadrature import Quadrature, integrate
-from phiball.refimpl.sampling.batches import Block, Data, StreamLoss, blocks, is_stream
-from phiball.refimpl.sampling.estimators import normalised
-from phiball.refimpl.sampling.half_points import in_single
-from phiball.refimpl.sampling.proposals import Uniform, input_gradients
+from phiball.refimpl.sampling.batches import Data, StreamLoss, blocks, is_stream
+from phiball.refimpl.sampling.precision import gradient_in_single, in_single
+from phiball.refimpl.sampling.proposals import Uniform
 from phiball.refimpl.sampling.streaming import (
     CHUNK,
     check_reference,
@@ -31,7 +30,8 @@ from phiball.refimpl.sampling.streaming import (
     tiled,
     valid_data,
 )
-from phiball.refimpl.types import Distribution, Gradient, Loss, PreparedProposal, Proposal
+from phiball.refimpl.sampling.weights import softmax
+from phiball.refimpl.types import Distribution, Loss, PreparedProposal, Proposal
 from phiball.refimpl.validation import valid_count
 
 _UNIFORM = Uniform()
@@ -137,7 +137,7 @@ def robust_risk(
 def _check_method(method: Proposal, reference: Distribution, divergence: Divergence, *, stream: bool) -> None:
     if isinstance(method, type) or not callable(getattr(method, "prepare", None)):
         raise TypeError(f"method is {method!r}; expected Uniform(), Tilted() or 'quadrature'")
-    method.valid_for(reference, divergence)
+    method.check(reference, divergence)
     if getattr(method, "kappa", None) is not None:
         raise ValueError(
             f"method is {method!r}, which sets its own eta; expected kappa=None for a risk at eta"
@@ -158,13 +158,12 @@ def _sample_rows(
     chunk: int,
 ) -> Iterator[tuple[Array, Array, Array]]:
     """(f, log_w, eta): losses (k, n), log-weights (k, n) and eta (k,) of k data points at a time."""
-    gradient = getattr(method, "gradient", None)
     whole = loss
     if is_stream(x):
         whole = StreamLoss(loss)
     else:
-        x, whole, gradient = in_single(x, loss, gradient)
-    slope = input_gradients(whole, gradient)
+        method = gradient_in_single(method, x)
+        x, whole = in_single(x, loss)
     waiting: list[Array] = []  # eta of the data points that are drawn but not evaluated yet
 
     def drawn() -> Iterator[tuple[Array, ...]]:
@@ -172,7 +171,7 @@ def _sample_rows(
             if isinstance(whole, StreamLoss):
                 whole.add(block)
             e = each_eta(eta, block.x)
-            prepared = method.prepare(reference, block.x, e, _at(slope, block), rng, chunk)
+            prepared = method.prepare(reference, block.x, block.i, e, whole, rng, chunk)
             waiting.append(prepared.eta)
             yield from tiled(block.x, block.i, n, partial(_draw, prepared, rng))
 
@@ -192,11 +191,6 @@ def _draw(prepared: PreparedProposal, rng: Rng, index: Array, m: int) -> tuple[A
     return points, zeros if log_w is None else log_w
 
 
-def _at(gradient: Gradient, block: Block) -> Gradient:
-    """gradient(x, i) for positions i in the block."""
-    return lambda x, i: gradient(x, array_namespace(x).take(block.i, i, axis=0))
-
-
 def _row_statistics(
     f: Array, eta: Array, c: Divergence, log_p: Array | None
 ) -> tuple[Array, Array, Array, Array, Array]:
@@ -209,7 +203,7 @@ def _row_statistics(
     h = n // 2
 
     def distribution(part: slice) -> Array | None:
-        return None if log_p is None else normalised(log_p[:, part])
+        return None if log_p is None else softmax(log_p[:, part])
 
     out = worst_case(f, eta, c, p=distribution(slice(n)))
     fixed = detach(f)

@@ -1,8 +1,9 @@
 """Drawing perturbed points: gradient estimators and proposals."""
 
-from phiball.refimpl.sampling.estimators import RTMLMC, SG, signed_weights
+from phiball.refimpl.sampling.estimators import RTMLMC, SG
 from phiball.refimpl.sampling.pointwise_loss import PointwiseLoss, pointwise_loss
 from phiball.refimpl.sampling.proposals import Tilted, Uniform
+from phiball.refimpl.sampling.weights import signed_weights
 
 __all__ = [
     "RTMLMC",

@@ -6,8 +6,9 @@ gradient of its inner value is sum_i gamma_i grad f(z'_i), so an estimator is a 
     SG:       gamma on 2^L points                                               Eq. (SG:estimator)
     RT-MLMC:  (gamma - (gamma' + gamma'')/2) / P(l) on 2^l points, l drawn      Eq. (RTMLMC:estimator)
 
-where gamma' and gamma'' solve the two halves. At level 0 there is nothing to subtract: G^0 = g^0, which the
-paper's Eq. (G:ell) leaves undefined. Both have the expectation of level L.
+where gamma' and gamma'' solve the two halves. At level 0 nothing is subtracted: G^0 = g^0, which the paper's
+Eq. (G:ell) leaves undefined. Both have the expectation of level L. `phiball.sampling.signed_weights` computes
+them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from phiball.backends import Array, Rng, array_namespace, to_numpy
-from phiball.refimpl.inner.divergences import Divergence
-from phiball.refimpl.inner.worst_case import worst_case
 from phiball.refimpl.types import LevelGroup
 from phiball.refimpl.validation import valid_count
 
@@ -59,12 +58,12 @@ class RTMLMC:
     - `level`: L, a whole number from 0 to 30.
     - `allocation`: "random" draws the level of each data point independently, as the paper does. "stratified"
       spreads the levels over the batch by systematic sampling, in random order. The level of each data point
-      has the same distribution as before, so that the expectation is the same. The cost of a batch varies half as
-      much, and the number of its data points at level 0 hardly at all.
+      has the same distribution, so the expectation is the same. The cost of a batch varies half as much, and
+      the number of its data points at level 0 by at most one.
 
     It has the expectation of SG at the same level, for (L+1)/(2 - 2^-L) perturbed points per data point: 4.02
-    instead of 128 for L = 7. (The paper says L/(2 - 2^-L).) It is noisy: even a constant loss is estimated
-    with a spread, because only the data points of level 0 carry its value.
+    instead of 128 for L = 7. (The paper says L/(2 - 2^-L).) It is noisy: even the estimate of a
+    constant loss has a variance, because only the data points of level 0 contribute its value.
 
     Reference: Eq. (RTMLMC:estimator) of Section 3.
 
@@ -99,7 +98,7 @@ class RTMLMC:
         else:
             ladder = to_numpy(rng.permutation(n, like=like))
             u = (ladder + to_numpy(rng.uniform((), like=like))) / n
-        host = array_namespace(u)  # the levels decide on shapes, which are made on the host
+        host = array_namespace(u)  # levels determine shapes, so they are computed in NumPy
         p = self.probabilities
         levels = host.searchsorted(host.asarray(list(accumulate(p[:-1])), dtype=u.dtype), u, side="right")
         order = host.argsort(levels, stable=True)
@@ -109,57 +108,6 @@ class RTMLMC:
             for k, (start, stop) in enumerate(pairwise(ends))
             if start < stop
         ]
-
-
-def signed_weights(
-    losses: Array,
-    eta: float | Array,
-    divergence: Divergence,
-    *,
-    telescoping: bool,
-    log_p: Array | None = None,
-) -> tuple[Array, Array]:
-    """The value and the weights of one level: of g^l, or of G^l if `telescoping`.
-
-    Arguments:
-    - `losses` (..., 2^l): the losses of the perturbed points of each data point.
-    - `eta`, `divergence`: as in `worst_case`.
-    - `telescoping`: True subtracts the mean of the two halves, for l > 0.
-    - `log_p` (..., 2^l): the logs of the weights in the reference distribution, up to a constant; None for equal
-      weights. The whole and each half are normalised separately.
-
-    Returns the value (...) and the weights (..., 2^l). The sum of the values over the levels telescopes to
-    that of the last, and so do the gradients that the weights make.
-
-    Reference: Eq. (g:ell), (G:ell) and (expression:G) of Section 3, corrected at level 0.
-
-    >>> import numpy as np
-    >>> from phiball.refimpl import QUADRATIC
-    >>> value, weights = signed_weights(np.array([0.0, 1.0]), 0.5, QUADRATIC, telescoping=True)
-    >>> float(value), weights.tolist()
-    (0.25, [-0.5, 0.5])
-    """
-    xp = array_namespace(losses)
-    whole = worst_case(losses, eta, divergence, p=None if log_p is None else normalised(log_p))
-    n = losses.shape[-1]
-    if not telescoping or n == 1:
-        return whole.value, whole.weights
-    shape = (*losses.shape[:-1], 2, n // 2)
-    part = worst_case(
-        xp.reshape(losses, shape),
-        eta if isinstance(eta, (int, float)) else eta[..., None],
-        divergence,
-        p=None if log_p is None else normalised(xp.reshape(log_p, shape)),
-    )
-    value = whole.value - xp.mean(part.value, axis=-1)
-    return value, whole.weights - xp.reshape(part.weights, losses.shape) / 2
-
-
-def normalised(log_p: Array) -> Array:
-    """The distribution with weights proportional to exp(log_p) along the last axis."""
-    xp = array_namespace(log_p)
-    p = xp.exp(log_p - xp.max(log_p, axis=-1, keepdims=True))
-    return p / xp.sum(p, axis=-1, keepdims=True)
 
 
 def _valid_level(level: int) -> None:

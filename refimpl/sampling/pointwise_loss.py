@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phiball.backends import Array, array_namespace, detach, is_array_api_obj, to_single
+from phiball.backends import Array, array_namespace, detach, is_array_api_obj, is_traced, to_single
+from phiball.refimpl.validation import check_same_array_type
 
 ExampleLoss = Callable[[Array, Array], Array]
 
@@ -19,11 +20,12 @@ class PointwiseLoss:
     loss: ExampleLoss | None = None
 
     def __call__(self, x: Array, i: Array) -> Array:
-        """The losses (k,) at points x (k,) + event, which belong to the data points i (k,)."""
+        """Return the losses (k,) at points x (k,) + event, which belong to the data points i (k,)."""
         if self.y is None:
             raise ValueError("pointwise_loss has no labels; expected y, unless the data come with labels")
-        output, y = self.model(x), array_namespace(self.y).take(self.y, i, axis=0)
-        return (self.loss or default_loss)(output, y)
+        check_same_array_type("y", self.y, x, other="x")
+        y = array_namespace(self.y).take(self.y, i, axis=0)
+        return (self.loss or default_loss)(self.model(x), y)
 
     def with_labels(self, y: Array) -> PointwiseLoss:
         """The same loss for the data points of another batch."""
@@ -33,7 +35,7 @@ class PointwiseLoss:
 def pointwise_loss(
     model: Callable[[Array], Array], y: Array | None = None, loss: ExampleLoss | None = None
 ) -> PointwiseLoss:
-    """Make the function loss(x, i) that everything in phiball takes, from a model and its labels.
+    """Make the function loss(x, i) that phiball takes everywhere, from a model and its labels.
 
     Arguments:
     - `model`: a function of points (k,) + event, such as a torch module.
@@ -50,8 +52,10 @@ def pointwise_loss(
     """
     if not callable(model):
         raise TypeError(f"model is {model!r}; expected a function of points, such as a torch module")
-    if y is not None and not is_array_api_obj(y):
-        raise TypeError(f"y is of type {type(y).__name__}; expected an array of labels or targets")
+    if y is not None and (not is_array_api_obj(y) or y.ndim == 0):
+        raise TypeError(f"y is {y!r}; expected an array of labels or targets, one per data point")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss is {loss!r}; expected a function loss(outputs, y), or None")
     return PointwiseLoss(model, y, loss)
 
 
@@ -61,7 +65,7 @@ def default_loss(output: Array, y: Array) -> Array:
     Arguments:
     - `output`: (k, classes) for labels 0 to classes - 1; (k,) or (k, 1), one logit, for labels 0 and 1;
       the shape of y for targets.
-    - `y`: (k,) labels, or (k, ...) targets.
+    - `y`: (k,) labels, integer or boolean, or (k, ...) targets.
 
     Returns the losses (k,), in float32 for outputs in half precision.
     """
@@ -69,27 +73,28 @@ def default_loss(output: Array, y: Array) -> Array:
     output = to_single(output)
     k = output.shape[0]
     if xp.isdtype(y.dtype, "real floating"):
-        if output.size != y.size:
+        flat, targets = xp.reshape(output, (k, -1)), xp.reshape(y, (k, -1))
+        if flat.shape != targets.shape:
             raise ValueError(
-                f"the model returns shape {tuple(output.shape)} for targets of shape {tuple(y.shape)}; expected "
-                "one output per target, or labels of an integer dtype"
+                f"the model returns shape {tuple(output.shape)} for targets of shape {tuple(y.shape)}; "
+                "expected one output per target, or labels of an integer dtype"
             )
-        error = xp.reshape(output, (k, -1)) - xp.astype(xp.reshape(y, (k, -1)), output.dtype)
+        error = flat - xp.astype(targets, flat.dtype, copy=False)
         return xp.mean(error * error, axis=1)
-    y = xp.reshape(xp.astype(y, xp.int64), (-1,))
-    if y.shape[0] != k or output.ndim > 2:
+    labels = xp.reshape(xp.astype(y, xp.int64, copy=False), (-1,))
+    if labels.shape[0] != k or output.ndim > 2:
         raise ValueError(
             f"the model returns shape {tuple(output.shape)} for labels of shape {tuple(y.shape)}; expected "
-            "(k, classes); for other outputs give loss="
+            "(k, classes), or another loss="
         )
     logits = xp.reshape(output, (k, -1))
     if logits.shape[1] == 1:  # one logit for two classes
         logits = xp.concat([xp.zeros_like(logits), logits], axis=1)
-    if xp.any((y < 0) | (y >= logits.shape[1])):
+    if not is_traced(labels) and xp.any((labels < 0) | (labels >= logits.shape[1])):
         raise ValueError(
-            f"y contains a label outside 0 to {logits.shape[1] - 1}; expected one output of the model per class, "
-            "or targets of a floating-point dtype"
+            f"y contains a label outside 0 to {logits.shape[1] - 1}; expected one output of the model per "
+            "class, or targets of a floating-point dtype"
         )
     top = detach(xp.max(logits, axis=1, keepdims=True))
     log_sum = top[:, 0] + xp.log(xp.sum(xp.exp(logits - top), axis=1))
-    return log_sum - xp.take_along_axis(logits, y[:, None], axis=1)[:, 0]
+    return log_sum - xp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]

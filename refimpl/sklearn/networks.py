@@ -19,7 +19,7 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from skorch.dataset import unpack_data
 from skorch.utils import to_tensor
 
-from phiball.backends import Rng, as_rng, input_gradient
+from phiball.backends import Rng, as_rng
 from phiball.refimpl.attacks import pgm
 from phiball.refimpl.distributions.balls import Ball
 from phiball.refimpl.distributions.norms import as_norm
@@ -174,7 +174,6 @@ class _RobustNet:
             eta=self.eta,
             divergence=as_divergence(self.divergence),
             estimator=SG(self.level),
-            check_index=False,
         )
         loss = objective(self._losses(yi), Xi, rng=self.rng_)
         loss.backward()
@@ -188,11 +187,7 @@ class _RobustNet:
         kind = torch.int64 if hasattr(self, "classes_") else self._dtype()
         losses = self._losses(torch.as_tensor(labels, dtype=kind, device=self.device))
         points = torch.as_tensor(np.array(X, dtype=np.float64), dtype=self._dtype(), device=self.device)
-
-        def gradient(x: Any, i: Any) -> Any:
-            return input_gradient(losses, x, i)
-
-        found = pgm(gradient, points, ball, loss=losses, rng=_as_rng(self.random_state))
+        found = pgm(losses, points, ball, rng=_as_rng(self.random_state))
         return found.detach().cpu().numpy().astype(np.float64)
 
 

@@ -1,5 +1,6 @@
 """Losses for training a model."""
 
+from phiball.refimpl.training.loss_check import check_loss
 from phiball.refimpl.training.regularized_loss import RegularizedLoss, SignedPoints
 from phiball.refimpl.training.robust_loss import RobustLoss
 
@@ -7,4 +8,5 @@ __all__ = [
     "RegularizedLoss",
     "RobustLoss",
     "SignedPoints",
+    "check_loss",
 ]

@@ -1,47 +1,43 @@
-"""A loss that makes any model robust: the regularised risk of a batch, with its stochastic gradient.
+"""The regularised adversarial risk of a batch, as a training loss with the gradient of an estimator.
 
     F(theta) = E_z R(theta; z),  R(theta; z) = inf over mu of  mu + eta E_nu_z[ phi*((f_theta - mu)/eta) ]
 
-One forward pass over the perturbed points of all data points, whatever their levels; the inner problems are
-solved on the losses; one backward pass gives sum_i w_i grad f(z'_i), which is the estimator.
+A call takes one forward pass over the perturbed points of all data points, whatever their levels, and solves
+the inner problems on the losses. One backward pass then gives sum_i w_i grad f(z'_i), which is the estimator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from phiball.backends import (
     Array,
     Rng,
     array_namespace,
+    as_rng,
     backward,
     detach,
     is_array_api_obj,
+    is_half,
     weighted_sum,
     without_gradient,
 )
 from phiball.backends.distributed import in_process_group, synchronised_once
-from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, valid_divergence
+from phiball.refimpl.inner.divergences import ENTROPIC, Divergence, as_divergence
 from phiball.refimpl.printing import one_line
-from phiball.refimpl.sampling.draws import PerturbedPoints, draw, in_chunks, mean_value, solve, together
+from phiball.refimpl.sampling.draws import PerturbedPoints, concat_draws, draw, rechunk
 from phiball.refimpl.sampling.estimators import SG
-from phiball.refimpl.sampling.half_points import in_single, rounded
-from phiball.refimpl.sampling.proposals import Uniform, input_gradients
-from phiball.refimpl.sampling.streaming import CHUNK, evaluate, slices, valid_data
-from phiball.refimpl.training.index_check import check_index
-from phiball.refimpl.types import Distribution, Estimator, Gradient, Loss, Proposal
-from phiball.refimpl.validation import (
-    check_same_array_type,
-    valid_array,
-    valid_count,
-    valid_number,
-    valid_rng,
-)
+from phiball.refimpl.sampling.pointwise_loss import ExampleLoss, PointwiseLoss, pointwise_loss
+from phiball.refimpl.sampling.precision import gradient_in_single, in_single, rounded
+from phiball.refimpl.sampling.proposals import Uniform
+from phiball.refimpl.sampling.streaming import CHUNK, evaluate, indices, slices, valid_data
+from phiball.refimpl.sampling.weights import solve_draws
+from phiball.refimpl.types import Distribution, Estimator, Loss, Proposal
+from phiball.refimpl.validation import check_same_array_type, valid_array, valid_count, valid_number
 
-_GRADIENTS = 256  # of the loss in theta, that `RegularizedLoss.gradient` holds at a time
+_GRADIENTS = 256  # gradients in theta that `RegularizedLoss.gradient` holds at a time
 
 
 @dataclass(frozen=True)
@@ -73,94 +69,97 @@ class RegularizedLoss:
     + \eta\, \mathbb{E}_{\nu_z} [\phi^*((f_\theta - \mu)/\eta)] \Big]$$
 
     Arguments:
-    - `ball`: the reference distribution, for example `Ball(2, 0.45)`.
+    - `reference`: the reference distribution, for example `Ball(2, 0.45)`.
     - `eta`: the weight of the divergence, a positive number in the units of the loss.
-    - `divergence`: phi, by default `ENTROPIC`.
+    - `divergence`: phi, or its name, by default "entropic".
     - `estimator`: `RTMLMC(level)` or `SG(level)`, by default `SG(2)`, four points per data point.
     - `proposal`: how perturbations are drawn, `Uniform()` or `Tilted()`.
-    - `check_index`: True lets the first call check that the loss takes labels by the index.
 
-    It is called as objective(loss, x, rng=rng), with data x (N,) + event. The function loss(x', i) returns
-    the losses (M,) of perturbed points x' (M,) + event; i (M,) is the data point that each comes from, so
-    that its label is y[i]. The result is a scalar: its value estimates the risk, its gradient is the
-    estimator. Weights are treated as constants, which is exact for first derivatives.
+    Call it as objective(model, x, y), with data x (N,) + event and labels or targets y, or as
+    objective(loss, x), where loss(x', i) returns the losses of perturbed points x' (M,) + event, and i (M,)
+    is the data point that each comes from. The result is a scalar: its value estimates the risk, its gradient
+    is the estimator. Weights are treated as constants, which is exact for first derivatives.
 
-    `Tilted` needs the gradient of the loss at the data points; pass `input_gradient(x', i)` where the library
-    of x cannot derive it. refimpl/TRAINING.md covers second derivatives, half precision, the index check and
-    training without torch.
+    refimpl/TRAINING.md covers second derivatives, half precision and training without torch.
 
     Reference: Eq. (SG:estimator) and (RTMLMC:estimator) of Section 3.
 
     >>> import numpy as np
-    >>> from phiball.backends import rng
-    >>> from phiball.refimpl import ENTROPIC, SG, Ball, RegularizedLoss
-    >>> objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence=ENTROPIC, estimator=SG(10))
-    >>> value = objective(lambda x, i: x[:, 0], np.zeros((50, 3)), rng=rng(0))
+    >>> from phiball import SG, Ball, RegularizedLoss
+    >>> objective = RegularizedLoss(Ball(2, 1.0), eta=1.0, divergence="entropic", estimator=SG(10))
+    >>> value = objective(lambda x, i: x[:, 0], np.zeros((50, 3)), rng=0)
     >>> print(round(float(value), 2))  # log E exp(b_1) is 0.0986 on this ball
     0.1
     """
 
-    ball: Distribution
+    reference: Distribution
     eta: float
     divergence: Divergence = ENTROPIC
     estimator: Estimator = field(default_factory=lambda: SG(2))
     proposal: Proposal = field(default_factory=Uniform)
-    check_index: bool = field(default=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Validate the parts of the objective."""
-        valid_divergence(self.divergence)
+        object.__setattr__(self, "divergence", as_divergence(self.divergence))
         object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
-        for name, kind, verb in [
-            ("ball", "a reference distribution such as Ball(2, 0.45)", "sample"),
+        for name, kind, method in [
+            ("reference", "a reference distribution such as Ball(2, 0.45)", "sample"),
             ("estimator", "SG(level) or RTMLMC(level)", "assign_levels"),
             ("proposal", "Uniform() or Tilted()", "prepare"),
         ]:
             value = getattr(self, name)
-            if isinstance(value, type) or not callable(getattr(value, verb, None)):
+            if isinstance(value, type) or not callable(getattr(value, method, None)):
                 raise TypeError(f"{name} is {value!r}; expected {kind}")
-        self.proposal.valid_for(self.ball, self.divergence)
+        self.proposal.check(self.reference, self.divergence)
 
-    def __call__(self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None) -> Array:
+    def __call__(
+        self,
+        model: Callable[[Array], Array] | Loss,
+        x: Array,
+        y: Array | None = None,
+        *,
+        rng: Any = None,
+        loss: ExampleLoss | None = None,
+    ) -> Array:
         """Estimate the risk of the batch x, as a scalar whose gradient is the estimator.
 
         Arguments:
-        - `loss`: a function loss(x', i) of perturbed points (M,) + event that returns losses (M,).
+        - `model`: a function of points, such as a torch module; or, without y, a function loss(x', i) of
+          perturbed points (M,) + event that returns losses (M,).
         - `x` (N,) + event: the data points.
-        - `rng`: from `phiball.backends.rng`.
-        - `input_gradient`: for `Tilted`, the gradients of the losses in x'; None derives them with torch.
+        - `y` (N, ...): their labels or targets.
+        - `rng`: an integer, a generator, an `Rng`, or None for fresh entropy.
+        - `loss`: a function loss(outputs, y) of one loss per example, see `pointwise_loss`; None takes
+          cross-entropy for integer labels and the squared error for floating-point targets.
         """
-        x, loss, input_gradient = in_single(x, loss, input_gradient)
-        n = _batch(x, rng)
-        draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
-        self._check_index(loss, draws, n)
-        losses = _losses(loss, draws.points, draws.index)
-        if draws.single:
-            normalised = self.proposal.self_normalised
-            return mean_value(losses, draws, self.divergence, 1 / n, self_normalised=normalised)
-        value, weights = self._solve(detach(losses), draws, n)
+        function, x, draws = self._draw(as_loss(model, x, y, loss), x, as_rng(rng))
+        points = concat_draws(list(draws))
+        losses = evaluate(function, points.points, points.index, half=True)
+        value, weights = self._solve(detach(losses), points, x.shape[0])
         linear = weighted_sum(weights, losses)
         return value + (linear - detach(linear))  # adds 0, with the gradient of the estimator
 
     def points(
-        self, loss: Loss, x: Array, *, rng: Rng, input_gradient: Gradient | None = None
+        self,
+        model: Callable[[Array], Array] | Loss,
+        x: Array,
+        y: Array | None = None,
+        *,
+        rng: Any = None,
+        loss: ExampleLoss | None = None,
     ) -> SignedPoints:
-        """The perturbed points behind the estimate, with their losses and signed weights.
+        """Return the perturbed points behind the estimate, with their losses and signed weights.
 
-        The arguments are those of the plain call, objective(loss, x, rng=rng).
+        The arguments are those of the call objective(model, x, y).
         """
-        data = x
-        x, loss, input_gradient = in_single(x, loss, input_gradient)
-        n = _batch(x, rng)
-        xp = array_namespace(x)
-        draws = together(list(self._draws(x, rng, input_gradients(loss, input_gradient))))
-        losses = detach(_losses(loss, draws.points, draws.index))
-        value, weights = self._solve(losses, draws, n)
-        log_weights = draws.log_weights
+        function, data, draws = self._draw(as_loss(model, x, y, loss), x, as_rng(rng))
+        found = concat_draws(list(draws))
+        losses = detach(evaluate(function, found.points, found.index, half=True))
+        value, weights = self._solve(losses, found, data.shape[0])
+        log_weights = found.log_weights
         if log_weights is None:
-            log_weights = xp.zeros(losses.shape, dtype=x.dtype, device=x.device)
-        points = rounded(draws.points, data)
-        return SignedPoints(points, draws.index, losses, weights, log_weights, value)
+            log_weights = array_namespace(data).zeros(losses.shape, dtype=data.dtype, device=data.device)
+        return SignedPoints(rounded(found.points, x), found.index, losses, weights, log_weights, value)
 
     def gradient(
         self,
@@ -169,8 +168,7 @@ class RegularizedLoss:
         gradient: Callable[[Array, Array, Array], Array],
         x: Array,
         *,
-        rng: Rng,
-        input_gradient: Callable[[Array, Array, Array], Array] | None = None,
+        rng: Any = None,
     ) -> Array:
         """Estimate the gradient in theta from functions, without automatic differentiation.
 
@@ -179,32 +177,25 @@ class RegularizedLoss:
         - `loss`: a function loss(theta, x', i) that returns losses (M,).
         - `gradient`: a function gradient(theta, x', i) that returns their gradients in theta, of shape
           (M,) + theta.shape.
-        - `x` (N,) + event: the data points; `rng`: from `phiball.backends.rng`.
-        - `input_gradient`: for `Tilted`, a function input_gradient(theta, x', i) that returns the gradients
-          in x', of its shape.
+        - `x` (N,) + event: the data points; `rng` as in the call.
 
         Returns an array of the shape of theta. The gradients of one block of data points are in memory at a
-        time.
+        time. A `Tilted` proposal needs its own gradient(x, i), at the same theta.
         """
-        n = _batch(x, rng)
         valid_array("theta", theta)
         check_same_array_type("theta", theta, x, other="x")
         xp = array_namespace(x)
         total = xp.zeros_like(theta)
-
-        def at_theta(a: Array, i: Array) -> Array:
-            return loss(theta, a, i)
-
-        slope = None if input_gradient is None else partial(input_gradient, theta)
-        blocks = self._draws(x, rng, input_gradients(at_theta, slope))
-        for draws in in_chunks(blocks, _GRADIENTS):
+        at_theta, _, blocks = self._draw(lambda a, i: loss(theta, a, i), x, as_rng(rng))
+        for draws in rechunk(blocks, _GRADIENTS):
             points, index = draws.points, draws.index
-            _, weights = self._solve(detach(_losses(at_theta, points, index)), draws, n)
+            losses = detach(evaluate(at_theta, points, index, half=True))
+            _, weights = self._solve(losses, draws, x.shape[0])
             gradients = gradient(theta, points, index)
             if tuple(gradients.shape) != (points.shape[0], *theta.shape):
                 raise ValueError(
-                    f"gradient gave shape {tuple(gradients.shape)}; expected "
-                    f"{(points.shape[0], *theta.shape)}: one gradient in theta a perturbed point"
+                    f"gradient(theta, x, i) has shape {tuple(gradients.shape)}; expected "
+                    f"{(points.shape[0], *theta.shape)}, one gradient in theta per perturbed point"
                 )
             weights = xp.reshape(weights, (-1, *([1] * theta.ndim)))
             total = total + xp.sum(xp.astype(weights, theta.dtype, copy=False) * gradients, axis=0)
@@ -212,51 +203,49 @@ class RegularizedLoss:
 
     def backward(
         self,
-        loss: Loss,
+        model: Callable[[Array], Array] | Loss,
         x: Array,
+        y: Array | None = None,
         *,
-        rng: Rng,
         chunk: int,
+        rng: Any = None,
         grad_scale: float | Array = 1.0,
-        input_gradient: Gradient | None = None,
+        loss: ExampleLoss | None = None,
     ) -> Array:
-        """Accumulate the gradient of objective(loss, x, rng=rng), with at most `chunk` points in memory.
+        """Accumulate the gradient of objective(model, x, y), with at most `chunk` points in memory.
 
         Arguments:
         - `chunk`: the largest number of perturbed points per forward and backward pass.
         - `grad_scale`: multiplies the gradient, for accumulation over batches or a gradient scaler.
-        - The others are those of the plain call, whose draws it repeats.
+        - The others are those of the call, whose draws are repeated for the same `rng`.
 
-        Returns the value, without gradient. Data points are taken whole, as many as fit in a chunk, and each
-        chunk takes one forward and one backward pass, so that dropout and batch statistics see one pass. A
-        data point with more than `chunk` perturbed points of its own is evaluated twice: without a graph to
-        solve its inner problem, and with one, piece by piece. Under torch's DistributedDataParallel the
-        gradients are averaged once, after the last chunk, whatever the number of chunks of each process.
+        Returns the value, without gradient. Data points are never split if they fit in a chunk, and each
+        chunk takes one forward and one backward pass, so dropout and batch statistics see one pass. A data
+        point with more than `chunk` perturbed points is evaluated twice: without a graph to solve its inner
+        problem, and with one, piece by piece. Under torch's DistributedDataParallel the gradients are
+        averaged once, after the last chunk, even if processes have different numbers of chunks.
         """
         chunk = valid_count("chunk", chunk)
         if not is_array_api_obj(grad_scale):
-            grad_scale = valid_number("scale", grad_scale)
-        x, loss, input_gradient = in_single(x, loss, input_gradient)
-        n = _batch(x, rng)
-        xp = array_namespace(x)
+            grad_scale = valid_number("grad_scale", grad_scale)
+        function, x, blocks = self._draw(as_loss(model, x, y, loss), x, as_rng(rng), chunk)
         if detach(x) is not x:
             raise ValueError(
-                "x requires a gradient, whose graph serves one backward pass; expected the plain call, "
-                "objective(...).backward(), or x.detach()"
+                "x requires a gradient, which backward() in chunks does not compute; expected x.detach(), or "
+                "objective(...).backward()"
             )
+        xp, n = array_namespace(x), x.shape[0]
         total = xp.zeros((), dtype=x.dtype, device=x.device)
-        slope = input_gradients(loss, input_gradient)
         with synchronised_once() as release:
-            for draws, last in _until_last(in_chunks(self._draws(x, rng, slope, chunk), chunk)):
-                self._check_index(loss, draws, min(n, chunk))
+            for draws, last in _mark_last(rechunk(blocks, chunk)):
                 before_last_pass = release if last else _nothing
                 if len(draws) <= chunk:
                     before_last_pass()
-                    losses = _losses(loss, draws.points, draws.index)
+                    losses = evaluate(function, draws.points, draws.index, half=True)
                     value, weights = self._solve(detach(losses), draws, n)
                     backward(weighted_sum(weights, losses) * grad_scale)
                 else:
-                    value = self._backward_twice(loss, draws, n, chunk, grad_scale, before_last_pass, xp=xp)
+                    value = self._backward_twice(function, draws, n, chunk, grad_scale, before_last_pass)
                 total = total + xp.astype(value, x.dtype, copy=False)
         return total
 
@@ -266,51 +255,66 @@ class RegularizedLoss:
         draws: PerturbedPoints,
         n: int,
         chunk: int,
-        scale: float | Array,
+        grad_scale: float | Array,
         before_last_pass: Callable[[], None],
-        *,
-        xp: Any,
     ) -> Array:
-        points, index = draws.points, draws.index
         cuts = list(slices(len(draws), chunk))
+
+        def evaluate_cut(cut: slice) -> Array:
+            return evaluate(loss, draws.points[cut, ...], draws.index[cut], half=True)
+
         with without_gradient():
-            losses = xp.concat([_losses(loss, points[cut, ...], index[cut]) for cut in cuts])
-        value, weights = self._solve(losses, draws, n)
+            losses = [evaluate_cut(cut) for cut in cuts]
+        value, weights = self._solve(array_namespace(losses[0]).concat(losses), draws, n)
         for cut in cuts:
             if cut is cuts[-1]:
                 before_last_pass()
-            backward(weighted_sum(weights[cut], _losses(loss, points[cut, ...], index[cut])) * scale)
+            backward(weighted_sum(weights[cut], evaluate_cut(cut)) * grad_scale)
         return value
 
-    def _check_index(self, loss: Loss, draws: PerturbedPoints, n: int) -> None:
-        """On the first call, raise if the loss takes no notice of the index."""
-        if not self.check_index or "_checked" in self.__dict__ or draws.single or n == 1:
-            return
-        object.__setattr__(self, "_checked", True)
-        if len(draws) <= CHUNK:
-            check_index(loss, draws.points, draws.index)
-
-    def _draws(self, x: Array, rng: Rng, slope: Gradient, chunk: int = CHUNK) -> Iterator[PerturbedPoints]:
-        """The perturbed points of all data points."""
+    def _draw(
+        self, loss: Loss, x: Array, rng: Rng, chunk: int = CHUNK
+    ) -> tuple[Loss, Array, Iterator[PerturbedPoints]]:
+        """Check x, and draw its perturbed points: the loss, x in at least single precision, and the draws."""
+        proposal = self.proposal
+        if is_half(x):
+            proposal = gradient_in_single(proposal, x)
+            x, loss = in_single(x, loss)
+        valid_data(x, name="x")
         groups = self.estimator.assign_levels(x.shape[0], rng, like=detach(x))
-        return draw(groups, self.proposal.prepare(self.ball, x, self.eta, slope, rng, chunk), rng)
+        prepared = proposal.prepare(self.reference, x, indices(x), self.eta, loss, rng, chunk)
+        return loss, x, draw(groups, prepared, rng)
 
     def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
-        """What these points add to the value of a batch of n data points, and to its weights."""
-        return solve(losses, draws, self.divergence, 1 / n, self_normalised=self.proposal.self_normalised)
+        """The contribution of these points to the value of a batch of n data points, and their weights."""
+        normalised = self.proposal.self_normalised
+        return solve_draws(losses, draws, self.divergence, 1 / n, self_normalised=normalised)
 
 
-def _losses(loss: Loss, points: Array, index: Array) -> Array:
-    """loss(points, index), in single precision where it came in half: that cannot hold the weights."""
-    return evaluate(loss, points, index, half=True)
+def as_loss(
+    model: Callable[[Array], Array] | Loss, x: Array, y: Array | None, loss: ExampleLoss | None
+) -> Loss:
+    """Return the loss(x, i) of a model with labels y, or `model` itself, which is one, if y is None."""
+    if y is None:
+        if loss is not None:
+            raise ValueError(
+                "loss is given without y; expected the labels y, or pointwise_loss(model, y, loss)"
+            )
+        function = model
+    else:
+        function = pointwise_loss(model, y, loss)
+    labels = function.y if isinstance(function, PointwiseLoss) else None
+    if labels is not None and is_array_api_obj(x) and x.ndim and labels.shape[0] != x.shape[0]:
+        raise ValueError(f"y has {labels.shape[0]} labels for {x.shape[0]} points x; expected one for each")
+    return function
 
 
 def _nothing() -> None:
     return
 
 
-def _until_last(chunks: Iterator[PerturbedPoints]) -> Iterator[tuple[PerturbedPoints, bool]]:
-    """The chunks, each with whether it is the last, which is said only beside other processes."""
+def _mark_last(chunks: Iterator[PerturbedPoints]) -> Iterator[tuple[PerturbedPoints, bool]]:
+    """The chunks, each with whether it is the last; always False outside a process group."""
     if not in_process_group():
         yield from ((draws, False) for draws in chunks)
         return
@@ -319,10 +323,3 @@ def _until_last(chunks: Iterator[PerturbedPoints]) -> Iterator[tuple[PerturbedPo
         yield held, False
         held = following
     yield held, True
-
-
-def _batch(x: Array, rng: Rng) -> int:
-    """The number of data points, after the checks of x and rng."""
-    valid_data(x, name="x")
-    valid_rng(rng)
-    return int(x.shape[0])

@@ -118,7 +118,7 @@ def test_invalid_losses_are_rejected(create_graph: bool) -> None:
 
 
 def test_invalid_points_are_rejected() -> None:
-    no_gradients = r"x is a numpy array, .*gradient\(x, i\)"
+    no_gradients = "x is a numpy array, without automatic differentiation; expected a torch tensor"
     for x, error, words in (
         (np.ones((5, 3)), TypeError, no_gradients),
         ([1.0], TypeError, "x is of type list"),

@@ -26,7 +26,7 @@ def test_linear_losses_are_maximised(norm: float, arrays: Arrays) -> None:
         g[1] = 0
         gradient, points, ball = arrays.asarray(g), arrays.asarray(z), Ball(norm, 0.3)
         for attack in (fgm, ifgm, pgm) if norm in NORMS else (fgm,):
-            x = arrays.numpy(attack(lambda x, i, g=gradient: g, points, ball))
+            x = arrays.numpy(attack(None, points, ball, gradient=lambda x, i, g=gradient: g))
             moved = x.astype(np.float64) - arrays.numpy(points)
             gain = np.sum((g * moved).reshape(6, -1), axis=-1)
             # x is rounded once a coordinate, at the size of z, in each of 15 steps.
@@ -44,8 +44,8 @@ def test_the_index_counts_the_points(arrays: Arrays) -> None:
         return x
 
     z = arrays.asarray(np.ones((4, 2)))
-    fgm(gradient, z, Ball(2, 0.1))
-    pgm(gradient, z, Ball(2, 0.1), steps=1, loss=lambda x, i: (seen.append(i), x[:, 0])[1])
+    fgm(None, z, Ball(2, 0.1), gradient=gradient)
+    pgm(lambda x, i: (seen.append(i), x[:, 0])[1], z, Ball(2, 0.1), steps=1, gradient=gradient)
     assert len(seen) == 4
     for i in seen:
         assert i.dtype == arrays.xp.int64
@@ -57,7 +57,7 @@ def test_sign_steps_solve_a_separable_problem_to_a_step() -> None:
     draw = np.random.default_rng(0)
     z, t, a = draw.normal(size=(8, 5)), draw.normal(size=(8, 5)), draw.uniform(0.1, 3, size=(8, 5))
     for steps in (10, 100):
-        x = ifgm(lambda x, i: a * (t - x), z, Ball(inf, 0.7), steps=steps)
+        x = ifgm(None, z, Ball(inf, 0.7), steps=steps, gradient=lambda x, i: a * (t - x))
         assert np.max(np.abs(x - np.clip(t, z - 0.7, z + 0.7))) <= 2.5 * 0.7 / steps + 1e-14
 
 
@@ -88,7 +88,7 @@ def test_the_best_iterate_is_kept(random: bool, arrays: Arrays) -> None:
 
     z = arrays.asarray(np.random.default_rng(0).uniform(-2, 2, size=(9, 2)))
     options: dict[str, Any] = {"rng": rng(0), "restarts": 3} if random else {}
-    x = pgm(gradient, z, Ball(2, 1.0), steps=4, step=0.9, loss=loss, **options)
+    x = pgm(loss, z, Ball(2, 1.0), steps=4, step=0.9, gradient=gradient, **options)
     record = np.stack(seen)
     assert record.shape == ((16, 9) if random else (5, 9))
     assert len(calls) == (12 if random else 4)
@@ -101,11 +101,13 @@ def test_the_iterate_that_is_returned() -> None:
     z = np.random.default_rng(0).normal(size=(5, 3))
     loss = partial(linear, lambda x, i: np.ones_like(x))
     for source in (None, rng(0)):  # a gradient of the wrong sign finds nothing better
-        x = pgm(lambda x, i: -np.ones_like(x), z, Ball(inf, 0.3), loss=loss, rng=source)
+        x = pgm(loss, z, Ball(inf, 0.3), gradient=lambda x, i: -np.ones_like(x), rng=source)
         assert np.all(loss(x, None) >= loss(z, None))
         if source is None:
             assert np.array_equal(x, z)
-    x = ifgm(lambda x, i: -x + 0.05, np.zeros(1), Ball(2, 1.0), steps=2, step=0.8)  # to 0.8, and back
+    x = ifgm(
+        None, np.zeros(1), Ball(2, 1.0), steps=2, step=0.8, gradient=lambda x, i: -x + 0.05
+    )  # to 0.8, and back
     np.testing.assert_allclose(x, [0.0], atol=1e-15)
 
 
@@ -114,18 +116,18 @@ def test_steps() -> None:
     z = np.zeros((1, 2))
     for attack in (ifgm, pgm):
         for step, reached in ((0.1, 1.5), (None, 3.0), (10.0, 3.0)):
-            x = attack(lambda x, i: np.ones_like(x), z, Ball(2, 3.0), step=step)
+            x = attack(None, z, Ball(2, 3.0), step=step, gradient=lambda x, i: np.ones_like(x))
             np.testing.assert_allclose(size(x, 2), [reached], rtol=1e-13)
-    x = fgm(lambda x, i: np.ones_like(x), z, Ball(inf, 0.45), step=0.1)
+    x = fgm(None, z, Ball(inf, 0.45), step=0.1, gradient=lambda x, i: np.ones_like(x))
     np.testing.assert_allclose(x, [[0.1, 0.1]], rtol=1e-15)
     for norm in NORMS:
         for step, length in ((None, 2.5 * 0.4 / 8), (0.03, 0.03)):
             at: list[Any] = []
-            pgm(partial(kept, at), np.full((2, 3), 0.1), Ball(norm, 0.4), steps=8, step=step)
+            pgm(None, np.full((2, 3), 0.1), Ball(norm, 0.4), steps=8, step=step, gradient=partial(record, at))
             np.testing.assert_allclose(size(at[1] - at[0], norm), length, rtol=1e-12)
 
 
-def kept(at: list[Any], x: Any, i: Any) -> Any:
+def record(at: list[Any], x: Any, i: Any) -> Any:
     """A gradient, x itself, that remembers where it was taken."""
     at.append(x)
     return x
@@ -135,14 +137,14 @@ def test_random_starts() -> None:
     z, ball = np.random.default_rng(0).normal(size=(6, 5)), Ball(inf, 0.4)
     for step, length in ((None, 1.25 * 0.4), (0.3, 0.3)):
         at: list[Any] = []
-        x = fgm(partial(kept, at), z, ball, step=step, rng=rng(5))
+        x = fgm(None, z, ball, step=step, rng=5, gradient=partial(record, at))
         (start,) = at
-        assert np.array_equal(start, white_noise(z, ball, rng(5)))
+        assert np.array_equal(start, white_noise(z, ball, rng=5))
         np.testing.assert_allclose(x, np.clip(start + length * np.sign(start), z - 0.4, z + 0.4), atol=1e-15)
     at = []
     for seed in (0, 0, 1):
-        options: dict[str, Any] = {"rng": rng(seed), "steps": 1, "restarts": 3, "loss": lambda x, i: x[:, 0]}
-        pgm(partial(kept, at), np.zeros((3, 4)), Ball(2, 1.0), **options)
+        options: dict[str, Any] = {"rng": seed, "steps": 1, "restarts": 3}
+        pgm(lambda x, i: x[:, 0], np.zeros((3, 4)), Ball(2, 1.0), gradient=partial(record, at), **options)
     starts = np.concatenate(at)
     assert np.all(starts[:9] == starts[9:18])  # the same seed
     assert len(np.unique(starts[[*range(9), *range(18, 27)]], axis=0)) == 18
@@ -154,11 +156,12 @@ def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
     draw = np.random.default_rng(0)
     z = arrays.asarray(np.clip(draw.uniform(-0.5, 1.5, size=(6, 2, 5, 4)), 0, 1))
     g = arrays.asarray(draw.normal(size=(6, 2, 5, 4)))
+    gain = partial(linear, lambda x, i: g)
     before, radius = arrays.numpy(z).copy(), {1.0: 5.0, 2.0: 1.5, inf: 0.3}[norm]
     for name, attack in ATTACKS.items():
         for clip in (None, (0.0, 1.0)):
             ball = Ball(norm, radius, clip)
-            x = attack(lambda x, i: g, z, ball)
+            x = attack(gain, z, ball, gradient=lambda x, i: g)
             assert (x.shape, x.dtype) == (z.shape, z.dtype)
             assert bool(arrays.xp.all(ball.contains(x, z, event_ndim=3))), name
             moved = arrays.numpy(x)
@@ -167,9 +170,9 @@ def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
             assert np.all(size(moved.astype(np.float64) - before, norm) <= radius + 4 * 40 * arrays.eps), name
             assert bool(np.any((moved < 0) | (moved > 1))) is (clip is None), name
         far = 1000 + z  # in single precision x = z + b is rounded to steps of 6e-5
-        x = attack(lambda x, i: g, far, Ball(norm, 0.1))
+        x = attack(gain, far, Ball(norm, 0.1), gradient=lambda x, i: g)
         assert bool(arrays.xp.all(Ball(norm, 0.1).contains(x, far, event_ndim=3))), name
-        x = attack(lambda x, i: g, z, Ball(norm, 0.0))
+        x = attack(gain, z, Ball(norm, 0.0), gradient=lambda x, i: g)
         assert np.array_equal(arrays.numpy(x), before), name
         if isinstance(x, np.ndarray):  # of its own
             x += 1
@@ -179,7 +182,7 @@ def test_in_the_ball_and_in_the_box(norm: float, arrays: Arrays) -> None:
 def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
     z = arrays.asarray(np.random.default_rng(0).normal(size=(4, 2, 3)))
     for distribution in (*(Ball(norm, 0.4) for norm in ANY_NORM), Gaussian(0.4)):
-        x = arrays.numpy(white_noise(z, distribution, rng(2)))
+        x = arrays.numpy(white_noise(z, distribution, rng=2))
         drawn = arrays.numpy(distribution.sample(z, 1, rng=rng(2), event_ndim=2))
         assert np.all(x == drawn[:, 0])
         assert len(np.unique(np.round(x - arrays.numpy(z), 4)[:, 0, 0])) == 4
@@ -187,7 +190,9 @@ def test_white_noise_is_a_draw_from_the_distribution(arrays: Arrays) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("name", ["fgm", "ifgm", "pgm", "fgm, random start", "pgm, random start"])
+@pytest.mark.parametrize(
+    "name", ["fgm", "ifgm", "pgm", "fgm, random start", "pgm, random start", "pgm, best"]
+)
 def test_a_model_is_left_as_it_was(name: str, training: bool) -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
     torch.manual_seed(0)
@@ -202,9 +207,9 @@ def test_a_model_is_left_as_it_was(name: str, training: bool) -> None:
         return torch.nn.functional.cross_entropy(model(x), y[i], reduction="none")
 
     ball = Ball(2, 0.5, clip=(0.0, 1.0))
-    x = ATTACKS[name](partial(input_gradient, loss), z, ball)
+    x = ATTACKS[name](loss, z, ball)
     with torch.no_grad():
-        again = ATTACKS[name](partial(input_gradient, loss), z, ball)
+        again = ATTACKS[name](loss, z, ball)
     assert torch.equal(x, again)
     assert not x.requires_grad
     assert z.grad is None
@@ -213,6 +218,39 @@ def test_a_model_is_left_as_it_was(name: str, training: bool) -> None:
     assert torch.all(first.grad == 1)
     assert all(parameter.grad is None for parameter in list(model.parameters())[1:])
     assert torch.all(loss(x, torch.arange(4)) > loss(z, torch.arange(4)))
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "noise"])
+def test_derived_gradient_gives_the_points_of_a_given_one(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    x = torch.tensor(np.random.default_rng(0).uniform(-2, 2, size=(9, 2)))
+
+    def loss(x: Array, i: Array) -> Array:
+        return waves(x, torch) * (1 + i)
+
+    ball = Ball(2, 1.0)
+    found = ATTACKS[name](loss, x, ball)
+    given = ATTACKS[name](loss, x, ball, gradient=partial(input_gradient, loss))
+    assert torch.equal(found, given)
+    assert bool(torch.all(loss(found, torch.arange(9)) != loss(x, torch.arange(9))))
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [({}, 5), ({"keep_best": False}, 4), ({"rng": 0}, 6), ({"rng": 0, "restarts": 3}, 16)],
+)
+def test_number_of_forward_passes(options: dict[str, Any], passes: int) -> None:
+    """Losses come with their gradients: keeping the best adds a pass per run, and one at x."""
+    torch = pytest.importorskip("torch", reason="torch: not installed")
+    calls = []
+
+    def loss(x: Array, i: Array) -> Array:
+        calls.append(x.requires_grad)
+        return waves(x, torch)
+
+    pgm(loss, torch.ones(3, 2), Ball(2, 1.0), steps=4, **options)
+    assert len(calls) == passes
+    assert sum(calls) == 4 * options.get("restarts", 1)
 
 
 Z = np.zeros((3, 2))
@@ -224,38 +262,48 @@ def same(x: Any, i: Any) -> Any:
 
 def test_invalid_arguments() -> None:
     torch = pytest.importorskip("torch", reason="torch: not installed")
-    ball, box = Ball(2, 1.0), Ball(2, 1.0, (0, 1))
-    first: Any = {"loss": lambda x, i: x[:, 0]}
+    ball, box, own = Ball(2, 1.0), Ball(2, 1.0, (0, 1)), {"gradient": same}
+
+    def first(x: Any, i: Any) -> Any:
+        return x[:, 0]
+
     calls: dict[str, Any] = {
-        "gradient is 3; expected a function": lambda: fgm(3, Z, ball),
-        "z is [1.0], of type list": lambda: fgm(same, [1.0], ball),
-        "z has dtype int64": lambda: pgm(same, np.zeros((3, 2), dtype=int), ball),
-        "z has shape (); expected (N,) + event": lambda: fgm(same, Z[0, 0], ball),
-        "z contains NaN or infinity": lambda: ifgm(same, Z + np.nan, ball),
-        "ball is 0.5; expected a Ball": lambda: fgm(same, Z, 0.5),
-        "ball is Gaussian(scale=1.0); expected a Ball": lambda: pgm(same, Z, Gaussian(1.0)),
-        "ball is 0.5; expected a Ball, or a distribution": lambda: white_noise(Z, 0.5, rng(0)),
-        "rng is 0; expected what": lambda: white_noise(Z, ball, 0),
-        "z leaves the box clip = (0.0, 1.0)": lambda: fgm(same, Z + 2, box),
-        "step is 'a'; expected a number": lambda: fgm(same, Z, ball, step="a"),
-        "step is 0; expected a positive": lambda: fgm(same, Z, ball, step=0),
-        "step is inf; expected": lambda: pgm(same, Z, ball, step=inf),
-        "steps is 0; expected a whole number": lambda: ifgm(same, Z, ball, steps=0),
-        "restarts is -1; expected": lambda: pgm(same, Z, ball, restarts=-1),
-        "restarts is 2, and rng is None; expected": lambda: pgm(same, Z, ball, restarts=2, **first),
-        "restarts is 2, and loss is None; expected": lambda: pgm(same, Z, ball, restarts=2, rng=rng(0)),
+        "gradient is 3; expected a function": lambda: fgm(None, Z, ball, gradient=3),
+        "gradient is None and x is a numpy array, without automatic": lambda: pgm(first, Z, ball),
+        "x is [1.0], of type list": lambda: fgm(first, [1.0], ball, **own),
+        "x has dtype int64": lambda: pgm(None, np.zeros((3, 2), dtype=int), ball, **own),
+        "x has shape (); expected (N,) + event": lambda: fgm(None, Z[0, 0], ball, **own),
+        "x contains NaN or infinity": lambda: ifgm(None, Z + np.nan, ball, **own),
+        "ball is 0.5; expected a Ball": lambda: fgm(None, Z, 0.5, **own),
+        "ball is Gaussian(std=1.0); expected a Ball": lambda: pgm(None, Z, Gaussian(1.0), **own),
+        "ball is 0.5; expected a Ball, or a distribution": lambda: white_noise(Z, 0.5),
+        "rng is 'a'; expected": lambda: white_noise(Z, ball, rng="a"),
+        "x leaves the box clip = (0.0, 1.0)": lambda: fgm(None, Z + 2, box, **own),
+        "step is 'a'; expected a number": lambda: fgm(None, Z, ball, step="a", **own),
+        "step is 0; expected a positive": lambda: fgm(None, Z, ball, step=0, **own),
+        "step is inf; expected": lambda: pgm(None, Z, ball, step=inf, **own),
+        "steps is 0; expected a whole number": lambda: ifgm(None, Z, ball, steps=0, **own),
+        "restarts is -1; expected": lambda: pgm(None, Z, ball, restarts=-1, **own),
+        "restarts is 2; expected an rng": lambda: pgm(first, Z, ball, restarts=2, **own),
+        "restarts is 2; expected": lambda: pgm(None, Z, ball, restarts=2, rng=0, **own),
+        "restarts is 3; expected": lambda: pgm(first, Z, ball, restarts=3, rng=0, keep_best=False, **own),
         "gradient(x, i) has shape (3,); expected that of x, (3, 2)": lambda: fgm(
-            lambda x, i: x[:, 0], Z, ball
+            None, Z, ball, gradient=first
         ),
-        "gradient(x, i) contains NaN or infinity": lambda: pgm(lambda x, i: x + np.inf, Z, ball),
-        "gradient(x, i) is None": lambda: fgm(lambda x, i: None, Z, ball),
-        "gradient(x, i) is a torch array": lambda: fgm(lambda x, i: torch.zeros((3, 2)), Z, ball),
-        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(same, Z, ball, loss=same),
+        "gradient(x, i) contains NaN or infinity": lambda: pgm(
+            None, Z, ball, gradient=lambda x, i: x + np.inf
+        ),
+        "gradient(x, i) is None": lambda: fgm(None, Z, ball, gradient=lambda x, i: None),
+        "gradient(x, i) is a torch array": lambda: fgm(
+            None, Z, ball, gradient=lambda x, i: torch.zeros((3, 2))
+        ),
+        "loss(x, i) has shape (3, 2); expected (3,), one loss": lambda: pgm(same, Z, ball, **own),
         "loss(x, i) contains NaN": lambda: pgm(
-            same, Z, ball, loss=lambda x, i: np.where(i == 1, np.nan, x[:, 0])
+            lambda x, i: np.where(i == 1, np.nan, x[:, 0]), Z, ball, **own
         ),
-        "loss is 1; expected a function": lambda: pgm(same, Z, ball, loss=1),
-        "norm is 3.0; expected 1, 2 or inf": lambda: ifgm(same, Z + 1, Ball(3, 1.0)),
+        "loss is 1; expected a function": lambda: pgm(1, Z, ball, **own),
+        "loss is None; expected a function": lambda: fgm(None, torch.zeros((3, 2)), ball),
+        "norm is 3.0; expected 1, 2 or inf": lambda: ifgm(None, Z + 1, Ball(3, 1.0), **own),
     }
     for message, call in calls.items():
         with pytest.raises((TypeError, ValueError), match=re.escape(message)):

@@ -64,19 +64,23 @@ def of_risks(event: tuple[int, ...]) -> Iterator[Any]:
     yield refimpl.robust_risk(loss, z, ball, None, QUADRATIC, budget=0.1, rng=rng(0), **few).value
     yield refimpl.worst_case_sample(loss, z, ball, eta, QUADRATIC, size=9, rng=rng(0), **few).points
     for distribution in (Ball(2, 0.5), Ball(inf, 0.5)):
-        yield refimpl.fgm(slope, z, distribution, rng=rng(0))
-        yield refimpl.ifgm(slope, z, distribution, steps=3)
-        yield refimpl.pgm(slope, z, distribution, rng=rng(0), steps=2, loss=loss, restarts=2)
-        yield refimpl.white_noise(z, distribution, rng(0))
+        yield refimpl.fgm(None, z, distribution, gradient=slope, rng=rng(0))
+        yield refimpl.ifgm(None, z, distribution, gradient=slope, steps=3)
+        yield refimpl.pgm(loss, z, distribution, gradient=slope, rng=rng(0), steps=2, restarts=2)
+        yield refimpl.white_noise(z, distribution, rng=rng(0))
         yield theory.surrogate(s, distribution, eta, ENTROPIC)
         yield theory.surrogate_estimate(s, distribution, eta, QUADRATIC, rng=rng(0), **few)
         yield theory.r1(s, distribution, 2.0, ENTROPIC)
         yield theory.r2(s, distribution)
         yield theory.r3(s, distribution, eta, QUADRATIC)
     for estimator in (SG(2), RTMLMC(2, "stratified")):
-        for way in (refimpl.Uniform(antithetic=True), Tilted(), Tilted(kappa=1.0)):
+        for way in (
+            refimpl.Uniform(antithetic=True),
+            Tilted(gradient=slope),
+            Tilted(kappa=1.0, gradient=slope),
+        ):
             objective = RegularizedLoss(ball, eta, ENTROPIC, estimator, way)
-            drawn = objective.points(loss, z, rng=rng(0), input_gradient=slope)
+            drawn = objective.points(loss, z, rng=rng(0))
             yield from (drawn.points, drawn.weights, drawn.log_weights, drawn.value)
 
 

@@ -1,4 +1,4 @@
-"""One table of attacks, each in the settings that change what it does."""
+"""Attacks, in every setting that changes their behaviour."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from phiball.backends import Array, array_namespace, rng
-from phiball.refimpl import Ball, fgm, ifgm, pgm, white_noise
+from phiball.backends import Array, array_namespace
+from phiball.refimpl import fgm, ifgm, pgm, white_noise
 
-Attack = Callable[[Any, Any, Ball], Any]
+Attack = Callable[..., Any]
 
 ATTACKS: dict[str, Attack] = {
     "fgm": fgm,
     "fgm, a long step": partial(fgm, step=7.0),
     "ifgm": ifgm,
     "pgm": partial(pgm, steps=5),
-    "noise": lambda gradient, z, ball: white_noise(z, ball, rng(1)),
-    "fgm, random start": lambda gradient, z, ball: fgm(gradient, z, ball, rng=rng(1)),
-    "pgm, random start": lambda gradient, z, ball: pgm(gradient, z, ball, rng=rng(1), steps=5),
-    "pgm, best": lambda gradient, z, ball: pgm(
-        gradient, z, ball, steps=5, rng=rng(1), loss=partial(linear, gradient), restarts=2
-    ),
+    "noise": lambda loss, x, ball, gradient=None: white_noise(x, ball, rng=1),
+    "fgm, random start": partial(fgm, rng=1),
+    "pgm, random start": partial(pgm, rng=1, steps=5, keep_best=False),
+    "pgm, best": partial(pgm, steps=5, rng=1, restarts=2),
 }
 
 

@@ -72,7 +72,12 @@ def _mean_gradient(factors: Floats, g: Floats, n: int) -> Floats:
 
 
 def attack_covariates(
-    problem: PricingProblem, theta: Floats, ball: Ball, attack: Callable[..., Floats], **options: Any
+    problem: PricingProblem,
+    theta: Floats,
+    ball: Ball,
+    attack: Callable[..., Floats],
+    loss: Any = None,
+    **options: Any,
 ) -> Floats:
     """Where an attack of the library moves the covariates, (T, N, d)."""
     shape = problem.x.shape
@@ -80,7 +85,8 @@ def attack_covariates(
     def slope(x: Floats, i: Floats) -> Floats:
         return problem.input_gradient(theta, x.reshape(shape)).reshape(x.shape)
 
-    return attack(slope, problem.x.reshape(-1, shape[-1]), ball, **options).reshape(shape)
+    x = problem.x.reshape(-1, shape[-1])
+    return attack(loss, x, ball, gradient=slope, **options).reshape(shape)
 
 
 def worst_cost(problem: PricingProblem, theta: Floats, ball: Ball, steps: int) -> Floats:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from functools import partial
 from math import inf, sqrt
 
-from phiball.backends import Array, Rng, input_gradient
+from phiball.backends import Array, Rng
 from phiball.experiments.training.training_methods import (
     UNWEIGHTED_ETA,
     Loss,
@@ -90,11 +90,11 @@ def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[s
         plain_training(),
         Method(DEFAULT, "", 2, lambda loss, x, rng: RobustLoss(radius, norm, rng=rng)(loss, x)),
         random_start_fgm("", ball),
-        adversarial_training("FGM", "", 2, lambda gradient, x, rng: fgm(gradient, x, ball)),
+        adversarial_training("FGM", "", 2, lambda loss, x, rng: fgm(loss, x, ball)),
         adversarial_training(
-            "N-FGSM", "", 2, lambda gradient, x, rng: fgm(gradient, white_noise(x, wide, rng), ball)
+            "N-FGSM", "", 2, lambda loss, x, rng: fgm(loss, white_noise(x, wide, rng=rng), ball)
         ),
-        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, rng: white_noise(x, ball, rng) - x),
+        Method("ATTA-1", "", 2, partial(_move_on, ball), lambda x, rng: white_noise(x, ball, rng=rng) - x),
         tilted_training("tilted", "", ball, Tilted(kappa=KAPPA_OWN)),
         tilted_training("random-start tilted", "", ball, Tilted(kappa=KAPPA_OWN, start="uniform")),
         tilted_training("wide tilted", "", wide, Tilted(kappa=KAPPA_WIDE[ball.norm])),
@@ -117,7 +117,7 @@ def method_grid(families: tuple[str, ...], data: str, norm: str) -> dict[tuple[s
             "IFGM",
             "",
             INNER_STEPS + 1,
-            lambda gradient, x, rng: ifgm(gradient, x, ball, steps=INNER_STEPS),
+            lambda loss, x, rng: ifgm(loss, x, ball, steps=INNER_STEPS),
         ),
     ]
     return {(method.family, method.setting): method for method in methods if method.family in families}
@@ -138,6 +138,6 @@ def _uniform(
 
 def _move_on(ball: Ball, loss: Loss, x: Array, rng: Rng, kept: Array) -> tuple[Array, Array]:
     """Return the mean loss at the kept perturbations, each moved by one step, and the new perturbations."""
-    stepped = fgm(partial(input_gradient, loss), x + kept, ball)
+    stepped = fgm(loss, x + kept, ball)
     points = ball.project(stepped, x, event_ndim=x.ndim - 1)
     return mean_loss(loss, points), points - x

@@ -127,8 +127,8 @@ def _rtmlmc(config: Any) -> RTMLMC:
 
 
 def _fgm(ball: Ball) -> Any:
-    return lambda gradient, x, rng: fgm(gradient, x, ball)
+    return lambda loss, x, rng: fgm(loss, x, ball)
 
 
 def _ifgm(ball: Ball, steps: int, step: float | None) -> Any:
-    return lambda gradient, x, rng: ifgm(gradient, x, ball, steps=steps, step=step)
+    return lambda loss, x, rng: ifgm(loss, x, ball, steps=steps, step=step)

@@ -135,7 +135,7 @@ def errors_by_ratio(
         for ratio in ratios[attack]:
             ball = Ball(as_norm(norm), ratio * scale[norm])
             if kind == "noise":
-                still = [is_right(model, white_noise(x, ball, attack_rng), y) for x, y in pieces]
+                still = [is_right(model, white_noise(x, ball, rng=attack_rng), y) for x, y in pieces]
             else:
                 still = [
                     after_pgm(model, x, y, ok, ball, steps, attack_rng)

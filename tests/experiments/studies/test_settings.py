@@ -60,7 +60,7 @@ def trained_at(name: str) -> tuple[LinearLoss, Any, Any]:
 
 def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None:
     loss, value, _ = trained_at("N-FGSM")
-    noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng(3))
+    noisy = white_noise(loss.x, Ball(np.inf, 0.3), rng=rng(3))
     assert torch.equal(loss.at[0], noisy)
     assert torch.allclose(loss.at[1], noisy + 0.15 * loss.g.sign())
     assert float((loss.at[1] - loss.x).abs().max()) > 0.31
@@ -69,7 +69,7 @@ def test_n_fgsm_goes_one_radius_from_noise_of_two_and_is_not_projected() -> None
 
 def test_atta_moves_the_perturbation_that_it_kept() -> None:
     loss, (value, kept), (first,) = trained_at("ATTA-1")
-    assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng(2)))
+    assert torch.allclose(loss.x + first, white_noise(loss.x, Ball(np.inf, 0.15), rng=rng(2)))
     assert torch.allclose(loss.at[0], loss.x + first)
     want = (first + 0.15 * loss.g.sign()).clamp(-0.15, 0.15)
     assert torch.allclose(kept, want, atol=1e-6)

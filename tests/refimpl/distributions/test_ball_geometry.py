@@ -166,21 +166,21 @@ def test_numbers_beyond_the_precision() -> None:
         lambda: Ball(2, 1e200).steepest(single),
         lambda: Ball(2, 1e200).variance(0 * single),
         lambda: Gaussian(1e200).log_mgf(0 * single),
-        lambda: fgm(lambda x, i: x, single, Ball(2, 1e200)),
-        lambda: pgm(lambda x, i: x, single, Ball(2, 1.0), step=1e200),
+        lambda: fgm(None, single, Ball(2, 1e200), gradient=lambda x, i: x),
+        lambda: pgm(None, single, Ball(2, 1.0), step=1e200, gradient=lambda x, i: x),
         lambda: robust_risk(
             lambda x, i: x[:, 0], single, Ball(2, 1e39), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
         ),
         lambda: Ball(2, 1e30).sample(half, 2, rng=rng(0)),
         lambda: Ball(2, 1e30).sample_tilted(half, half, 2, rng=rng(0)),
-        lambda: fgm(lambda x, i: x, half, Ball(2, 1e30)),
+        lambda: fgm(None, half, Ball(2, 1e30), gradient=lambda x, i: x),
         lambda: robust_risk(
             lambda x, i: x[:, 0], half, Ball(2, 1e30), 1.0, ENTROPIC, n_samples=2, rng=rng(0)
         ),
     ):
         with pytest.raises(
             ValueError,
-            match=r"(radius|std|step) is .*|points reach .*; expected points within the range of",
+            match=r"(radius|std|step) is .*; expected points within the range of|points reach .*, which overflows",
         ):
             call()
     assert r2(np.float32([[3e38, 3e38]]), Ball(1, 2.0))[0] == inf

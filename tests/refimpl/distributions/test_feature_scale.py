@@ -138,13 +138,17 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
         return np.broadcast_to(np.arange(1.0, 7.0), x.shape)
 
     for estimator in (SG(0), SG(3), RTMLMC(4)):
-        for proposal in (Uniform(antithetic=True), Tilted(start="uniform"), Tilted(kappa=1.0, retilt=1)):
+        for proposal in (
+            Uniform(antithetic=True),
+            Tilted(start="uniform", gradient=slope),
+            Tilted(kappa=1.0, retilt=1, gradient=slope),
+        ):
             objective = RegularizedLoss(ball, 0.3, ENTROPIC, estimator, proposal)
             for seed in range(3):
-                objective(check, z, rng=rng(seed), input_gradient=slope)
+                objective(check, z, rng=rng(seed))
     exact = check(z, np.arange(5)) + surrogate(slope(z, None), ball, 0.3, ENTROPIC)
-    tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted())
-    value = tilted(check, z, rng=rng(0), input_gradient=slope)
+    tilted = RegularizedLoss(ball, 0.3, ENTROPIC, SG(0), Tilted(gradient=slope))
+    value = tilted(check, z, rng=rng(0))
     assert value == pytest.approx(exact.mean(), rel=1e-12)  # exact from one point, as the loss is linear
     method = Tilted(gradient=slope)
     risk = robust_risk(check, z, ball, 0.3, n_samples=3000, rng=rng(0), method=method)
@@ -152,10 +156,8 @@ def test_objectives_and_risks_follow_the_data_points() -> None:
     robust_risk(check, z, ball, 0.3, QUADRATIC, n_samples=2000, rng=rng(0), chunk=500)
     worst_case_sample(check, z, ball, 0.3, QUADRATIC, size=20, n_samples=50, rng=rng(0))
     top = check(z, np.arange(5)) + r2(slope(z, None), ball)
-    worst = adversarial_risk(
-        check, z, ball, n_samples=2000, rng=rng(0), attack=lambda _, x, ball: pgm(slope, x, ball)
-    )
-    for values in (worst.values, check(fgm(slope, z, ball), np.arange(5))):
+    worst = adversarial_risk(check, z, ball, n_samples=2000, rng=rng(0), attack=partial(pgm, gradient=slope))
+    for values in (worst.values, check(fgm(None, z, ball, gradient=slope), np.arange(5))):
         assert np.allclose(values, top, rtol=1e-12)
 
 

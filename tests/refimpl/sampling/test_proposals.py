@@ -6,6 +6,7 @@ Every statistical test here has a fixed seed and an error level of one in a mill
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf, sqrt
 from typing import Any
 
@@ -56,9 +57,9 @@ def test_linear_loss_is_exact_from_one_point(distribution: Any, doubles: Arrays)
         pairs = zip(slopes, z, strict=True)
         each = [float((a * b).sum()) + linear_value(distribution, a.ravel(), ETA) for a, b in pairs]
         slack = 200 * doubles.eps * np.abs(each).max()  # sums of a few terms, and weights over P(l)
-        objective = RegularizedLoss(distribution, ETA, ENTROPIC, estimator, Tilted())
-        value = objective(loss, x, rng=rng(2), input_gradient=slope)
-        signed = objective.points(loss, x, rng=rng(2), input_gradient=slope)
+        objective = RegularizedLoss(distribution, ETA, ENTROPIC, estimator, Tilted(gradient=slope))
+        value = objective(loss, x, rng=rng(2))
+        signed = objective.points(loss, x, rng=rng(2))
         assert value.dtype == signed.value.dtype == signed.log_weights.dtype == doubles.dtype
         assert tuple(signed.points.shape[1:]) == event
         count = np.bincount(doubles.numpy(signed.index), minlength=5)
@@ -78,25 +79,25 @@ def test_kappa_sets_eta_from_the_gradient(distribution: Ball, doubles: Arrays) -
     """eta_z = rho |g|_* / (kappa d), and the eta of the objective where the gradient vanishes."""
     kappa, xp = 0.4, doubles.xp
     slopes = np.array([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1e-3, 0.0, 2e-3], [-500.0, 1.0, 1.0]])
-    objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(2), Tilted(kappa=kappa))
     exact = []
+
+    def objective(gradient: Any) -> RegularizedLoss:
+        return RegularizedLoss(distribution, ETA, ENTROPIC, SG(2), Tilted(kappa=kappa, gradient=gradient))
+
     for g in slopes:
         size = {1: np.abs(g).max(), 2: sqrt(g @ g), inf: np.abs(g).sum()}[distribution.norm]
         exact.append(linear_value(distribution, g, 0.5 * size / (kappa * 3)) if size else 0.0)
     for rows in ([0], [1], [2], [3], [0, 1, 2, 3]):
         a, want = doubles.asarray(slopes[rows]), np.mean([exact[k] for k in rows])
-        value = objective(
+        value = objective(lambda x, i, a=a: xp.take(a, i, axis=0))(
             lambda x, i, a=a: xp.sum(x * xp.take(a, i, axis=0), axis=-1),
             doubles.asarray(np.zeros((len(rows), 3))),
             rng=rng(8),
-            input_gradient=lambda x, i, a=a: xp.take(a, i, axis=0),
         )
         assert abs(float(value) - want) <= 100 * doubles.eps * max(want, 1e-30)
     # Without a slope the points are uniform, and eta is that of the objective: a curved loss shows it.
     z = doubles.asarray(np.zeros((2, 3)))
-    signed = objective.points(
-        lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9), input_gradient=lambda x, i: 2 * x
-    )
+    signed = objective(lambda x, i: 2 * x).points(lambda x, i: xp.sum(x * x, axis=-1), z, rng=rng(9))
     f = doubles.numpy(signed.losses).reshape(2, 4)
     want = ETA * np.log(np.exp(f / ETA).mean(axis=1)).mean()
     assert abs(float(signed.value) - want) <= 50 * doubles.eps
@@ -117,9 +118,10 @@ def test_weights_of_the_signed_points(distribution: Any, how: Tilted, d: Diverge
     """The points of a data point, and those of each half, have reference weights proportional to nu/q."""
     n = 30
     x = np.random.default_rng(4).normal(size=(n, 2))
-    objective = RegularizedLoss(distribution, ETA, d, estimator, how)
-    signed = objective.points(loss, x, rng=rng(10), input_gradient=lambda x, i: in_x(THETA, x, i))
-    found = objective.gradient(THETA, model, in_theta, x, rng=rng(10), input_gradient=in_x)
+    tilted = replace(how, gradient=partial(in_x, THETA))
+    objective = RegularizedLoss(distribution, ETA, d, estimator, tilted)
+    signed = objective.points(loss, x, rng=rng(10))
+    found = objective.gradient(THETA, model, in_theta, x, rng=rng(10))
     assert np.allclose(found, signed.weights @ in_theta(THETA, signed.points, None), atol=1e-13)
     assert np.array_equal(signed.losses, loss(signed.points, None))
     total = 0.0
@@ -175,8 +177,8 @@ def test_gradient_is_taken_again_at_tilted_points(distribution: Any) -> None:
     retilt = 2
     x = np.random.default_rng(5).normal(size=(7, 2))
     slope = Slope(lambda x, i: in_x(THETA, x, i))
-    objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt))
-    signed = objective.points(loss, x, rng=rng(11), input_gradient=slope)
+    objective = RegularizedLoss(distribution, ETA, ENTROPIC, SG(1), Tilted(retilt=retilt, gradient=slope))
+    signed = objective.points(loss, x, rng=rng(11))
     assert len(slope.at) == 1 + retilt
     assert np.array_equal(slope.at[0], x)
     assert all(np.array_equal(i, np.arange(7)) for i in slope.of)
@@ -206,12 +208,11 @@ X = np.zeros((3, 2))
 
 
 def call(slope: Any) -> Any:
-    return objective(Tilted())(loss, X, rng=rng(0), input_gradient=slope)
+    return objective(Tilted(gradient=slope))(loss, X, rng=rng(0))
 
 
-def risk_with(how: Any, slope: Any = None) -> Any:
-    method = replace(how, gradient=slope) if isinstance(how, Tilted) else how
-    return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), method=method)
+def risk_with(how: Any) -> Any:
+    return robust_risk(loss, X, Ball(2, 1.0), ETA, ENTROPIC, n_samples=4, rng=rng(0), method=how)
 
 
 def test_bad_arguments() -> None:
@@ -227,19 +228,19 @@ def test_bad_arguments() -> None:
         (lambda: objective(Tilted(kappa=1.0), Ball(2, 0.0)), ValueError, "kappa is 1.0; expected None"),
         (lambda: objective(Tilted(), Only()), TypeError, "expected a Ball or a Gaussian"),
         (lambda: objective(Tilted(), divergence=QUADRATIC), ValueError, r"Tilted\(self_normalised=True\)"),
-        (lambda: call(None), TypeError, "input_gradient is None and x a numpy array"),
-        (lambda: call(3.0), TypeError, "input_gradient is 3.0; expected a function"),
+        (lambda: call(None), TypeError, "gradient is None and x is a numpy array"),
+        (lambda: call(3.0), TypeError, "gradient is 3.0; expected a function"),
         (lambda: call(lambda x, i: x[:, 0]), ValueError, "expected that of x"),
         (lambda: call(lambda x, i: x.tolist()), TypeError, "expected an array"),
         (lambda: call(lambda x, i: x.astype(int)), TypeError, "has dtype int64"),
         (lambda: call(lambda x, i: x + np.nan), ValueError, "contains NaN or infinity"),
-        (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64; expected a larger eta"),
-        (lambda: risk_with(Tilted(), 3.0), TypeError, "input_gradient is 3.0"),
+        (lambda: call(lambda x, i: x + 1e308), ValueError, "overflows float64: increase eta"),
+        (lambda: risk_with(Tilted()), TypeError, "gradient is None and x is a numpy array"),
         (lambda: risk_with(Tilted), TypeError, r"expected Uniform\(\), Tilted\(\) or 'quadrature'"),
         (
             lambda: objective(Tilted()).gradient(THETA, model, lambda t, x, i: x, X, rng=rng(0)),
             TypeError,
-            r"expected input_gradient=\.\.\.",
+            r"expected a function gradient\(x, i\), or torch tensors",
         ),
     ]
     for make, error, says in cases:
@@ -250,8 +251,8 @@ def test_bad_arguments() -> None:
 def drawn(distribution: Any, how: Tilted, n: int, level: int) -> tuple[Any, Any]:
     """Draws for the loss |x|^2 around n copies of the point 0, and the starts, which are drawn first."""
     slope = Slope(lambda x, i: 2 * x)
-    given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), how)
-    signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1), input_gradient=slope)
+    given = RegularizedLoss(distribution, ETA, ENTROPIC, SG(level), replace(how, gradient=slope))
+    signed = given.points(lambda x, i: (x * x).sum(-1), np.zeros((n, 2)), rng=rng(1))
     assert sum(map(len, slope.at)) == n * (1 + how.retilt)
     return signed, slope.at[0]
 

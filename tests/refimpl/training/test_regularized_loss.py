@@ -45,7 +45,7 @@ def objective(
     estimator: Any = None, ball: Any = None, divergence: Any = ENTROPIC, how: Any = None
 ) -> RegularizedLoss:
     estimator, how = estimator or RTMLMC(4), how or Uniform()
-    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how, check_index=False)
+    return RegularizedLoss(ball or Ball(2, 0.5), ETA, divergence, estimator, how)
 
 
 def assert_gradient_of_the_points(what: RegularizedLoss, model: Any, y: Any, x: Any, seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import Any, TypeAlias
@@ -372,8 +373,8 @@ def wasserstein_is_adversarial(risk: Risk = adversarial_risk, seed: int = 0) -> 
                 return xp.sign(xp.sum(x * array(g), axis=-1) + c)[:, None] * array(g)
 
             ball = Ball(norm, RHO)
-            best = fgm(slope, array(z), ball)
-            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=lambda *_, best=best: best)
+            best = fgm(None, array(z), ball, gradient=slope)
+            got = risk(loss, array(z), ball, n_samples=20, rng=rng(seed), attack=partial(fgm, gradient=slope))
             # The places are the maximum of each ball and others, which some balls share.
             places = np.concatenate([to_numpy(best), z, z + RHO * (2 * source.random((5, 2)) - 1)])
             far = np.linalg.norm(z[:, None] - places[None], ord=norm, axis=-1)

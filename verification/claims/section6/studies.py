@@ -419,7 +419,7 @@ def linearised_maximum(draw: int, x: float) -> float:
     xp = active().namespace
     # A ball around x that holds all of [-5, 5], cut to it.
     ball, start = Ball(2, 10.0, clip=(-5.0, 5.0)), xp.full((1, 1), x, dtype=xp.float64)
-    found = fgm(lambda z, i: array([[toy_slope(draw, x)]]), start, ball)
+    found = fgm(None, start, ball, gradient=lambda z, i: array([[toy_slope(draw, x)]]))
     return float(xp.sum(found))
 
 

@@ -1,26 +1,37 @@
-"""Data in half precision: perturbed in single, and handed to the loss in the precision that it came in."""
+"""Data in half precision: perturbed in float32, passed to the loss in their own dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import is_dataclass, replace
+from typing import Any, TypeVar
 
 from phiball.backends import Array, array_namespace, is_half, is_traced, to_single
 from phiball.refimpl.numerics import largest
 
+Settings = TypeVar("Settings")
+
 
 def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
-    """`x` in single precision, and functions f(x, i) that take points in single and call those given in half.
+    """Convert half-precision `x` to float32, and functions f(x, i) to round their points to half.
 
-    Everything stays as it is if `x` is not in half precision, and so does what is no function.
+    Everything is returned unchanged if `x` is not in half precision. None stays None.
     """
     if not is_half(x):
         return (x, *functions)
     return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
 
 
+def gradient_in_single(proposal: Settings, x: Array) -> Settings:
+    """Return a proposal whose `gradient`, if it has one, rounds its points to the half precision of `x`."""
+    gradient = getattr(proposal, "gradient", None)
+    if gradient is None or not is_half(x) or not is_dataclass(proposal):
+        return proposal
+    return replace(proposal, gradient=_rounding(gradient, x.dtype))
+
+
 def rounded(points: Array, like: Array) -> Array:
-    """`points` in the precision of `like`, if that is half."""
+    """Convert `points` to the dtype of `like` if that is half precision."""
     return _cast(points, like.dtype) if is_half(like) else points
 
 
@@ -35,13 +46,13 @@ def _rounding(function: Callable[..., Array] | None, dtype: Any) -> Callable[...
 
 
 def _cast(x: Array, dtype: Any) -> Array:
-    """x in half precision; raises where that cannot hold it."""
+    """Convert x to half precision, or raise if it overflows."""
     xp = array_namespace(x)
     most = float(xp.finfo(dtype).max)
     if not is_traced(x) and most < 1e30:  # bfloat16 has the range of float32
         top = largest(x)
         if top > most:
             raise ValueError(
-                f"points reach {top:.2g}; expected points within the range of {dtype}, up to {most:.2g}"
+                f"points reach {top:.2g}, which overflows {dtype} (at most {most:.2g}): rescale the data"
             )
     return xp.astype(x, dtype)

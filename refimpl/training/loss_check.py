@@ -1,0 +1,56 @@
+"""A check that a loss takes the labels of its points by their index."""
+
+from __future__ import annotations
+
+from phiball.backends import Array, array_namespace, as_rng, to_single, without_gradient
+from phiball.refimpl.numerics import largest
+from phiball.refimpl.sampling.streaming import evaluate, indices, valid_data
+from phiball.refimpl.types import Loss
+from phiball.refimpl.validation import valid_finite
+
+# Relative to the largest loss: points in another order are rounded differently, by one or two percent for
+# models in half precision.
+_ROUNDING, _REPEATABLE = 3e-2, 1e-3
+
+
+def check_loss(loss: Loss, x: Array) -> None:
+    """Raise if loss(x, i) does not take the label of each point by its index.
+
+    Arguments:
+    - `loss`: a function loss(x, i). Switch its model to evaluation mode first.
+    - `x` (N,) + event: at least two data points, with different labels.
+
+    The loss is called with the points in their order and in another one, without a gradient. With labels
+    y[i], only the order of the losses changes.
+
+    >>> import numpy as np
+    >>> from phiball.training import check_loss
+    >>> x, y = np.zeros((5, 3)), np.arange(5.0)
+    >>> check_loss(lambda x, i: (x[:, 0] - y[i]) ** 2, x)
+    >>> check_loss(lambda x, i: (x[:, 0] - y) ** 2, x)
+    Traceback (most recent call last):
+    ValueError: loss(x, i) depends on the order of its points; expected labels y[i], never y itself
+    """
+    valid_data(to_single(x), name="x")
+    if x.shape[0] < 2:
+        raise ValueError("x has one data point; expected at least two")
+    xp, i = array_namespace(x), indices(x)
+    cycle = as_rng(0).permutation(x.shape[0], like=i)
+    order = xp.take(xp.roll(cycle, -1), xp.argsort(cycle))  # a random order in which every point moves
+    with without_gradient():
+        first, again = (evaluate(loss, x, i, half=True) for _ in range(2))
+        moved = evaluate(loss, xp.take(x, order, axis=0), xp.take(i, order, axis=0), half=True)
+    valid_finite("loss(x, i)", first)
+    if _differ(first, again, _REPEATABLE):
+        raise ValueError(
+            "loss(x, i) differs between two calls at the same points: switch the model to evaluation mode"
+        )
+    if _differ(xp.take(first, order, axis=0), moved, _ROUNDING):
+        raise ValueError(
+            "loss(x, i) depends on the order of its points; expected labels y[i], never y itself"
+        )
+
+
+def _differ(f: Array, g: Array, share: float) -> bool:
+    """Whether two vectors of losses differ by more than a share of the largest."""
+    return not largest(f - g) <= share * largest(f)
