@@ -20,7 +20,7 @@ _TINY, _HUGE = 1e-30, 1e75  # as in refimpl/distributions/tilting.py
 _WIDE = 64  # numbers that fill a few vectors: points of fewer coordinates go together
 
 
-def placed(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
+def ball_points(b: Array, u: Array | None, z: Array, norm: float, radius: float) -> Any:
     """Uniform points of the balls of norm 1, 2 and inf, or NotImplemented for others."""
     views = _views(b, z) if norm in (1.0, 2.0, inf) else None
     if views is None:
@@ -44,7 +44,7 @@ def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Any) -> Any:
     return points, to_library(log_w, z)
 
 
-def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
+def tilted_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float) -> Any:
     """Tilted points of balls of norm 2, and log(nu/q)."""
     views = _views(v, z)
     if views is None:
@@ -56,17 +56,17 @@ def aimed_2(v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, 
     return v, to_library(log_w, v)
 
 
-def first_kept(t: Array, d: int, u: Array) -> Any:
+def first_accepted(t: Array, d: int, u: Array) -> Any:
     """The components of tilted points along the tilt, for norm 2: the first candidates that are kept."""
     tilt = as_numpy_view(t)
     if tilt is None:
         return NotImplemented
     below, found = np.empty_like(tilt), np.zeros(len(tilt), np.bool_)
-    _first_kept(_rows(u, u.shape), contiguous(tilt), d, below, found)
+    _first_accepted(_rows(u, u.shape), contiguous(tilt), d, below, found)
     return to_library(below, t), to_library(found, t)
 
 
-def tilt_sizes(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
+def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -> Any:
     """radius |s|, but at most 1e75, and log E exp(s.b), for norm 2."""
     tilts = as_numpy_view(s)
     if tilts is None:
@@ -118,7 +118,7 @@ def _place(b: Any, z: Any, u: Any, norm: float, radius: float) -> None:
 def _place_inf(b: Any, z: Any, radius: float) -> None:
     n, d = b.shape[1:]
     side, half = b.dtype.type(2.0 * radius), b.dtype.type(radius)
-    together = 1  # points that are placed as one, to fill a few vectors
+    together = 1  # points that are handled as one, to fill a few vectors
     for k in range(2, min(n, _WIDE // d) + 1):
         together = k if n % k == 0 else together
     width, parts = together * d, n // together
@@ -216,7 +216,7 @@ def _aim_2(v: Any, z: Any, s: Any, u: Any, below: Any, whole: Any, radius: float
 
 
 @compiled({"contract"})
-def _first_kept(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
+def _first_accepted(u: Any, t: Any, d: int, below: Any, found: Any) -> None:
     m = d + 1.0
     candidate, excess, ratio = np.empty((3, len(t)))
     for k in range(u.shape[1] if len(u) else 0):

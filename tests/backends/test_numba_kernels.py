@@ -65,38 +65,38 @@ def numbers(make: Callable[[Any], Any], shape: tuple[int, ...]) -> dict[str, Any
     return {name: make(x) for name, x in {**made, "z": g.normal(size=s.shape), "s": s}.items()}
 
 
-def placed(norm: float) -> Callable[[Any], Any]:
+def ball_points(norm: float) -> Callable[[Any], Any]:
     def draw(x: dict[str, Any]) -> Any:
         b = x["normal" if norm == 2 else "uniform"]
-        return (uniform.placed(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
+        return (uniform.ball_points(b, None if norm == inf else x["u"], x["z"], norm, 0.7),)
 
     return draw
 
 
-def aimed_2(x: dict[str, Any]) -> Any:
+def tilted_2(x: dict[str, Any]) -> Any:
     xp = array_namespace(x["z"])
     below = 2 * xp.astype(x["u"], xp.float64) ** 3
     whole = xp.sum(xp.astype(x["s"], xp.float64), axis=-1)
-    return tilting.aimed_2(x["normal"], x["u"], below, whole, x["z"], x["s"], 0.7)
+    return tilting.tilted_2(x["normal"], x["u"], below, whole, x["z"], x["s"], 0.7)
 
 
-def first_kept(x: dict[str, Any]) -> Any:
+def first_accepted(x: dict[str, Any]) -> Any:
     xp = array_namespace(x["z"])
     u = xp.reshape(x["uniform"], (-1,))
     k = u.shape[0] // 6
     t = xp.astype(xp.reshape(x["normal"], (-1,))[:k], xp.float64) ** 8
-    below, found = tilting.first_kept(t, 5, xp.reshape(u[: 6 * k], (3, 2, k)))
+    below, found = tilting.first_accepted(t, 5, xp.reshape(u[: 6 * k], (3, 2, k)))
     return xp.where(found, below, xp.zeros_like(below)), xp.astype(found, xp.float64)
 
 
 WORK: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "norm 1": placed(1.0),
-    "norm 2": placed(2.0),
-    "norm inf": placed(inf),
+    "norm 1": ball_points(1.0),
+    "norm 2": ball_points(2.0),
+    "norm inf": ball_points(inf),
     "drawn inf": lambda x: (uniform.uniform_inf(x["z"], x["u"].shape[-1], 0.7, rng(5)),),
     "tilted inf": lambda x: tilting.tilted_inf(x["z"], x["s"], x["u"].shape[-1], 0.7, rng(5)),
-    "tilted 2": aimed_2,
-    "along the tilt": first_kept,
+    "tilted 2": tilted_2,
+    "along the tilt": first_accepted,
 }
 
 
@@ -116,7 +116,7 @@ def test_points_of_balls(name: str) -> None:
 def test_sizes_of_tilts(d: int) -> None:
     s = 10.0 ** np.linspace(-300, 300, 400)[:, None] * np.random.default_rng(d).normal(size=(400, d))
     s[0] = 0.0
-    found, exact = with_each(lambda: tilting.tilt_sizes(s, 0.7, *moments.debye_series(d / 2)))
+    found, exact = with_each(lambda: tilting.tilt_norms(s, 0.7, *moments.debye_series(d / 2)))
     assert np.allclose(found, exact, rtol=1e-14, atol=0)
 
 

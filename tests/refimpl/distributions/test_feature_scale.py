@@ -247,9 +247,9 @@ def test_invalid_sizes() -> None:
         ),
         (
             lambda: surrogate(np.ones((5, 6)), Ball(2, 0.5).masked(MASK), 1.0, QUADRATIC),
-            "as many coordinates that move",
+            "expected the same number of free coordinates",
         ),
-        (lambda: ball.log_volume(4), "as many as dimensions"),
+        (lambda: ball.log_volume(4), "expected one per dimension"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

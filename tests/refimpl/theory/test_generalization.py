@@ -199,7 +199,11 @@ def test_bad_arguments() -> None:
         (lambda: ramp(varrho=0.0), ValueError, "varrho is 0.0; expected a positive number"),
         (lambda: generalization_bound(1.1, BOUND), ValueError, "risk is 1.1; expected a number in [0, 1]"),
         (lambda: generalization_bound("a", BOUND), TypeError, "risk is 'a'; expected a number in [0, 1]"),
-        (lambda: generalization_bound(0.5, 0.1), TypeError, "bound is 0.1; expected what covering_bound"),
+        (
+            lambda: generalization_bound(0.5, 0.1),
+            TypeError,
+            "bound is 0.1; expected a result of covering_bound",
+        ),
         *(
             (lambda x=x: sampled_risk(lambda z, i: np.full_like(z[:, 0], x)), ValueError, "values in [0, 1]")
             for x in (-0.1, 1.5, nan)

@@ -158,7 +158,7 @@ def test_bad_arguments() -> None:
         ),
         (lambda: nonconvex(constrained=1), TypeError, "constrained is 1; expected True or False"),
         (lambda: gradient_bias(-1, lipschitz=1.0, bound=1.0, eta=1.0), ValueError, "level is -1; expected"),
-        (lambda: chi_square_bound("x", 1.0, 1.0), TypeError, "divergence is 'x'; expected a Divergence"),
+        (lambda: chi_square_bound("x", 1.0, 1.0), ValueError, "divergence is 'x'; expected one of"),
         (lambda: chi_square_bound(ENTROPIC, -1.0, 1.0), ValueError, "bound is -1.0; expected a finite"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 0.0), ValueError, "eta is 0.0; expected a positive number"),
         (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "no bound is known; expected ENTROPIC, QUAD"),
