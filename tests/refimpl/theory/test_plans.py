@@ -161,7 +161,7 @@ def test_bad_arguments() -> None:
         (lambda: chi_square_bound("x", 1.0, 1.0), ValueError, "divergence is 'x'; expected one of"),
         (lambda: chi_square_bound(ENTROPIC, -1.0, 1.0), ValueError, "bound is -1.0; expected a finite"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 0.0), ValueError, "eta is 0.0; expected a positive number"),
-        (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "no bound is known; expected ENTROPIC, QUAD"),
+        (lambda: chi_square_bound(HINGE, 1.0, 1.0), ValueError, "is hinge; expected entropic, quadratic or ind"),
         (lambda: chi_square_bound(ENTROPIC, 1.0, 1e-3), ValueError, SMALL),
         (lambda: nonconvex(eta=1e-3), ValueError, SMALL),
         (lambda: chi_square_bound(QUADRATIC, 1.0, 1e-200), ValueError, "expected bound/eta of at most 1e150"),
