@@ -291,7 +291,7 @@ def test_bad_arguments() -> None:
         (lambda: onto_box(np.zeros((3, 2)), 1.0)(ONE), ValueError, r"low has shape \(3, 2\); expected one"),
         (lambda: onto_box(0.0, 1.0)(3), TypeError, "theta is 3, of type int; expected an array"),
         (lambda: onto_ball(1.0), TypeError, r"ball is 1\.0; expected a Ball such as Ball\(2, 1\.0\)"),
-        (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, no clip and no scale"),
+        (lambda: onto_ball(Ball(3, 1.0)), ValueError, "expected norm 1, 2 or inf, without clip and feature"),
         (lambda: onto_ball(BALL, 0), TypeError, "centre is 0, of type int; expected an array"),
         (lambda: onto_ball(BALL, event_ndim=2)(ONE), ValueError, "event_ndim is 2; expected a whole number"),
         (lambda: onto_simplex(np.ones((2, 0))), ValueError, r"theta has shape \(2, 0\); expected at least"),
@@ -310,5 +310,5 @@ def test_bad_arguments() -> None:
 def test_divergence_is_reported() -> None:
     with pytest.raises(ValueError, match=r"step_size is 1e\+300, and the iterates diverge; expected a sm"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1e300, steps=2)
-    with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*a smaller step_size if the iterates"):
+    with pytest.raises(ValueError, match=r"NaN or infinity at t = 2; .*reduce step_size if the iterates"):
         projected_sgd(lambda theta: 1e300 * theta, np.ones(1), step_size=1.0, steps=9)
