@@ -240,7 +240,7 @@ def _gradients(
 
 def _losses(loss: Loss | None, x: Array, i: Array) -> Array:
     with without_gradient():
-        return detach(evaluate(loss, x, i, half=True))  # type: ignore[arg-type]
+        return detach(evaluate(loss, x, i, half=True))
 
 
 def _valid_step(step: float | None, default: float, x: Array, ball: Ball) -> float:

@@ -210,7 +210,7 @@ def snapshot(x: Any) -> Any:
 
 
 def result_or_refusal(work: Any, backend_name: str, *given: Any) -> Any:
-    """What `work` returns, or None if it raises a ValueError or TypeError of one line."""
+    """Return the result of `work`, or None if it raises a ValueError or TypeError of one line."""
     before, message = [snapshot(x) for x in given], "none"
     with backend(backend_name), warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from phiball.backends import Array, array_namespace, is_half, is_traced, to_single
 from phiball.refimpl.numerics import largest
-
-Settings = TypeVar("Settings")
 
 
 def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, ...]:
@@ -22,7 +20,7 @@ def in_single(x: Array, *functions: Callable[..., Array] | None) -> tuple[Any, .
     return (to_single(x), *(_rounding(function, x.dtype) for function in functions))
 
 
-def gradient_in_single(proposal: Settings, x: Array) -> Settings:
+def gradient_in_single(proposal: Any, x: Array) -> Any:
     """Return a proposal whose `gradient`, if it has one, rounds its points to the half precision of `x`."""
     gradient = getattr(proposal, "gradient", None)
     if gradient is None or not is_half(x) or not is_dataclass(proposal):

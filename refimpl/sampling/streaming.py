@@ -49,7 +49,7 @@ def each_eta(eta: float | Array, x: Array) -> Array:
     return valid_eta(detach(eta), rows, rows="(N,)")
 
 
-def evaluate(loss: Loss, x: Array, i: Array, *, half: bool = False) -> Array:
+def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Array:
     """loss(x, i); raise unless it is one floating-point number for each x.
 
     `half`: True accepts losses in half precision and returns them in float32.

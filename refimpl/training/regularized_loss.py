@@ -94,13 +94,14 @@ class RegularizedLoss:
 
     reference: Distribution
     eta: float
-    divergence: Divergence = ENTROPIC
+    divergence: Divergence | str = ENTROPIC
     estimator: Estimator = field(default_factory=lambda: SG(2))
     proposal: Proposal = field(default_factory=Uniform)
 
     def __post_init__(self) -> None:
         """Validate the parts of the objective."""
-        object.__setattr__(self, "divergence", as_divergence(self.divergence))
+        divergence = as_divergence(self.divergence)
+        object.__setattr__(self, "divergence", divergence)
         object.__setattr__(self, "eta", valid_number("eta", self.eta, above=0.0))
         for name, kind, method in [
             ("reference", "a reference distribution such as Ball(2, 0.45)", "sample"),
@@ -110,11 +111,11 @@ class RegularizedLoss:
             value = getattr(self, name)
             if isinstance(value, type) or not callable(getattr(value, method, None)):
                 raise TypeError(f"{name} is {value!r}; expected {kind}")
-        self.proposal.check(self.reference, self.divergence)
+        self.proposal.check(self.reference, divergence)
 
     def __call__(
         self,
-        model: Callable[[Array], Array] | Loss,
+        model: Callable[..., Array],
         x: Array,
         y: Array | None = None,
         *,
@@ -141,7 +142,7 @@ class RegularizedLoss:
 
     def points(
         self,
-        model: Callable[[Array], Array] | Loss,
+        model: Callable[..., Array],
         x: Array,
         y: Array | None = None,
         *,
@@ -203,7 +204,7 @@ class RegularizedLoss:
 
     def backward(
         self,
-        model: Callable[[Array], Array] | Loss,
+        model: Callable[..., Array],
         x: Array,
         y: Array | None = None,
         *,
@@ -287,13 +288,11 @@ class RegularizedLoss:
 
     def _solve(self, losses: Array, draws: PerturbedPoints, n: int) -> tuple[Array, Array]:
         """The contribution of these points to the value of a batch of n data points, and their weights."""
-        normalised = self.proposal.self_normalised
-        return solve_draws(losses, draws, self.divergence, 1 / n, self_normalised=normalised)
+        divergence: Any = self.divergence  # a Divergence, since __post_init__
+        return solve_draws(losses, draws, divergence, 1 / n, self_normalised=self.proposal.self_normalised)
 
 
-def as_loss(
-    model: Callable[[Array], Array] | Loss, x: Array, y: Array | None, loss: ExampleLoss | None
-) -> Loss:
+def as_loss(model: Callable[..., Array], x: Array, y: Array | None, loss: ExampleLoss | None) -> Loss:
     """Return the loss(x, i) of a model with labels y, or `model` itself, which is one, if y is None."""
     if y is None:
         if loss is not None:

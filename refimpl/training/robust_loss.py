@@ -16,7 +16,7 @@ from phiball.refimpl.sampling.pointwise_loss import ExampleLoss
 from phiball.refimpl.sampling.precision import in_single
 from phiball.refimpl.sampling.proposals import Tilted, Uniform
 from phiball.refimpl.training.regularized_loss import RegularizedLoss, as_loss
-from phiball.refimpl.types import Gradient, Loss, Proposal
+from phiball.refimpl.types import Gradient, Proposal
 from phiball.refimpl.validation import valid_number
 
 # By norm: the radius of the ball over that of the attack, and kappa, the strength of the tilt. In l1 and l2 a
@@ -91,7 +91,7 @@ class RobustLoss:
 
     def __call__(
         self,
-        model: Callable[[Array], Array] | Loss,
+        model: Callable[..., Array],
         x: Array,
         y: Array | None = None,
         *,
