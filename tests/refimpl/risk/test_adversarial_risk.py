@@ -1,4 +1,4 @@
-"""The unregularised risk: the largest loss found by sampling and by an attack."""
+"""The adversarial risk: the largest loss found by sampling and by an attack."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def total(x: Array, i: Array) -> Array:
 
 
 def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None:
-    """With one seed both see one sample, and the robust risk tends to its maximum as eta vanishes."""
+    """With one seed both draw the same points, and the robust risk tends to their maximum as eta -> 0."""
     z = arrays.asarray(np.arange(6.0).reshape(3, 2))
     for samples, chunk in ((5, 3), (5, 1000), (1500, 700)):
         out = adversarial_risk(total, z, Ball(2, 1.0), n_samples=samples, rng=rng(2), chunk=chunk)
@@ -32,7 +32,7 @@ def test_maximum_over_the_same_points_as_the_robust_risk(arrays: Arrays) -> None
 
 
 def test_better_of_sampling_and_attack(doubles: Arrays) -> None:
-    """An attack that is right for one data point and useless for the other."""
+    """The attack succeeds at one data point and fails at the other."""
     z = doubles.asarray([[0.0, 0.0], [1.0, 1.0]])
     step = doubles.asarray([[0.5, 0.5], [-0.5, -0.5]])
     sizes: list[int] = []
