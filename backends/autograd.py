@@ -96,10 +96,10 @@ def differentiates(x: Array) -> bool:
 
 
 def tracks_derivatives(*values: Any) -> bool:
-    """Whether a result made from `values` is to carry derivatives, or is traced for a compiler.
+    """Whether a result computed from `values` must carry derivatives or is traced.
 
-    True with a torch tensor that requires a gradient, that has a tangent of the forward mode, or that is met
-    inside torch.func or torch.compile; other values are ignored.
+    True if one of them is a torch tensor that requires a gradient, has a forward-mode tangent, or occurs
+    inside torch.func or torch.compile.
 
     >>> import torch
     >>> tracks_derivatives(1.0, torch.ones(2)), tracks_derivatives(torch.ones(2, requires_grad=True))
@@ -121,7 +121,7 @@ def tracks_derivatives(*values: Any) -> bool:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether `x` is a torch tensor whose numbers are not known yet: inside torch.func or torch.compile.
+    """Whether `x` is a traced torch tensor, inside torch.func or torch.compile.
 
     >>> import torch
     >>> is_traced(torch.ones(2)), torch.func.vmap(lambda x: x + is_traced(x))(torch.zeros(2)).tolist()
@@ -137,15 +137,15 @@ def is_traced(x: Any) -> bool:
 def differentiable_solve(
     kind: Any, parameters: tuple[Any, ...], losses: Array, eta: float | Array, p: Array | None
 ) -> tuple[Array, ...]:
-    """Solve a problem by code that torch does not see, with the derivatives that a rule gives.
+    """Solve a problem outside torch's graph, with derivatives from a rule.
 
     Arguments:
     - `kind`, `parameters`: kind(*parameters) is the rule, with the methods `validate`, `solve`, `jvp` and
       `vjp` of `phiball.backends.implicit.Rule`.
     - `losses` (..., m), `eta` a number or (...), `p` (..., m) or None: torch tensors, which broadcast.
 
-    Returns what the rule's `solve` does; all but the gap, which is the fourth, carry derivatives, in every
-    mode of torch: backward, forward, torch.func and torch.compile.
+    Returns the result of the rule's `solve`. All entries but the fourth, the gap, carry derivatives, in all
+    modes of torch: backward, forward, torch.func and torch.compile.
 
     >>> import torch
     >>> class Mean:  # the value is the mean; mu, weights and gap are not used
@@ -160,13 +160,13 @@ def differentiable_solve(
     >>> f.grad.tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    from phiball.backends import implicit  # needs torch, which is optional
+    from phiball.backends import implicit  # imports torch, which is optional
 
-    return implicit.solve(kind, parameters, losses, eta, p)
+    return implicit.solve_by_rule(kind, parameters, losses, eta, p)
 
 
 def weighted_sum(weights: Array, losses: Array) -> Array:
-    """sum_i weights_i losses_i of two flat arrays; for torch one operation, with one step back.
+    """sum_i weights_i losses_i of two flat arrays; a single operation in torch.
 
     >>> import numpy as np
     >>> float(weighted_sum(np.array([0.5, 2.0]), np.array([1.0, 3.0])))
@@ -178,7 +178,7 @@ def weighted_sum(weights: Array, losses: Array) -> Array:
 
 
 def backward(scalar: Array) -> None:
-    """Add the gradient of a torch scalar to the .grad of the parameters that it was computed from.
+    """Add the gradient of a torch scalar to the .grad of the parameters that it depends on.
 
     Raises TypeError for an array of another library, ValueError if nothing requires a gradient.
 
@@ -191,18 +191,18 @@ def backward(scalar: Array) -> None:
     if not is_torch(scalar):
         raise TypeError(
             f"the losses are a {library(scalar)} array, which has no automatic differentiation; expected "
-            "torch tensors, or, where one is taken, a gradient function"
+            "torch tensors, or a gradient function"
         )
     if not scalar.requires_grad:
         raise ValueError(
-            "the losses do not depend on anything that requires a gradient; expected a model with parameters "
-            "that are trained, called without torch.no_grad()"
+            "the losses do not require a gradient; expected a model with trainable parameters, called "
+            "without torch.no_grad()"
         )
     scalar.backward()
 
 
 def without_gradient() -> AbstractContextManager[Any]:
-    """A context in which torch, if it has been imported, records no gradient.
+    """A context in which torch, if imported, records no gradients.
 
     >>> import torch
     >>> theta = torch.tensor(3.0, requires_grad=True)

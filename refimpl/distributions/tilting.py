@@ -32,12 +32,12 @@ def tilted(z: Array, s: Array, n: int, norm: float, radius: float, rng: Rng) -> 
     xp = array_namespace(z)
     shape = (*z.shape[:-1], n, z.shape[-1])
     if norm == inf:
-        return tilted_inf(z, s, n, radius, rng)
+        return tilted_points_inf(z, s, n, radius, rng)
     if norm == 2:
         t, whole = tilt_norms(s, radius, *debye_series(shape[-1] / 2))
         below = _wood(xp.broadcast_to(t[..., None], shape[:-1]), shape[-1], rng, z, xp=xp)
         numbers = rng.normal(shape, like=z), rng.uniform(shape[:-1], like=z)
-        return tilted_2(*numbers, below, whole, z, s, radius)
+        return tilted_points_2(*numbers, below, whole, z, s, radius)
     b = radius * tilted_1(radius * s, n, rng)
     return xp.expand_dims(z, axis=-2) + b, log_ratio(_whole(s, norm, radius, xp=xp), s, b)
 
@@ -85,7 +85,7 @@ def tilt_norms(s: Array, radius: float, steps: int, series: list[list[float]]) -
 
 
 @kernel
-def tilted_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
+def tilted_points_inf(z: Array, s: Array, n: int, radius: float, rng: Rng) -> tuple[Array, Array]:
     """The points and log(nu/q) for norm inf, by inversion of each coordinate's distribution function."""
     xp = array_namespace(z)
     u = rng.uniform((*z.shape[:-1], n, z.shape[-1]), like=z)
@@ -105,7 +105,7 @@ def _below(a: Array, u: Array, *, xp: Any) -> Array:
 
 
 @kernel
-def tilted_2(
+def tilted_points_2(
     v: Array, u: Array, below: Array, whole: Array, z: Array, s: Array, radius: float
 ) -> tuple[Array, Array]:
     """The points and log(nu/q) for norm 2, from random numbers, which may be overwritten.
