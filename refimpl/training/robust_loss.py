@@ -172,8 +172,8 @@ class RobustLoss:
             moving = _moving(ball, self._shape) if self._moving is None else self._moving
             lines.append(
                 f"- Measured at the last of {self._calls} calls, on {self._shape[0]} points of {d} "
-                f"coordinates{'' if moving == d else f', of which {moving:.3g} move'}: gradients of mean size "
-                f"{size:.3g} in the dual norm, which give eta "
+                f"coordinates{'' if moving == d else f', of which {moving:.3g} move'}: gradients of mean "
+                f"size {size:.3g} in the dual norm, which give eta "
                 f"{ball.radius * size / (kappa * max(moving, 1)):.3g}."
             )
         else:
