@@ -18,7 +18,7 @@ from phiball.refimpl.printing import one_line
 __all__ = ["Distribution", "Estimator", "Gradient", "LevelGroup", "Loss", "PreparedProposal", "Proposal"]
 
 Loss: TypeAlias = Callable[[Array, Array], Array]
-"""A function loss(x, i): the losses (k,) of points x (k,) + event, each of its own point alone.
+"""A function loss(x, i) that returns the loss of each point x (k,) + event on its own, as an array (k,).
 
 >>> import numpy as np
 >>> y = np.array([1.0, -1.0])
@@ -28,7 +28,7 @@ Loss: TypeAlias = Callable[[Array, Array], Array]
 """
 
 Gradient: TypeAlias = Callable[[Array, Array], Array]
-"""A function gradient(x, i): the gradients of the losses of points x (k,) + event in x, of its shape.
+"""A function gradient(x, i) that returns the gradient of each loss in its point, of the shape of x.
 
 Only libraries without automatic differentiation need one.
 

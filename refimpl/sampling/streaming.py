@@ -1,7 +1,7 @@
-"""The losses of perturbed points, drawn and evaluated in bounded memory.
+"""Drawing perturbed points and evaluating their losses in bounded memory.
 
-Points are drawn in tiles of a fixed size and order, so that what is drawn depends on the seed and not on
-how many points are evaluated at a time.
+Points are drawn in tiles of a fixed size and order, so the draws depend on the seed and not on the number of
+points that are evaluated at a time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from phiball.refimpl.types import Distribution, Loss
 from phiball.refimpl.validation import all_finite, check_same_array_type, valid_array, valid_eta, valid_rng
 
 TILE = 1024  # points that are drawn at a time
-CHUNK = 8192  # points that are evaluated at a time, unless the caller says otherwise
+CHUNK = 8192  # points that are evaluated at a time, by default
 
 Piece = TypeVar("Piece")
 
 
 def valid_data(z: Array, *, name: str = "z") -> Array:
-    """`z` without a gradient, or an error unless it has shape (N,) + event with N >= 1 and finite entries."""
+    """Return `z` detached, or raise unless it has shape (N,) + event with N >= 1 and finite entries."""
     valid_array(name, z)
     if z.ndim == 0 or z.shape[0] == 0:
         raise ValueError(
@@ -37,7 +37,8 @@ def valid_sampling(distribution: Distribution, rng: Rng) -> None:
     """Raise unless `distribution` can be sampled with `rng`."""
     if not callable(getattr(distribution, "sample", None)):
         raise TypeError(
-            f"ball is {distribution!r}; expected a Ball such as Ball(2, 0.45), or a distribution with its sample"
+            f"ball is {distribution!r}; expected a Ball such as Ball(2, 0.45), or a distribution with a "
+            "sample method"
         )
     valid_rng(rng)
 
@@ -50,9 +51,9 @@ def each_eta(eta: float | Array, z: Array) -> Array:
 
 
 def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Array:
-    """loss(x, i), or an error unless it is one floating-point number for each x.
+    """Return loss(x, i), or raise unless it is one floating-point number for each x.
 
-    `half`: True takes losses in half precision too, and returns them in single.
+    `half`: True accepts losses in half precision, and converts them to float32.
     """
     if not callable(loss):
         raise TypeError(f"loss is {loss!r}; expected a function loss(x, i)")
@@ -75,7 +76,7 @@ def evaluate(loss: Loss | None, x: Array, i: Array, *, half: bool = False) -> Ar
 
 
 def _takes_two(function: Loss) -> bool:
-    """Whether a function can be called with two arguments, as far as its signature tells."""
+    """Whether the signature of a function accepts two arguments."""
     try:
         signature(function).bind(None, None)
     except ValueError:  # a built-in without a signature
@@ -88,7 +89,7 @@ def _takes_two(function: Loss) -> bool:
 def tiles(
     z: Array, index: Array, distribution: Distribution, n: int, rng: Rng
 ) -> Iterator[tuple[Array, ...]]:
-    """(x, i): n points of the distribution around each z, z after z, in pieces of at most TILE points.
+    """Yield (x, i): n points of the distribution around each z in turn, at most TILE points at a time.
 
     `index` (N,) holds the i of each z.
     """
@@ -108,9 +109,10 @@ def tiles(
 def tiled(
     z: Array, index: Array, n: int, draw: Callable[[Array, int], tuple[Array, ...]]
 ) -> Iterator[tuple[Array, ...]]:
-    """(x, i, ...): draw(places, m) gives m points of the data points at `places` (k,), and what goes along.
+    """Yield (x, i, ...), where draw(places, m) returns m points for each data point at `places` (k,).
 
-    Its arrays have shape (k, m) + rest; they come in pieces of at most TILE points, one per row.
+    Its arrays, the points and any others, have shape (k, m) + rest. They are yielded with one point per
+    row, at most TILE points at a time.
     """
     xp = array_namespace(z)
     every = indices(z)
@@ -126,10 +128,10 @@ def tiled(
 def packed(
     pieces: Iterable[tuple[Piece, int, int]], chunk: int, cut: Callable[[Piece, slice], Piece]
 ) -> Iterator[list[Piece]]:
-    """Pieces in their order, gathered until a chunk of points is full and cut where one begins.
+    """Regroup pieces, in their order, into lists of at most `chunk` points.
 
-    Each comes as (piece, rows, size), for `rows` rows of `size` points; cut(piece, rows) is some of its rows.
-    A row is never cut: one that does not fit into a chunk stands alone.
+    A piece is given as (piece, rows, size), for `rows` rows of `size` points; cut(piece, rows) returns some
+    of its rows. A row is never divided: one that exceeds a chunk is a list of its own.
     """
     held: list[Piece] = []
     room = chunk
@@ -151,20 +153,21 @@ def packed(
 def evaluated(
     loss: Loss, pieces: Iterable[tuple[Array, ...]], chunk: int
 ) -> Iterator[tuple[Array, Array, Array, *tuple[Array, ...]]]:
-    """(x, i, f, ...): the pieces (x, i, ...) in their order with their losses, at most `chunk` at a time.
+    """Yield (x, i, f, ...): the pieces (x, i, ...) with their losses f, at most `chunk` points at a time.
 
-    The losses carry no graph, and those in half precision come in single.
+    The losses carry no graph, and are float32 if the loss returns half precision.
     """
     sized = ((piece, piece[0].shape[0], 1) for piece in pieces)
     for held in packed(sized, chunk, lambda piece, rows: tuple(a[rows, ...] for a in piece)):
         x, i, *along = _joined(held)
         with without_gradient():
-            f = detach(evaluate(loss, x, i, half=True)) + 0.0  # a loss that is a part of x would keep x alive
+            # A copy, because a loss that is a view of x would keep x in memory.
+            f = detach(evaluate(loss, x, i, half=True)) + 0.0
         yield x, i, f, *along
 
 
 def in_rows(pieces: Iterable[tuple[Array, ...]], n: int) -> Iterator[tuple[Array, ...]]:
-    """A stream of arrays regrouped into rows of n: each array has shape (rows, n) + rest."""
+    """Regroup a stream of arrays into rows of n: each array has shape (rows, n) + rest."""
     held: list[tuple[Array, ...]] = []
     count = 0
     for piece in pieces:
@@ -185,17 +188,17 @@ def _joined(held: list[tuple[Array, ...]]) -> tuple[Array, ...]:
 
 
 def joined(arrays: list[Array]) -> Array:
-    """The arrays one after another along the first axis."""
+    """Concatenate arrays along the first axis."""
     return arrays[0] if len(arrays) == 1 else array_namespace(arrays[0]).concat(arrays)
 
 
 def slices(n: int, size: int) -> Iterator[slice]:
-    """0, ..., n - 1 in pieces of at most `size`."""
+    """Divide 0, ..., n - 1 into slices of at most `size`."""
     for start in range(0, n, size):
         yield slice(start, min(start + size, n))
 
 
 def indices(z: Array) -> Array:
-    """0, ..., N - 1 where z lives."""
+    """0, ..., N - 1, in the library and on the device of z."""
     xp = array_namespace(z)
     return xp.arange(z.shape[0], dtype=xp.int64, device=device(z))
